@@ -1,0 +1,51 @@
+"""The `light_*` topologies that the onnx package ships, with weights worth computing with.
+
+Their weights are constant fills; here every kernel is drawn He-normal and every BatchNorm is near the
+identity, from a fixed seed, so that activations stay in a normal range.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.backend.test
+import onnx_graphsurgeon as gs
+
+from trtcal.model import Model, load_model
+from trtcal.quantize.graph import export_model, import_graph
+from trtcal.quantize.prepare import fold_constants, initializers_only, name_nodes, upgrade_opset
+
+FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+
+def light_network(name: str, folder: Path, seed: int = 0) -> Model:
+    """Write `light_<name>` with He-normal weights into `folder` and load it."""
+    proto = upgrade_opset(initializers_only(onnx.load(FOLDER / f"light_{name}.onnx")))
+    graph = import_graph(proto)
+    name_nodes(graph)
+    fold_constants(graph)
+    rng = np.random.default_rng(seed)
+    for node in graph.nodes:
+        _fill(node, rng)
+    path = folder / f"{name}.onnx"
+    onnx.save(export_model(graph, proto), path)
+    return load_model(path)
+
+
+def _fill(node: gs.Node, rng: np.random.Generator) -> None:
+    if node.op == "BatchNormalization":
+        for tensor, value in zip(node.inputs[1:], (1.0, 0.0, 0.0, 1.0), strict=True):
+            tensor.values = np.full(tensor.values.shape, value, np.float32)
+    elif node.op in ("Conv", "Gemm"):
+        weight = node.inputs[1]
+        fan_in = np.prod(weight.values.shape[1:])
+        draws = rng.standard_normal(weight.values.shape, np.float32)
+        weight.values = draws * np.float32(np.sqrt(2.0 / fan_in))
+
+
+def random_images(model: Model, samples: int, seed: int = 1) -> np.ndarray:  # type: ignore[type-arg]
+    """Return standard-normal samples, float32, of the model's input shape, samples first."""
+    shape = tuple(size if isinstance(size, int) else 1 for size in model.inputs[0].shape[1:])
+    return np.random.default_rng(seed).standard_normal((samples, *shape), np.float32)

@@ -1,0 +1,63 @@
+"""Calibrators by name: those of this package, those registered in code, those of other packages.
+
+A package adds its own with an entry point in the group `trtcal.calibrators`, whose value is a class
+or function that takes the calibrator's parameters as keywords and returns a calibrator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from calibrators.range import Calibrator
+
+GROUP = "trtcal.calibrators"
+BUILT_IN = {
+    "entropy": "calibrators.entropy:Entropy",
+    "minmax": "calibrators.minmax:MinMax",
+    "percentile": "calibrators.percentile:Percentile",
+}
+
+Factory = Callable[..., Calibrator]
+_registered: dict[str, Factory] = {}
+
+
+class UnknownCalibratorError(LookupError):
+    """No calibrator has this name."""
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make `create(name, **parameters)` call `factory(**parameters)` in this process."""
+    _registered[name] = factory
+
+
+def names() -> list[str]:
+    """Return the names of all calibrators that `create` knows, sorted."""
+    return sorted({*_registered, *BUILT_IN, *_entry_points()})
+
+
+def create(name: str, **parameters: object) -> Calibrator:
+    """Return the calibrator `name`; `UnknownCalibratorError`, or `ValueError` for its parameters."""
+    try:
+        return _factory(name)(**parameters)
+    except TypeError as error:
+        raise ValueError(f"calibrator {name!r} does not take these parameters: {error}") from error
+
+
+def _factory(name: str) -> Factory:
+    if name in _registered:
+        return _registered[name]
+    if name in BUILT_IN:
+        module, attribute = BUILT_IN[name].split(":")
+        factory: Factory = getattr(import_module(module), attribute)
+        return factory
+    found = _entry_points().get(name)
+    if found is None:
+        raise UnknownCalibratorError(f"no calibrator is called {name!r}")
+    loaded: Factory = found.load()
+    return loaded
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}

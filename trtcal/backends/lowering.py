@@ -1,0 +1,196 @@
+"""Lower TensorRT's Q/DQ (int8, zero point 0) to what ONNX Runtime's integer kernels take on a CPU.
+
+The numbers stay the same. Activations become uint8 with zero point 128 (the fast kernels' type), the
+bias becomes int32 in steps of the accumulator, and Q/DQ moves across operators that commute with it:
+
+- Relu and Clip are monotone and quantization is too, so `Q(Clip(x)) == Clip(Q(x))`; the clip is then
+  done on the integers, and the convolution's output is quantized at once;
+- MaxPool, Concat and changes of shape pick or move values: `Q(f(x)) == f(Q(x))` for one scale.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.quantize.graph import (
+    constant,
+    export_model,
+    import_graph,
+    node_names,
+    only_consumer,
+    tensor_names,
+    unique,
+)
+
+ZERO_POINT = 128
+MOVING = {"Concat", "Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+CLIPPING = {"Clip", "Relu"}
+INT32_LIMIT = 2**31 - 1
+
+
+def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model for ONNX Runtime's CPU kernels; a model without Q/DQ comes back unchanged."""
+    if not any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
+        return proto
+    graph = import_graph(proto)
+    lowering = _Lowering(graph)
+    lowering.move_up()
+    lowering.clip_integers()
+    lowering.quantize_biases()
+    lowering.shift_activations()
+    return export_model(graph, proto)
+
+
+class _Lowering:
+    """The steps over one graph."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph = graph
+        self.names = tensor_names(graph) | node_names(graph.nodes)
+
+    def move_up(self) -> None:
+        """Quantize the inputs of each moving operator whose output alone is quantized."""
+        for node in reversed(list(self.graph.nodes)):
+            quantize = self._quantizer_after(node, MOVING)
+            if quantize is None:
+                continue
+            data = len(node.inputs) if node.op == "Concat" else 1
+            scale, zero = quantize.inputs[1], quantize.inputs[2]
+            for index in range(data):
+                node.inputs[index] = self._pair(node.inputs[index], scale, zero)
+            self.graph.toposort()
+
+    def _quantizer_after(self, node: gs.Node, ops: set[str]) -> gs.Node | None:
+        """Return the QuantizeLinear that alone reads a node's output, if it is int8 per tensor."""
+        if node.op not in ops or len(node.outputs) != 1:
+            return None
+        following = only_consumer(node.outputs[0], self.graph)
+        return following if following is not None and is_int8_per_tensor(following) else None
+
+    def _pair(self, tensor: gs.Tensor, scale: gs.Tensor, zero: gs.Tensor) -> gs.Tensor:
+        for reader in tensor.outputs:
+            if is_int8_per_tensor(reader) and constant(reader.inputs[1]) == constant(scale):
+                quantized = reader.outputs[0]
+                break
+        else:
+            quantized = self._variable(tensor, "quantized", np.int8)
+            self._add("QuantizeLinear", [tensor, scale, zero], quantized)
+        result = self._variable(tensor, "dequantized", np.float32)
+        self._add("DequantizeLinear", [quantized, scale, zero], result)
+        return result
+
+    def _variable(self, like: gs.Tensor, suffix: str, dtype: type) -> gs.Variable:
+        return gs.Variable(unique(f"{like.name}/{suffix}", self.names), dtype, like.shape)
+
+    def _add(self, op: str, inputs: list[gs.Tensor], output: gs.Variable) -> None:
+        name = unique(f"{output.name}/{op}", self.names)
+        self.graph.nodes.append(gs.Node(op, name, {}, inputs, [output]))
+
+    def clip_integers(self) -> None:
+        """Turn conv -> Relu or Clip -> Q into conv -> Q -> Clip on integers."""
+        for node in list(self.graph.nodes):
+            quantize = self._quantizer_after(node, CLIPPING)
+            bounds = clip_bounds(node) if quantize is not None else None
+            if quantize is None or bounds is None:
+                continue
+            scale = float(constant(quantize.inputs[1]))
+            low, high = (int(np.clip(np.rint(value / scale), -128, 127)) for value in bounds)
+            self._exchange(node, quantize, low, high)
+        self.graph.toposort()
+
+    def _exchange(self, node: gs.Node, quantize: gs.Node, low: int, high: int) -> None:
+        source, result = node.inputs[0], quantize.outputs[0]
+        between = self._variable(source, "quantized", np.int8)
+        quantize.inputs[0] = source
+        quantize.outputs = [between]
+        limits = [
+            gs.Constant(unique(f"{node.name}/{side}", self.names), np.array(value, np.int8))
+            for side, value in (("low", low), ("high", high))
+        ]
+        node.op, node.attrs = "Clip", {}
+        node.inputs, node.outputs = [between, *limits], [result]
+
+    def quantize_biases(self) -> None:
+        """Give Conv and Gemm an int32 bias in steps of activation scale times weight scale."""
+        for node in self.graph.nodes:
+            if node.op in ("Conv", "Gemm") and len(node.inputs) == 3:
+                self._quantize_bias(node)
+        self.graph.toposort()
+
+    def _quantize_bias(self, node: gs.Node) -> None:
+        bias = constant(node.inputs[2])
+        scales = [_dequantizer_scale(tensor) for tensor in node.inputs[:2]]
+        if bias is None or bias.ndim != 1 or scales[0] is None or scales[1] is None:
+            return
+        step = (np.float32(scales[0]) * scales[1]).astype(np.float32)
+        values = np.rint(bias.astype(np.float64) / step)
+        if np.abs(values).max() > INT32_LIMIT:
+            return  # the layer stays in float: its bias cannot be held
+        name = node.inputs[2].name
+        inputs: list[gs.Tensor] = [
+            gs.Constant(unique(f"{name}/int32", self.names), values.astype(np.int32)),
+            gs.Constant(unique(f"{name}/scale", self.names), step),
+            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros_like(step, np.int32)),
+        ]
+        result = self._variable(node.inputs[2], "dequantized", np.float32)
+        self._add("DequantizeLinear", inputs, result)
+        if step.ndim:
+            self.graph.nodes[-1].attrs["axis"] = 0
+        node.inputs[2] = result
+
+    def shift_activations(self) -> None:
+        """Make every quantized activation uint8 with zero point 128."""
+        for node in self.graph.nodes:
+            if node.op in ("QuantizeLinear", "DequantizeLinear") and _carries_activation(node):
+                node.inputs[2] = gs.Constant(
+                    unique(f"{node.name}/zero_point", self.names), np.array(ZERO_POINT, np.uint8)
+                )
+            for tensor in node.outputs:
+                if tensor.dtype == np.int8:
+                    tensor.dtype = np.uint8
+            if node.op == "Clip" and constant(node.inputs[-1]) is not None:
+                self._shift_limits(node)
+
+    def _shift_limits(self, node: gs.Node) -> None:
+        for index in (1, 2):
+            limit = constant(node.inputs[index])
+            if limit is not None and limit.dtype == np.int8:
+                shifted = np.array(int(limit) + ZERO_POINT, np.uint8)
+                node.inputs[index] = gs.Constant(node.inputs[index].name, shifted)
+
+
+def is_int8_per_tensor(node: gs.Node) -> bool:
+    """Tell whether a node is a QuantizeLinear to int8 with one constant scale and zero point 0."""
+    if node.op != "QuantizeLinear" or len(node.inputs) != 3:
+        return False
+    scale, zero = constant(node.inputs[1]), constant(node.inputs[2])
+    if scale is None or zero is None:
+        return False
+    return scale.size == 1 and zero.dtype == np.int8 and not zero.any()
+
+
+def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
+    """Return the constant limits of a Relu or Clip, None if they are computed."""
+    if node.op == "Relu":
+        return 0.0, np.inf
+    limits = [node.attrs.get("min", -np.inf), node.attrs.get("max", np.inf)]
+    for index, tensor in enumerate(node.inputs[1:3]):
+        if not tensor.is_empty():
+            value = constant(tensor)
+            if value is None:
+                return None
+            limits[index] = float(value)
+    return float(limits[0]), float(limits[1])
+
+
+def _dequantizer_scale(tensor: gs.Tensor) -> np.ndarray | None:  # type: ignore[type-arg]
+    producer = tensor.inputs[0] if tensor.inputs else None
+    if producer is None or producer.op != "DequantizeLinear":
+        return None
+    return constant(producer.inputs[1])
+
+
+def _carries_activation(node: gs.Node) -> bool:
+    return not isinstance(node.inputs[0], gs.Constant) and constant(node.inputs[2]) is not None

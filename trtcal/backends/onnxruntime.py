@@ -1,0 +1,80 @@
+"""ONNX Runtime on the CPU: the FP32 reference, and INT8 in real integer kernels."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+
+from trtcal.backends.base import Availability, BuildOptions, work
+from trtcal.buildlog.layers import Layer, TensorInfo
+from trtcal.errors import InputError
+from trtcal.model import Model
+from trtcal.quantize.qdq import CHECKED_OPS
+
+INTEGER_KERNELS = (
+    "ConvInteger",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+)
+FLOAT_KERNELS = (*CHECKED_OPS, "FusedConv", "FusedGemm", "FusedMatMul")
+
+
+class OnnxRuntime:
+    """Builds a lowered ONNX file, and reads the layers off the graph that ONNX Runtime will run."""
+
+    name = "onnxruntime"
+    engine_file = "engine.onnx"
+    default_target = "cpu"
+
+    def availability(self) -> Availability:
+        """It is a dependency of trtcal, so it is always there."""
+        return Availability(True, version("onnxruntime"))
+
+    def check_target(self, target: str) -> None:
+        """`InputError` for any target but `cpu`."""
+        if target != "cpu":
+            raise InputError(f"backend 'onnxruntime' has no target {target!r}", "use --target cpu")
+
+    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
+        """Lower the model, let ONNX Runtime optimize it in a child process, and list its nodes."""
+        onnx.save(model.proto, folder / "model.onnx")
+        request = {"model": "model.onnx", "engine": self.engine_file, "optimized": "optimized.onnx"}
+        work("trtcal.backends.onnxruntime_worker", request, folder, options)
+        return read_layers(onnx.load(folder / "optimized.onnx"), model.proto)
+
+
+def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:
+    """Return one layer for each node of the optimized graph."""
+    producers = {name: node for node in original.graph.node for name in node.output}
+    heavy = {node.name for node in original.graph.node if node.op_type in CHECKED_OPS}
+    return tuple(_layer(node, producers, heavy) for node in optimized.graph.node)
+
+
+def _layer(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> Layer:
+    kernel = node.op_type in INTEGER_KERNELS or node.op_type in FLOAT_KERNELS
+    dtype = "int8" if node.op_type in INTEGER_KERNELS else "fp32"
+    inputs = tuple(TensorInfo(name, dtype, (), "") for name in node.input[:1]) if kernel else ()
+    nodes = (_source(node, producers, heavy),) if kernel else ()
+    return Layer(node.name, node.op_type, inputs, nodes=tuple(filter(None, nodes)))
+
+
+def _source(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> str:
+    """Return the heavy node that a kernel came from.
+
+    ONNX Runtime keeps its name with a running number, or names the kernel after its output tensor.
+    """
+    plain = re.sub(r"_token_\d+$", "", node.name)
+    if plain in heavy:
+        return plain
+    source = producers.get(re.sub(r"_nchwc$", "", plain)) or producers.get(node.output[0])
+    for _ in range(8):  # an activation or two after it, never a long chain
+        if source is None or source.name in heavy:
+            break
+        source = producers.get(source.input[0]) if source.input else None
+    return source.name if source is not None and source.name in heavy else ""

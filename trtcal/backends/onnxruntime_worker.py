@@ -1,0 +1,32 @@
+"""Child process: lower a model for the CPU, and have ONNX Runtime save the graph that it will run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+
+from trtcal.backends.child import fail, read_request
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import open_session
+from trtcal.errors import TrtcalError
+
+VERBOSE = 0
+
+
+def main() -> None:
+    """Do what the request says; ONNX Runtime's own log goes to standard error."""
+    request = read_request()
+    onnx.save(lower(onnx.load(request["model"])), request["engine"])
+    try:
+        open_session(
+            Path(request["engine"]), optimized=Path(request["optimized"]), severity=VERBOSE
+        )
+    except TrtcalError as error:
+        fail(error.message)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

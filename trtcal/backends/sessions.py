@@ -1,0 +1,65 @@
+"""ONNX Runtime sessions: opened and run in one way everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+
+from trtcal.errors import BackendError
+from trtcal.model import first_line
+
+Array = npt.NDArray[Any]
+
+# Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
+# Runtime use uint8 x uint8 kernels there, which are exact and slower.
+EXACT_PRODUCTS = ("session.x64quantprecision", "1")
+
+
+def open_session(
+    model: onnx.ModelProto | bytes | Path,
+    threads: int = 0,
+    optimized: Path | None = None,
+    severity: int = 3,
+) -> onnxruntime.InferenceSession:
+    """Open a CPU session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
+
+    `BackendError` if ONNX Runtime refuses the model.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or os.cpu_count() or 1
+    options.log_severity_level = severity
+    options.add_session_config_entry(*EXACT_PRODUCTS)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    source = str(source) if isinstance(source, Path) else source
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+        raise BackendError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
+            "run it in ONNX Runtime alone, and export it anew or update onnxruntime",
+        ) from error
+
+
+def run_session(
+    session: onnxruntime.InferenceSession, outputs: Sequence[str] | None, feeds: dict[str, Array]
+) -> list[Array]:
+    """Run one batch and return the outputs named (all if None); `BackendError` if it fails."""
+    if outputs is not None and not outputs:
+        return []
+    try:
+        results = session.run(outputs, {name: np.ascontiguousarray(x) for name, x in feeds.items()})
+    except Exception as error:  # see open_session
+        raise BackendError(
+            f"ONNX Runtime failed while running the model: {first_line(error)}",
+            "check that the data have the shapes and types that the model expects",
+        ) from error
+    return [np.asarray(result) for result in results]

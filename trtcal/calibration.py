@@ -1,0 +1,134 @@
+"""The table of ranges that a calibrator chose from an observation: `calibration.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import calibrators
+from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
+from trtcal import __version__
+from trtcal.errors import InputError
+from trtcal.observe import Observation
+from trtcal.storage import Document, parsing, read_document, seal, write_document
+
+KIND = "calibration"
+Parameters = Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """One tensor's range, with what was seen of its values.
+
+    `amax` and `observed_amax` are in the tensor's own unit, `clipped` is the share (0 to 1) of its
+    finite values that lies outside the range, `note` what a user should know of it.
+    """
+
+    amax: float
+    observed_amax: float
+    clipped: float
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none."""
+
+    method: str
+    parameters: dict[str, int | float | str]
+    model: str
+    dataset: str
+    samples: int
+    histograms: str
+    ranges: dict[str, TensorRange]
+    unranged: dict[str, str]
+
+    def to_document(self) -> Document:
+        """Return the calibration as a sealed document."""
+        fields = dataclasses.asdict(self)
+        return seal({"kind": KIND, "schema_version": 1, "trtcal": __version__, **fields})
+
+    @property
+    def digest(self) -> str:
+        """Digest of the document that `write_calibration` writes."""
+        return str(self.to_document()["digest"])
+
+
+def calibrate(observation: Observation, method: str, parameters: Parameters | None = None) -> Calibration:
+    """Choose a range for every observed tensor; no network is run.
+
+    `InputError` for an unknown method or parameters that it does not take.
+    """
+    chosen = dict(parameters or {})
+    calibrator = create_calibrator(method, chosen)
+    ranges: dict[str, TensorRange] = {}
+    unranged: dict[str, str] = {}
+    for name, histogram in observation.histograms.items():
+        try:
+            ranges[name] = _choose(calibrator, histogram)
+        except EmptyHistogramError as error:
+            unranged[name] = str(error)
+    return Calibration(
+        method,
+        _all_parameters(calibrator, chosen),
+        observation.model,
+        observation.dataset,
+        observation.samples,
+        observation.digest,
+        ranges,
+        unranged,
+    )
+
+
+def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
+    """Return the calibrator of this name; `InputError` if there is none, or not with these parameters."""
+    try:
+        return calibrators.create(method, **parameters)
+    except UnknownCalibratorError:
+        known = ", ".join(calibrators.names())
+        raise InputError(f"unknown method {method!r}", f"choose one of: {known}") from None
+    except ValueError as error:
+        raise InputError(str(error), "see `trtcal calibrate --help`") from error
+
+
+def _all_parameters(
+    calibrator: calibrators.Calibrator, given: dict[str, int | float | str]
+) -> dict[str, int | float | str]:
+    """Return the parameters in force, defaults included where the calibrator is a dataclass."""
+    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
+        return dataclasses.asdict(calibrator)
+    return given
+
+
+def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
+    chosen = calibrator(histogram)
+    notes = [chosen.note] if chosen.note else []
+    infinite = histogram.positive_inf + histogram.negative_inf
+    if infinite:
+        notes.append(f"{infinite} infinite values were left out")
+    low, _, counts = histogram.magnitudes()
+    outside = int(counts[low >= chosen.amax].sum())
+    return TensorRange(
+        chosen.amax, histogram.amax, outside / histogram.count, "; ".join(notes) or None
+    )
+
+
+def write_calibration(path: Path, calibration: Calibration) -> Document:
+    """Write `calibration.json`."""
+    return write_document(path, calibration.to_document())
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read `calibration.json`; `InputError` if it is missing, altered or malformed."""
+    document = read_document(path, KIND)
+
+    def build() -> Calibration:
+        names = [field.name for field in dataclasses.fields(Calibration)]
+        fields = {name: document[name] for name in names}
+        fields["ranges"] = {name: TensorRange(**item) for name, item in fields["ranges"].items()}
+        return Calibration(**fields)
+
+    calibration: Calibration = parsing(path, build)
+    return calibration

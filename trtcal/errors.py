@@ -1,0 +1,50 @@
+"""Every error that trtcal raises on purpose, and the exit status that each one becomes.
+
+    TrtcalError
+    ├── GateFailed     1   the work is done and a limit that the user set does not hold
+    ├── InputError     2   a model, dataset, file, name or option is not usable
+    ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
+    └── ResourceError  4   memory, disk or time ran out
+
+An interrupted command ends with 130 (`INTERRUPTED`) and can be started again. Anything else that
+escapes is a defect of trtcal and is reported as one.
+"""
+
+from __future__ import annotations
+
+INTERRUPTED = 130
+
+
+class TrtcalError(Exception):
+    """One problem in one sentence (what, where), and a hint that says what to do about it."""
+
+    exit_status = 2
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class GateFailed(TrtcalError):
+    """A limit that the user set does not hold; the results are written all the same."""
+
+    exit_status = 1
+
+
+class InputError(TrtcalError):
+    """Something that the user gave is missing, corrupt, or does not fit the rest."""
+
+    exit_status = 2
+
+
+class BackendError(TrtcalError):
+    """A builder or runtime failed, crashed, or is not installed."""
+
+    exit_status = 3
+
+
+class ResourceError(TrtcalError):
+    """Memory, disk or time ran out."""
+
+    exit_status = 4

@@ -1,0 +1,131 @@
+"""An ONNX model and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from trtcal.errors import InputError
+
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A graph input or output: its name, its numpy type name, and its shape (names where dynamic)."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data."""
+
+    path: Path
+    proto: onnx.ModelProto
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.path.stem
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a caller has to feed (initializers are not)."""
+        initialized = {tensor.name for tensor in self.proto.graph.initializer}
+        fed = (value for value in self.proto.graph.input if value.name not in initialized)
+        return tuple(_spec(value) for value in fed)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The graph's outputs."""
+        return tuple(_spec(value) for value in self.proto.graph.output)
+
+    @property
+    def opset(self) -> int:
+        """The version of the default ONNX operator set."""
+        return opset_of(self.proto)
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """Return the version of the default operator set that a model imports, 1 if it names none."""
+    versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
+    return max(versions, default=1)
+
+
+def load_model(path: Path) -> Model:
+    """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX."""
+    if not path.is_file():
+        raise InputError(f"model {path} does not exist or is not a file", "give a path to .onnx")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+        fingerprint = _fingerprint(path, proto)
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise InputError(
+            f"model {path} cannot be read as ONNX: {first_line(error)}",
+            "export it again, and keep its external data files beside it",
+        ) from error
+    return checked(Model(path, proto, fingerprint))
+
+
+def checked(model: Model) -> Model:
+    """Return the model; `InputError` if the ONNX checker refuses it."""
+    if not model.proto.graph.node:
+        raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
+    try:
+        onnx.checker.check_model(model.proto)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise InputError(
+            f"model {model.path} is not valid ONNX: {first_line(error)}",
+            "export it again, or see what `python -m onnx.checker` says of it",
+        ) from error
+    return model
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
+    digest = hashlib.sha256()
+    external = {
+        ExternalDataInfo(tensor).location
+        for tensor in proto.graph.initializer
+        if uses_external_data(tensor)
+    }
+    for file in [path, *(_inside(path.parent, name) for name in sorted(external))]:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return "sha256:" + digest.hexdigest()
+
+
+def _inside(folder: Path, name: str) -> Path:
+    file = (folder / name).resolve()
+    if not file.is_relative_to(folder.resolve()):
+        raise ValueError(f"its external data {name!r} lie outside its folder")
+    return file
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        raise InputError(f"{value.name!r} is not a tensor", "trtcal handles tensor inputs only")
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    dims = enumerate(tensor.shape.dim)
+    shape = tuple(
+        d.dim_value if d.HasField("dim_value") else (d.dim_param or f"?{i}") for i, d in dims
+    )
+    return TensorSpec(value.name, dtype, shape)

@@ -1,0 +1,118 @@
+"""Run the FP32 model over a dataset and count the values of the tensors that a plan can quantize."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from calibrators import Histogram
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.data import Dataset
+from trtcal.errors import InputError
+from trtcal.model import Model
+from trtcal.storage import canonical_json, digest_bytes, write_bytes
+
+Progress = Callable[[int], None]
+"""Called with the number of samples just done."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The histograms of one model's tensors over one dataset."""
+
+    model: str
+    dataset: str
+    samples: int
+    histograms: dict[str, Histogram]
+
+    @property
+    def digest(self) -> str:
+        """Digest of all of it: equal observations, equal digests."""
+        parts = {name: histogram.digest() for name, histogram in self.histograms.items()}
+        return digest_bytes(canonical_json([self.model, self.dataset, self.samples, parts]))
+
+
+def observe(
+    model: Model,
+    dataset: Dataset,
+    tensors: Sequence[str],
+    batch: int = 32,
+    progress: Progress = lambda done: None,
+) -> Observation:
+    """Fill one histogram a tensor, holding one batch at a time.
+
+    `model` is the prepared float model; `tensors` are names of its float inputs and activations.
+    `InputError` if a tensor takes a NaN, which no range can hold.
+    """
+    histograms = {name: Histogram() for name in tensors}
+    fed = [name for name in tensors if name in dataset.arrays]
+    computed = [name for name in tensors if name not in dataset.arrays]
+    session = open_session(_with_outputs(model.proto, computed))
+    for feeds in dataset.batches(batch):
+        for name in fed:
+            histograms[name].update(feeds[name])
+        for name, values in zip(computed, run_session(session, computed, feeds), strict=True):
+            histograms[name].update(values)
+        progress(len(next(iter(feeds.values()))))
+    for name, histogram in histograms.items():
+        _check(name, histogram)
+    return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+
+
+def _check(name: str, histogram: Histogram) -> None:
+    if histogram.nan:
+        raise InputError(
+            f"tensor {name!r} took {histogram.nan} NaN values in the FP32 model",
+            "run the FP32 model on the same data and mend it, or the data, first",
+        )
+
+
+def _with_outputs(proto: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
+    extended = onnx.ModelProto()
+    extended.CopyFrom(proto)
+    known = {value.name for value in extended.graph.output}
+    for name in tensors:
+        if name not in known:
+            extended.graph.output.append(onnx.ValueInfoProto(name=name))
+    return extended
+
+
+def write_observation(path: Path, observation: Observation) -> None:
+    """Write histograms to an `.npz` without pickled objects."""
+    header = [observation.model, observation.dataset, str(observation.samples)]
+    arrays: dict[str, Any] = {"header": np.array(header), "names": np.array(list(observation.histograms))}
+    for number, histogram in enumerate(observation.histograms.values()):
+        for key, array in histogram.to_arrays().items():
+            arrays[f"{number}/{key}"] = array
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_bytes(path, buffer.getvalue())
+
+
+def read_observation(path: Path) -> Observation:
+    """Read histograms; `InputError` if the file is missing or is not what `write_observation` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            model, dataset, samples = archive["header"].tolist()
+            histograms = {
+                name: Histogram.from_arrays(_part(archive, number))
+                for number, name in enumerate(archive["names"].tolist())
+            }
+    except FileNotFoundError:
+        raise InputError(f"histograms {path} do not exist", "check the path") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, IndexError) as error:
+        raise InputError(
+            f"histograms {path} cannot be read: {error}", "observe the data again"
+        ) from error
+    return Observation(model, dataset, int(samples), histograms)
+
+
+def _part(archive: Any, number: int) -> dict[str, Any]:
+    keys = ("index", "counts", "scalars", "extent")
+    return {key: archive[f"{number}/{key}"] for key in keys}

@@ -1,0 +1,20 @@
+"""From ranges to an ONNX model with Q/DQ that TensorRT obeys."""
+
+from trtcal.quantize.placement import Layer, find_layers, tensors_to_observe
+from trtcal.quantize.plan import Plan, read_plan, write_plan
+from trtcal.quantize.prepare import prepare
+from trtcal.quantize.qdq import QuantizedModel, quantize, read_quantized, write_quantized
+
+__all__ = [
+    "Layer",
+    "Plan",
+    "QuantizedModel",
+    "find_layers",
+    "prepare",
+    "quantize",
+    "read_plan",
+    "read_quantized",
+    "tensors_to_observe",
+    "write_plan",
+    "write_quantized",
+]

@@ -1,0 +1,219 @@
+"""Write Q/DQ into the ONNX: int8, zero point 0, scales as constants, one pair a tensor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.calibration import Calibration
+from trtcal.errors import InputError
+from trtcal.model import Model, load_model
+from trtcal.quantize.graph import export_model, import_graph, tensor_names, unique
+from trtcal.quantize.placement import Layer, find_layers
+from trtcal.quantize.plan import Plan
+from trtcal.quantize.weights import quantize_weight
+from trtcal.storage import canonical_json, digest_bytes, write_bytes
+
+METADATA = "trtcal.quantization"
+CHECKED_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
+
+    `skipped` gives the reason for every layer that the plan wanted in INT8 and that has no Q/DQ.
+    """
+
+    proto: onnx.ModelProto
+    asked: dict[str, str]
+    skipped: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: the same model, calibration and plan give the same ones."""
+        return self.proto.SerializeToString(deterministic=True)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the file that `write_quantized` writes."""
+        return digest_bytes(self.to_bytes())
+
+
+def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -> QuantizedModel:
+    """Return the prepared `model` with Q/DQ where `plan` (all INT8 if None) asks for INT8.
+
+    `InputError` if the calibration belongs to another model, the plan names an unknown layer, or
+    there is nothing to quantize.
+    """
+    plan = plan or Plan()
+    _check_same_model(model, calibration)
+    placement = find_layers(model)
+    plan.check([layer.name for layer in placement.layers])
+    graph = import_graph(model.proto)
+    writer = _Writer(graph, calibration)
+    skipped = dict(placement.refused)
+    done: dict[str, str] = {}
+    for layer in placement.layers:
+        precision = plan.precision(layer.name)
+        reason = writer.write(layer) if precision == "int8" else None
+        if reason:
+            skipped[layer.name] = reason
+        done[layer.name] = "fp32" if reason else precision
+    proto = export_model(graph, model.proto)
+    _describe(proto, calibration, plan, done, skipped)
+    return QuantizedModel(proto, _checked_layers(proto, done), skipped)
+
+
+def _check_same_model(model: Model, calibration: Calibration) -> None:
+    if model.fingerprint != calibration.model:
+        raise InputError(
+            f"the calibration was made for another model ({calibration.model[:19]}…) "
+            f"than {model.path} ({model.fingerprint[:19]}…)",
+            "calibrate this model: ranges of another one don't fit it",
+        )
+
+
+class _Writer:
+    """Puts pairs into one graph and remembers those that stand already."""
+
+    def __init__(self, graph: gs.Graph, calibration: Calibration) -> None:
+        self.graph = graph
+        self.calibration = calibration
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.names = set(self.nodes) | tensor_names(graph)
+        self.pairs: dict[str, gs.Variable] = {}
+        self.weights: dict[tuple[str, int | None], gs.Variable] = {}
+
+    def write(self, layer: Layer) -> str | None:
+        """Quantize a layer's inputs; return why not, if one has no range."""
+        for name in layer.activations.values():
+            if name not in self.calibration.ranges:
+                why = self.calibration.unranged.get(name, "it was not observed")
+                return f"tensor {name!r} has no range: {why}"
+        node = self.nodes[layer.name]
+        for index in layer.activations:
+            node.inputs[index] = self._activation(node.inputs[index])
+        if layer.weight:
+            index = layer.weight.index
+            node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
+        return None
+
+    def _activation(self, tensor: gs.Variable) -> gs.Variable:
+        if tensor.name not in self.pairs:
+            scale = np.float32(self.calibration.ranges[tensor.name].amax / 127.0)
+            parameters = self._parameters(tensor.name, scale, None)
+            quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
+            self._node("QuantizeLinear", [tensor, *parameters], quantized, {})
+            self.pairs[tensor.name] = self._dequantized(tensor, quantized, parameters, {})
+        return self.pairs[tensor.name]
+
+    def _weight(self, tensor: gs.Constant, axis: int | None) -> gs.Variable:
+        key = (tensor.name, axis)
+        if key not in self.weights:
+            values, scale = quantize_weight(tensor.values, axis)
+            stored = gs.Constant(unique(f"{tensor.name}/int8", self.names), values)
+            attributes = {} if axis is None else {"axis": axis}
+            parameters = self._parameters(tensor.name, scale, axis)
+            self.weights[key] = self._dequantized(tensor, stored, parameters, attributes)
+        return self.weights[key]
+
+    def _parameters(self, name: str, scale: Any, axis: int | None) -> list[gs.Constant]:
+        zero = np.zeros_like(scale, dtype=np.int8)
+        return [
+            gs.Constant(unique(f"{name}/scale", self.names), np.asarray(scale, np.float32)),
+            gs.Constant(unique(f"{name}/zero_point", self.names), np.asarray(zero)),
+        ]
+
+    def _dequantized(
+        self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Constant], attributes: Any
+    ) -> gs.Variable:
+        result = self._variable(f"{tensor.name}/dequantized", np.float32, tensor)
+        self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
+        return result
+
+    def _variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
+        return gs.Variable(unique(name, self.names), dtype, like.shape)
+
+    def _node(self, op: str, inputs: list[gs.Tensor], output: gs.Variable, attributes: Any) -> None:
+        suffix = "quantize" if op == "QuantizeLinear" else "dequantize"
+        name = unique(f"{output.name.rpartition('/')[0]}/{suffix}", self.names)
+        self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
+
+
+def _describe(
+    proto: onnx.ModelProto,
+    calibration: Calibration,
+    plan: Plan,
+    done: dict[str, str],
+    skipped: dict[str, str],
+) -> None:
+    """Record in the model what was asked of it, so that a later command needs nothing else."""
+    record = {
+        "model": calibration.model,
+        "calibration": calibration.digest,
+        "method": calibration.method,
+        "plan": plan.to_document()["digest"],
+        "layers": done,
+        "skipped": skipped,
+    }
+    kept = [item for item in proto.metadata_props if item.key != METADATA]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    value = canonical_json(record).decode()
+    proto.metadata_props.append(onnx.StringStringEntryProto(key=METADATA, value=value))
+
+
+def _checked_layers(proto: onnx.ModelProto, done: dict[str, str]) -> dict[str, str]:
+    return {
+        node.name: done.get(node.name, "fp32")
+        for node in proto.graph.node
+        if node.op_type in CHECKED_OPS
+    }
+
+
+def write_quantized(path: Path, quantized: QuantizedModel) -> None:
+    """Write the ONNX file."""
+    write_bytes(path, quantized.to_bytes())
+
+
+def asked_precisions(model: Model) -> dict[str, str]:
+    """Return node -> precision for the heavy nodes of any model, read off its Q/DQ.
+
+    A node is asked in INT8 if all its operands (two for weighted operations) come from DQ nodes, so
+    that models quantized by other tools are understood too.
+    """
+    producers = {name: node for node in model.proto.graph.node for name in node.output}
+
+    def dequantized(name: str) -> bool:
+        return name in producers and producers[name].op_type == "DequantizeLinear"
+
+    return {
+        node.name: "int8" if any(map(dequantized, node.input[:2])) else "fp32"
+        for node in model.proto.graph.node
+        if node.op_type in CHECKED_OPS
+    }
+
+
+def read_quantized(path: Path) -> QuantizedModel:
+    """Read a model with or without Q/DQ; what was skipped is known only where trtcal wrote it."""
+    model = load_model(path)
+    skipped = quantization_record(model.proto).get("skipped", {})
+    return QuantizedModel(model.proto, asked_precisions(model), skipped)
+
+
+def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
+    """Return what `quantize` recorded in a model, {} if it did not make it."""
+    for item in proto.metadata_props:
+        if item.key == METADATA:
+            try:
+                record = json.loads(item.value)
+            except ValueError:
+                return {}
+            return record if isinstance(record, dict) else {}
+    return {}

@@ -1,0 +1,149 @@
+"""The only place that writes files: atomically, in a form that can be hashed and picked up again.
+
+A *document* is a JSON object with `kind`, `schema_version` and `digest`. The digest covers everything
+except `digest` itself and `measured`: what stands under `measured` (times, sizes of logs) differs
+from run to run, everything else must not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trtcal.errors import InputError, ResourceError
+
+Document = dict[str, Any]
+UNSEALED = ("digest", "measured")
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one byte form of a JSON value: sorted keys, no spaces, UTF-8, no NaN."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the digest of a file's bytes, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
+def digest_document(document: Document) -> str:
+    """Return the digest of a document's lasting part (all but `digest` and `measured`)."""
+    lasting = {key: value for key, value in document.items() if key not in UNSEALED}
+    return digest_bytes(canonical_json(lasting))
+
+
+def seal(document: Document) -> Document:
+    """Return the document with its digest."""
+    return {**document, "digest": digest_document(document)}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that takes its place only if the block succeeds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> ResourceError:
+    return ResourceError(
+        f"cannot write {path}: {error.strerror or error}",
+        "choose another output path, or make room and check its permissions",
+    )
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def write_document(path: Path, document: Document) -> Document:
+    """Seal a document, write it to `path` and return it sealed."""
+    sealed = seal(document)
+    text = json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_bytes(path, text.encode("utf-8", "surrogatepass"))
+    return sealed
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON from `path`; `InputError` if it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "check the path") from None
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"cannot read {path}: {error}", "check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not JSON: {error}", "give the file that the stage before it wrote"
+        ) from error
+
+
+def read_document(path: Path, kind: str, version: int = 1) -> Document:
+    """Read a sealed document of one kind; `InputError` if it is another kind, newer, or altered."""
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        found = document.get("kind") if isinstance(document, dict) else type(document).__name__
+        raise InputError(
+            f"{path} is not a trtcal {kind} (it says {found!r})", f"give a {kind} that trtcal wrote"
+        )
+    if document.get("schema_version") != version:
+        raise InputError(
+            f"{path} has schema version {document.get('schema_version')!r}, "
+            f"this trtcal reads {version}",
+            "write it again with this version of trtcal",
+        )
+    if document.get("digest") != digest_document(document):
+        raise InputError(
+            f"{path} was changed after it was written (its digest does not match)",
+            "write it again, or restore the original file",
+        )
+    return document
+
+
+def parsing(path: Path, build: Callable[[], Any]) -> Any:
+    """Run `build()` on a document's fields; a missing or ill-typed field is an `InputError`."""
+    try:
+        return build()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} lacks or misuses a field: {error!r}", "write it again with trtcal"
+        ) from error
