@@ -50,18 +50,16 @@ def linear_bins(histogram: Histogram, bins: int) -> Edges:
     A bin of the histogram that straddles an edge is shared out in proportion.
     """
     low, high, counts = histogram.magnitudes()
-    cumulative = np.concatenate([[0.0], np.cumsum(counts)])
-    knots = np.concatenate([low[:1], high])
-    starts = np.concatenate([low[:1], low])
+    total = np.cumsum(counts)
+    places = np.column_stack([low, high]).ravel()
+    up_to_place = np.column_stack([total - counts, total]).ravel()
     edges = np.linspace(0.0, histogram.amax, bins + 1)
-    index = np.clip(np.searchsorted(knots, edges, side="left"), 1, knots.size - 1)
-    width = np.maximum(knots[index] - starts[index], np.finfo(np.float64).tiny)
-    share = np.clip((edges - starts[index]) / width, 0.0, 1.0)
-    up_to = cumulative[index - 1] + share * (cumulative[index] - cumulative[index - 1])
-    return np.diff(up_to)
+    up_to_edge = np.interp(edges, places, up_to_place, left=0.0)
+    up_to_edge[-1] = histogram.count - histogram.zeros
+    return np.diff(up_to_edge)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # numba has no types
+@njit(nogil=True, cache=True)
 def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     """Return the divergence for each number of kept bins from `levels` to all, shape (n,)."""
     result = np.empty(counts.size - levels + 1)
@@ -70,7 +68,7 @@ def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     return result
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # numba has no types
+@njit(nogil=True, cache=True)
 def _divergence(counts: Edges, kept: int, levels: int) -> float:
     """Return KL(P || Q) for the first `kept` bins; infinite where Q is zero and P is not.
 

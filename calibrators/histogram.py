@@ -58,11 +58,11 @@ class Histogram:
             self._count_non_finite(flat)
 
     def _count_finite(self, flat: npt.NDArray[np.float32]) -> bool:
-        low, high, zeros = _extent(flat.view(np.int32))
+        low, high, zeros = (int(number) for number in _extent(flat.view(np.int32)))
         if high >= INFINITY_KEY or low <= -INFINITY_KEY - 1:
             return False
         _fill(flat.view(np.uint32), self._counts)
-        self.zeros += int(zeros)
+        self.zeros += zeros
         self.minimum = min(self.minimum, _value_of_key(low))
         self.maximum = max(self.maximum, _value_of_key(high))
         return True
@@ -163,17 +163,17 @@ def _edge(index: npt.NDArray[np.intp]) -> Edges:
 def _value_of_key(key: int) -> float:
     """Undo the ordering transformation of `_extent`."""
     bits = np.int32(key) if key >= 0 else np.int32(key ^ 0x7FFFFFFF)
-    return float(bits.view(np.float32))
+    return float(bits.view(np.float32)) + 0.0  # -0.0 and 0.0 are one value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # numba has no types
-def _extent(bits: npt.NDArray[np.int32]) -> tuple[int, int, int]:
+@njit(nogil=True, cache=True)
+def _extent(bits: npt.NDArray[np.int32]) -> tuple[np.int32, np.int32, int]:
     """Return the lowest and highest key and the number of zeros.
 
     The key of a float is its bit pattern made to sort like its value, so that the loop is integer
     arithmetic without branches, which the compiler turns into vector instructions.
     """
-    low, high, zeros = np.int32(0x7FFFFFFF), np.int32(-0x7FFFFFFF), 0
+    low, high, zeros = np.int32(0x7FFFFFFF), np.int32(-0x80000000), 0
     for i in range(bits.size):
         pattern = bits[i]
         key = np.int32(pattern ^ ((pattern >> np.int32(31)) & np.int32(0x7FFFFFFF)))
@@ -183,7 +183,7 @@ def _extent(bits: npt.NDArray[np.int32]) -> tuple[int, int, int]:
     return low, high, zeros
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # numba has no types
+@njit(nogil=True, cache=True)
 def _fill(bits: npt.NDArray[np.uint32], counts: Counts) -> None:
     for i in range(bits.size):
         counts[bits[i] >> np.uint32(SHIFT)] += 1

@@ -56,7 +56,9 @@ class Calibration:
         return str(self.to_document()["digest"])
 
 
-def calibrate(observation: Observation, method: str, parameters: Parameters | None = None) -> Calibration:
+def calibrate(
+    observation: Observation, method: str, parameters: Parameters | None = None
+) -> Calibration:
     """Choose a range for every observed tensor; no network is run.
 
     `InputError` for an unknown method or parameters that it does not take.
@@ -83,7 +85,7 @@ def calibrate(observation: Observation, method: str, parameters: Parameters | No
 
 
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
-    """Return the calibrator of this name; `InputError` if there is none, or not with these parameters."""
+    """Return the calibrator of this name; `InputError` if none has it or takes these parameters."""
     try:
         return calibrators.create(method, **parameters)
     except UnknownCalibratorError:

@@ -26,7 +26,7 @@ class TrtcalError(Exception):
         self.hint = hint
 
 
-class GateFailed(TrtcalError):
+class GateFailed(TrtcalError):  # noqa: N818  # a gate that fails is not an error
     """A limit that the user set does not hold; the results are written all the same."""
 
     exit_status = 1

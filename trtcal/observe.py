@@ -86,7 +86,10 @@ def _with_outputs(proto: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelP
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
-    arrays: dict[str, Any] = {"header": np.array(header), "names": np.array(list(observation.histograms))}
+    arrays: dict[str, Any] = {
+        "header": np.array(header),
+        "names": np.array(list(observation.histograms)),
+    }
     for number, histogram in enumerate(observation.histograms.values()):
         for key, array in histogram.to_arrays().items():
             arrays[f"{number}/{key}"] = array
@@ -116,3 +119,25 @@ def read_observation(path: Path) -> Observation:
 def _part(archive: Any, number: int) -> dict[str, Any]:
     keys = ("index", "counts", "scalars", "extent")
     return {key: archive[f"{number}/{key}"] for key in keys}
+
+
+def cached(
+    path: Path | None,
+    model: Model,
+    dataset: Dataset,
+    tensors: Sequence[str],
+    look: Callable[[], Observation],
+) -> Observation:
+    """Return the observation kept at `path` if it is of this model, data and tensors; else look.
+
+    What was looked at is then kept there; a `path` of None keeps nothing.
+    """
+    if path is not None and path.exists():
+        kept = read_observation(path)
+        wanted = (model.fingerprint, dataset.fingerprint, list(tensors))
+        if (kept.model, kept.dataset, list(kept.histograms)) == wanted:
+            return kept
+    observation = look()
+    if path is not None:
+        write_observation(path, observation)
+    return observation

@@ -98,9 +98,18 @@ def write_text(path: Path, text: str) -> None:
 def write_document(path: Path, document: Document) -> Document:
     """Seal a document, write it to `path` and return it sealed."""
     sealed = seal(document)
-    text = json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_bytes(path, text.encode("utf-8", "surrogatepass"))
+    write_json(path, sealed)
     return sealed
+
+
+def to_json(value: object) -> str:
+    """Return JSON for people and programs: indented, UTF-8, no NaN."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON value to `path`, whole or not at all."""
+    write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
 
 
 def read_json(path: Path) -> Any:

@@ -31,7 +31,11 @@ def run_worker(
     command = [sys.executable, "-m", module, REQUEST]
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env=_environment(),
         )
         try:

@@ -10,7 +10,10 @@ bias becomes int32 in steps of the accumulator, and Q/DQ moves across operators 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -23,6 +26,8 @@ from trtcal.quantize.graph import (
     tensor_names,
     unique,
 )
+
+Array = npt.NDArray[Any]
 
 ZERO_POINT = 128
 MOVING = {"Concat", "Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -38,6 +43,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     lowering = _Lowering(graph)
     lowering.move_up()
     lowering.clip_integers()
+    lowering.float_convolutions()
     lowering.quantize_biases()
     lowering.shift_activations()
     return export_model(graph, proto)
@@ -95,7 +101,7 @@ class _Lowering:
             bounds = clip_bounds(node) if quantize is not None else None
             if quantize is None or bounds is None:
                 continue
-            scale = float(constant(quantize.inputs[1]))
+            scale = float(quantize.inputs[1].values)
             low, high = (int(np.clip(np.rint(value / scale), -128, 127)) for value in bounds)
             self._exchange(node, quantize, low, high)
         self.graph.toposort()
@@ -111,6 +117,22 @@ class _Lowering:
         ]
         node.op, node.attrs = "Clip", {}
         node.inputs, node.outputs = [between, *limits], [result]
+
+    def float_convolutions(self) -> None:
+        """Store the dequantized weights of convolutions whose output stays float.
+
+        ONNX Runtime has no integer kernel for them, and would expand their weights in every run.
+        """
+        for node in self.graph.nodes:
+            if node.op in ("Conv", "ConvTranspose") and not self._feeds_quantizer(node):
+                weight = _dequantized_weight(node.inputs[1])
+                if weight is not None:
+                    name = unique(f"{node.name}/float_weight", self.names)
+                    node.inputs[1] = gs.Constant(name, weight)
+
+    def _feeds_quantizer(self, node: gs.Node) -> bool:
+        following = only_consumer(node.outputs[0], self.graph)
+        return following is not None and is_int8_per_tensor(following)
 
     def quantize_biases(self) -> None:
         """Give Conv and Gemm an int32 bias in steps of activation scale times weight scale."""
@@ -185,11 +207,25 @@ def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
     return float(limits[0]), float(limits[1])
 
 
-def _dequantizer_scale(tensor: gs.Tensor) -> np.ndarray | None:  # type: ignore[type-arg]
+def _dequantizer_scale(tensor: gs.Tensor) -> Array | None:
     producer = tensor.inputs[0] if tensor.inputs else None
     if producer is None or producer.op != "DequantizeLinear":
         return None
     return constant(producer.inputs[1])
+
+
+def _dequantized_weight(tensor: gs.Tensor) -> Array | None:
+    scale = _dequantizer_scale(tensor)
+    if scale is None:
+        return None
+    producer = tensor.inputs[0]
+    values = constant(producer.inputs[0])
+    if values is None or values.dtype != np.int8:
+        return None
+    shape = [1] * values.ndim
+    if scale.ndim:
+        shape[producer.attrs.get("axis", 1)] = -1
+    return np.asarray(values * scale.reshape(shape), np.float32)
 
 
 def _carries_activation(node: gs.Node) -> bool:

@@ -33,7 +33,7 @@ class OnnxRuntime:
     default_target = "cpu"
 
     def availability(self) -> Availability:
-        """It is a dependency of trtcal, so it is always there."""
+        """Return that it works: it is a dependency of trtcal."""
         return Availability(True, version("onnxruntime"))
 
     def check_target(self, target: str) -> None:

@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
+# Idle threads that spin take the cores from the other sessions that are measured in turns.
+NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 
 
 def open_session(
@@ -36,6 +38,7 @@ def open_session(
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
     options.add_session_config_entry(*EXACT_PRODUCTS)
+    options.add_session_config_entry(*NO_SPINNING)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model

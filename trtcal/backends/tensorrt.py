@@ -99,7 +99,8 @@ def _build(
     layers = parse_file(folder / LOG).layers
     if not layers:
         raise BackendError(
-            "the builder finished but its log lists no layers", "send us the build log: see SECURITY.md"
+            "the builder finished but its log lists no layers",
+            "send us the build log: see SECURITY.md",
         )
     return layers
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
@@ -43,7 +45,7 @@ def unique(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def constant(tensor: gs.Tensor) -> np.ndarray | None:  # type: ignore[type-arg]  # any dtype
+def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     """Return a tensor's value where it is constant, else None."""
     if isinstance(tensor, gs.Constant):
         return np.asarray(tensor.values)

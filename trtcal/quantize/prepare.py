@@ -79,7 +79,9 @@ def fold_constants(graph: gs.Graph) -> None:
 def remove_no_ops(graph: gs.Graph) -> None:
     """Take out Identity and Dropout, which do nothing at inference but stand between fusions."""
     for node in list(graph.nodes):
-        if node.op not in ("Identity", "Dropout") or len(node.outputs[1:]) and node.outputs[1].outputs:
+        if node.op not in ("Identity", "Dropout") or (
+            len(node.outputs[1:]) and node.outputs[1].outputs
+        ):
             continue
         source, result = node.inputs[0], node.outputs[0]
         training = len(node.inputs) > 2 and not node.inputs[2].is_empty()
@@ -103,25 +105,30 @@ def fold_batch_norm(graph: gs.Graph) -> None:
 
 def _fold_pair(conv: gs.Node, norm: gs.Node) -> None:
     weight = constant(conv.inputs[1])
+    bias = constant(conv.inputs[2]) if len(conv.inputs) > 2 else np.zeros(1, np.float32)
     parameters = [constant(tensor) for tensor in norm.inputs[1:5]]
-    bias = constant(conv.inputs[2]) if len(conv.inputs) > 2 else np.float32(0)
-    grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
-    training = norm.attrs.get("training_mode", 0) or len(norm.outputs) > 1
-    unknown = weight is None or bias is None or any(value is None for value in parameters)
-    if unknown or grouped_transpose or training:
+    if weight is None or bias is None or not _can_fold(conv, norm):
         return
-    gamma, beta, mean, variance = parameters
+    gamma, beta, mean, variance = (np.asarray(value) for value in parameters)
     factor = gamma / np.sqrt(variance + norm.attrs.get("epsilon", 1e-5))
     shape = [1] * weight.ndim
     shape[CHANNEL_AXIS[conv.op]] = -1
-    dtype = weight.dtype
-    conv.inputs[1] = gs.Constant(
-        f"{conv.inputs[1].name}/{norm.name}", (weight * factor.reshape(shape)).astype(dtype)
-    )
-    folded = gs.Constant(f"{norm.name}/bias", (beta + (bias - mean) * factor).astype(dtype))
-    conv.inputs = [conv.inputs[0], conv.inputs[1], folded]
+    scaled = (weight * factor.reshape(shape)).astype(weight.dtype)
+    moved = (beta + (bias - mean) * factor).astype(weight.dtype)
+    conv.inputs = [
+        conv.inputs[0],
+        gs.Constant(f"{conv.inputs[1].name}/{norm.name}", scaled),
+        gs.Constant(f"{norm.name}/bias", moved),
+    ]
     conv.outputs = [norm.outputs[0]]
     norm.outputs.clear()
+
+
+def _can_fold(conv: gs.Node, norm: gs.Node) -> bool:
+    grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
+    training = norm.attrs.get("training_mode", 0) or len(norm.outputs) > 1
+    known = all(isinstance(tensor, gs.Constant) for tensor in norm.inputs[1:5])
+    return known and not grouped_transpose and not training
 
 
 PASSES: tuple[Callable[[gs.Graph], None], ...] = (

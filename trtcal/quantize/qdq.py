@@ -37,7 +37,7 @@ class QuantizedModel:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes: the same model, calibration and plan give the same ones."""
-        return self.proto.SerializeToString(deterministic=True)
+        return bytes(self.proto.SerializeToString(deterministic=True))
 
     @property
     def digest(self) -> str:
@@ -131,7 +131,11 @@ class _Writer:
         ]
 
     def _dequantized(
-        self, tensor: gs.Tensor, quantized: gs.Tensor, parameters: list[gs.Constant], attributes: Any
+        self,
+        tensor: gs.Tensor,
+        quantized: gs.Tensor,
+        parameters: list[gs.Constant],
+        attributes: Any,
     ) -> gs.Variable:
         result = self._variable(f"{tensor.name}/dequantized", np.float32, tensor)
         self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
@@ -185,8 +189,8 @@ def write_quantized(path: Path, quantized: QuantizedModel) -> None:
 def asked_precisions(model: Model) -> dict[str, str]:
     """Return node -> precision for the heavy nodes of any model, read off its Q/DQ.
 
-    A node is asked in INT8 if all its operands (two for weighted operations) come from DQ nodes, so
-    that models quantized by other tools are understood too.
+    A node is asked in INT8 if one of its two operands comes from a DQ node, so that models quantized
+    by other tools are understood too, and one-sided Q/DQ, which compilers run in float, is found.
     """
     producers = {name: node for node in model.proto.graph.node for name in node.output}
 

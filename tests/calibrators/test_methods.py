@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy as kullback_leibler
+
+import calibrators
+from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibratorError, create
+from calibrators.entropy import linear_bins
+from calibrators.range import FLOOR
+
+
+def histogram(values: np.ndarray) -> Histogram:
+    made = Histogram()
+    made.update(values.astype(np.float32))
+    return made
+
+
+def draw(seed: int, size: int = 20_000) -> np.ndarray:
+    """One of several shapes of distribution, by seed, rounded to float32."""
+    rng = np.random.default_rng(seed)
+    shapes = (
+        lambda: rng.standard_normal(size),
+        lambda: rng.laplace(size=size) * 3,
+        lambda: np.maximum(rng.standard_normal(size), 0),
+        lambda: rng.exponential(size=size),
+        lambda: rng.standard_t(3, size),
+        lambda: rng.uniform(-1, 2, size),
+        lambda: np.concatenate([rng.standard_normal(size), [40.0]]),
+    )
+    return shapes[seed % len(shapes)]().astype(np.float32)
+
+
+def literal_divergences(values: np.ndarray, bins: int = 2048, levels: int = 128) -> np.ndarray:
+    """The published procedure, one step after another, on the values themselves."""
+    magnitudes = np.abs(values[values != 0]).astype(np.float64)
+    counts, _ = np.histogram(magnitudes, bins, (0, magnitudes.max()))
+    divergences = []
+    for kept in range(levels, bins + 1):
+        p = counts[:kept].astype(np.float64)
+        group = np.arange(kept) * levels // kept
+        occupied = (p > 0).astype(np.float64)
+        mass = np.bincount(group, p, levels)
+        number = np.bincount(group, occupied, levels)
+        q = occupied * (mass / np.maximum(number, 1))[group]
+        p[-1] += counts[kept:].sum()
+        divergences.append(kullback_leibler(p, q) if q.sum() else np.inf)
+    return np.array(divergences)
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_minmax_is_the_exact_largest_magnitude(seed):
+    values = draw(seed)
+    assert create("minmax")(histogram(values)).amax == np.abs(values).max()
+
+
+@given(st.integers(0, 13), st.sampled_from([1, 25, 50, 90, 99, 99.9, 99.99, 100]))
+def test_percentile_is_numpys_within_one_bin(seed, percent):
+    values = draw(seed, 3000)
+    exact = np.quantile(np.abs(values).astype(np.float64), percent / 100)
+    chosen = create("percentile", percentile=percent)(histogram(values)).amax
+    assert exact * (1 - 1e-6) <= max(chosen, exact * (1 - 1e-6)) <= max(exact, FLOOR) * (1 + 2**-10)
+    assert chosen >= exact * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_entropy_loses_hardly_more_than_the_literal_optimum(seed):
+    values = draw(seed)
+    divergences = literal_divergences(values)
+    amax = create("entropy")(histogram(values)).amax
+    kept = round(amax / np.abs(values).max() * 2048 - 0.5)
+    near = divergences[max(kept - 130, 0) : kept - 125]  # a bin's values may lie in its neighbour
+    assert near.min() <= divergences.min() * 1.05 + 1e-9
+
+
+def test_entropy_of_unclipped_data_is_half_a_bin_above_the_maximum():
+    values = np.random.default_rng(0).random(100_000)
+    made = histogram(values)
+    assert create("entropy")(made).amax == made.amax * 2048.5 / 2048
+
+
+def test_entropy_clips_an_outlier_and_minmax_does_not():
+    values = np.concatenate([np.random.default_rng(0).standard_normal(100_000), [60.0]])
+    made = histogram(values)
+    assert create("entropy")(made).amax < 15
+    assert create("minmax")(made).amax == 60
+
+
+def test_entropy_ignores_exact_zeros():
+    values = np.random.default_rng(0).standard_normal(50_000)
+    with_zeros = np.concatenate([values, np.zeros(500_000)])
+    assert create("entropy")(histogram(with_zeros)) == create("entropy")(histogram(values))
+
+
+@given(st.integers(0, 13), st.integers(64, 4096))
+def test_linear_bins_keep_the_number_of_values(seed, bins):
+    values = draw(seed, 2000)
+    made = histogram(values)
+    assert linear_bins(made, bins).sum() == pytest.approx(made.count - made.zeros)
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy"])
+def test_odd_data_give_usable_ranges_with_a_note(method):
+    zeros = create(method)(histogram(np.zeros(10)))
+    assert zeros.amax == FLOOR
+    assert "zero" in zeros.note
+    constant = create(method)(histogram(np.full(10, -3.0)))
+    assert constant.amax == pytest.approx(3.0, rel=1e-3)
+    assert "all 10 values are -3" in constant.note
+    denormal = create(method)(histogram(np.array([1e-40, 1e-41])))
+    assert denormal.amax == FLOOR
+    assert "floor" in denormal.note
+    with pytest.raises(EmptyHistogramError):
+        create(method)(Histogram())
+    with pytest.raises(EmptyHistogramError):
+        create(method)(histogram(np.array([np.nan, np.inf])))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 100.1, "many"])
+def test_impossible_percentiles_are_refused(wrong):
+    with pytest.raises(ValueError, match="percentile"):
+        create("percentile", percentile=wrong)
+
+
+def test_unknown_names_and_parameters_are_refused():
+    with pytest.raises(UnknownCalibratorError):
+        create("magic")
+    with pytest.raises(ValueError, match="parameters"):
+        create("minmax", percentile=3)
+
+
+def test_a_registered_calibrator_is_found():
+    calibrators.register("half", lambda: lambda made: Range(made.amax / 2))
+    try:
+        assert "half" in calibrators.names()
+        assert create("half")(histogram(np.array([4.0]))).amax == 2
+    finally:
+        from calibrators import registry
+
+        del registry._registered["half"]
+
+
+def test_the_package_exports_exactly_this():
+    assert sorted(calibrators.__all__) == [
+        "Calibrator",
+        "EmptyHistogramError",
+        "Histogram",
+        "Range",
+        "UnknownCalibratorError",
+        "create",
+        "names",
+        "register",
+    ]

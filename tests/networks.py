@@ -1,0 +1,81 @@
+"""Small networks and data that tests make for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Shape = Sequence[int | str]
+
+
+def save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    inputs: dict[str, Shape],
+    outputs: dict[str, Shape],
+    opset: int = 17,
+) -> Path:
+    def values(items: dict[str, Shape]) -> list[onnx.ValueInfoProto]:
+        kind = TensorProto.FLOAT
+        return [helper.make_tensor_value_info(name, kind, shape) for name, shape in items.items()]
+
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def weight(*shape: int, seed: int = 0) -> np.ndarray:
+    fan_in = int(np.prod(shape[1:]))
+    return (rng(seed).standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+
+
+def conv_net(path: Path) -> Path:
+    """conv -> relu -> conv, plus the skip, -> relu -> global pool -> flatten -> gemm."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu1"),
+        helper.make_node("Conv", ["b", "w2", "b2"], ["c"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "b"], ["d"], "add"),
+        helper.make_node("Relu", ["d"], ["e"], "relu2"),
+        helper.make_node("GlobalAveragePool", ["e"], ["f"], "pool"),
+        helper.make_node("Flatten", ["f"], ["g"], "flatten"),
+        helper.make_node("Gemm", ["g", "w3", "b3"], ["y"], "gemm", transB=1),
+    ]
+    weights = {
+        "w1": weight(8, 3, 3, 3, seed=1),
+        "b1": rng(2).standard_normal(8).astype(np.float32),
+        "w2": weight(8, 8, 3, 3, seed=3),
+        "b2": rng(4).standard_normal(8).astype(np.float32),
+        "w3": weight(5, 8, seed=5),
+        "b3": rng(6).standard_normal(5).astype(np.float32),
+    }
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 5]})
+
+
+def transposed_net(path: Path) -> Path:
+    """conv -> relu -> transposed convolution, for which TensorRT-RTX has no INT8 kernel."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("ConvTranspose", ["b", "w2"], ["y"], "up", strides=[2, 2]),
+    ]
+    weights = {"w1": weight(16, 3, 3, 3, seed=1), "w2": weight(16, 8, 2, 2, seed=2)}
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 8, 16, 16]})
+
+
+def samples(path: Path, name: str = "x", count: int = 24, shape: Shape = (3, 8, 8)) -> Path:
+    images = rng(9).standard_normal((count, *shape)).astype(np.float32)
+    np.savez(path, **{name: images, "labels": np.arange(count) % 5})
+    return path

@@ -1,0 +1,108 @@
+"""The `trtcal` program: finds the command, and turns every error into one line and a status.
+
+Commands are imported when they are called, so that `trtcal --help` costs little more than click.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from trtcal import __version__
+from trtcal.errors import INTERRUPTED, TrtcalError
+
+COMMANDS = {
+    "run": "Do the whole job that trtcal.toml describes, and write a report.",
+    "calibrate": "Choose the range of every tensor from data.",
+    "quantize": "Write Q/DQ into an ONNX model.",
+    "build": "Build an engine and list its layers.",
+    "log": "Say what a build log means.",
+    "compare": "Compare models with their FP32 reference.",
+    "report": "Write the HTML report of a run.",
+    "doctor": "Show what works on this machine, and how to get the rest.",
+}
+DEFECT = 70  # EX_SOFTWARE of sysexits.h
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the pipeline."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"trtcal.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: trtcal calibrate model.onnx --data images.npz --method percentile",
+)
+@click.version_option(__version__, prog_name="trtcal")
+def cli() -> None:
+    """Calibrate a network to INT8 for TensorRT, and see what you really get.
+
+    Exit status: 0 fine, 1 a gate failed, 2 bad input or usage, 3 a backend failed,
+    4 out of memory, disk or time, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the program and exit with its status."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line and return its exit status; errors go to standard error."""
+    try:
+        result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
+    except TrtcalError as error:
+        return _say(error.message, error.hint, error.exit_status)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "trtcal"
+        return _say(error.format_message(), f"see `{command} --help`", 2)
+    except (click.Abort, KeyboardInterrupt):
+        return _say("interrupted", "start the same command again", INTERRUPTED)
+    except MemoryError:
+        return _say("out of memory", "use a smaller --batch", 4)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _defect(error)
+    return result if isinstance(result, int) else 0
+
+
+def _defect(error: Exception) -> int:
+    if os.environ.get("TRTCAL_DEBUG"):
+        raise error
+    text = f"defect in trtcal: {type(error).__name__}: {error}"
+    return _say(text, "set TRTCAL_DEBUG=1 to see where, and tell us", DEFECT)
+
+
+def _say(message: str, hint: str | None, status: int) -> int:
+    from trtcal.cli.output import printable
+
+    click.echo(f"error: {printable(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+    return status
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the commands share: printing that hostile names can't disturb, progress, and file defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtcal.config import FILE, Config, read_config
+from trtcal.errors import InputError
+from trtcal.storage import to_json
+
+CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def printable(text: object) -> str:
+    """Return text with control, format and direction characters shown as escapes, on one line."""
+    return "".join(
+        character if unicodedata.category(character) not in CONTROL else _escaped(character)
+        for character in str(text)
+    )
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in "\n\r\t":
+        return " "
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document on standard output."""
+    sys.stdout.buffer.write(to_json(document).encode("utf-8", "surrogatepass"))
+    sys.stdout.buffer.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Print a table on standard output; the first column is text, the others are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(table)
+
+
+def say(message: str) -> None:
+    """Print one line on standard output."""
+    click.echo(printable(message))
+
+
+def note(message: str) -> None:
+    """Print one line about the work, not its result, on standard error."""
+    click.echo(printable(message), err=True)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task(title, total=total)
+        yield lambda done: bars.advance(task, done)
+
+
+def config_here(path: Path | None = None) -> Config:
+    """Return the given configuration, or that of the current folder, or an empty one."""
+    if path is not None:
+        return read_config(path)
+    default = Path(FILE)
+    return read_config(default) if default.is_file() else Config(default)
+
+
+def required(value: Any, what: str, option: str) -> Any:
+    """Return a value that came from an option or from trtcal.toml; `InputError` if from neither."""
+    if value is None:
+        raise InputError(f"{what} is not given", f"give {option}, or set it in {FILE}")
+    return value
+
+
+def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:
+    """Read `NAME=VALUE` options; numbers become numbers."""
+    found: dict[str, int | float | str] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not (name and separator):
+            raise InputError(f"{pair!r} is not NAME=VALUE", "write it like percentile=99.9")
+        found[name] = _number(text)
+    return found
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help=f"Configuration for what is not given here.  [default: {FILE} in this folder]",
+)

@@ -1,0 +1,241 @@
+"""`trtcal.toml`: what to calibrate, compare and build, and which limits must hold."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtcal.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "trtcal.toml"
+METHODS = ("minmax", "percentile", "entropy")
+
+Parameters = dict[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class CalibrationConfig:
+    """The data and methods to calibrate with; `method` is the one used where one is wanted."""
+
+    data: Path | None = None
+    methods: tuple[str, ...] = METHODS
+    method: str = "percentile"
+    batch: int = 32
+    parameters: dict[str, Parameters] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The data to compare on, the batch size, and how many rounds of latency to measure."""
+
+    data: Path | None = None
+    batch: int = 32
+    rounds: int = 60
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """A mixed plan: the precision of some layers, and the method whose ranges the others take."""
+
+    layers: dict[str, str]
+    default: str = "int8"
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """What to build for, the shapes of dynamic inputs, and a time limit for each build."""
+
+    targets: tuple[str, ...] = ("cpu", "sm89")
+    shapes: dict[str, str] = field(default_factory=dict)
+    time_limit_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class GatesConfig:
+    """Limits that a candidate must hold; see `trtcal.compare.Gates`."""
+
+    max_top1_drop: float = 1.0
+    min_speedup: float | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of `trtcal.toml`, paths made absolute from the file's folder."""
+
+    path: Path
+    model: Path | None = None
+    output: Path | None = None
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    plans: dict[str, PlanConfig] = field(default_factory=dict)
+    build: BuildConfig = field(default_factory=BuildConfig)
+    gates: GatesConfig = field(default_factory=GatesConfig)
+
+    @property
+    def run_folder(self) -> Path:
+        """Where `trtcal run` writes: `output`, or `reports/` beside the file."""
+        return self.output or self.path.parent / "reports"
+
+
+def read_config(path: Path) -> Config:
+    """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} does not exist", "write one: see samples/digits/trtcal.toml"
+        ) from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "it must be TOML") from error
+    return _Reader(path).config(table)
+
+
+class _Reader:
+    """Turns tables into dataclasses and says where one does not fit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def config(self, table: Mapping[str, Any]) -> Config:
+        allowed = ("model", "output", "calibration", "evaluation", "plans", "build", "gates")
+        self.known("", table, allowed)
+        return Config(
+            path=self.path,
+            model=self.file("", table, "model"),
+            output=self.file("", table, "output"),
+            calibration=self.calibration(self.table("", table, "calibration")),
+            evaluation=self.evaluation(self.table("", table, "evaluation")),
+            plans=self.plans(self.table("", table, "plans")),
+            build=self.build(self.table("", table, "build")),
+            gates=self.gates(self.table("", table, "gates")),
+        )
+
+    def calibration(self, table: Mapping[str, Any]) -> CalibrationConfig:
+        here, default = "calibration", CalibrationConfig()
+        self.known(here, table, ("data", "methods", "method", "batch", "parameters"))
+        methods = self.strings(here, table, "methods", default.methods)
+        parameters = self.table(here, table, "parameters")
+        return CalibrationConfig(
+            data=self.file(here, table, "data"),
+            methods=methods,
+            method=self.get(here, table, "method", str, _preferred(methods)),
+            batch=self.positive(here, table, "batch", default.batch),
+            parameters={name: self.scalars(here, parameters, name) for name in parameters},
+        )
+
+    def evaluation(self, table: Mapping[str, Any]) -> EvaluationConfig:
+        here, default = "evaluation", EvaluationConfig()
+        self.known(here, table, ("data", "batch", "rounds"))
+        return EvaluationConfig(
+            data=self.file(here, table, "data"),
+            batch=self.positive(here, table, "batch", default.batch),
+            rounds=self.positive(here, table, "rounds", default.rounds),
+        )
+
+    def plans(self, table: Mapping[str, Any]) -> dict[str, PlanConfig]:
+        return {name: self.plan(name, self.table("plans", table, name)) for name in table}
+
+    def plan(self, name: str, table: Mapping[str, Any]) -> PlanConfig:
+        here = f"plans.{name}"
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise self.wrong(here, "a name of letters, digits, - and _")
+        self.known(here, table, ("layers", "default", "method"))
+        layers = self.scalars(here, table, "layers") if "layers" in table else {}
+        return PlanConfig(
+            layers={key: str(value) for key, value in layers.items()},
+            default=self.get(here, table, "default", str, "int8"),
+            method=self.get(here, table, "method", str, None),
+        )
+
+    def build(self, table: Mapping[str, Any]) -> BuildConfig:
+        here, default = "build", BuildConfig()
+        self.known(here, table, ("targets", "shapes", "time_limit_s"))
+        shapes = self.scalars(here, table, "shapes") if "shapes" in table else {}
+        return BuildConfig(
+            targets=self.strings(here, table, "targets", default.targets),
+            shapes={key: str(value) for key, value in shapes.items()},
+            time_limit_s=self.number(here, table, "time_limit_s", default.time_limit_s) or 0.0,
+        )
+
+    def gates(self, table: Mapping[str, Any]) -> GatesConfig:
+        here, default = "gates", GatesConfig()
+        self.known(here, table, ("max_top1_drop", "min_speedup"))
+        drop = self.number(here, table, "max_top1_drop", default.max_top1_drop)
+        return GatesConfig(
+            max_top1_drop=default.max_top1_drop if drop is None else drop,
+            min_speedup=self.number(here, table, "min_speedup", default.min_speedup),
+        )
+
+    def known(self, here: str, table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+        for key in table:
+            if key not in allowed:
+                close = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(allowed)}"
+                raise InputError(f"{self.path}: unknown key {_dotted(here, key)!r}", hint)
+
+    def get(self, here: str, table: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+        value = table.get(key, default)
+        if value is not default and not isinstance(value, kind):
+            raise self.wrong(_dotted(here, key), f"of type {kind.__name__}")
+        return value
+
+    def table(self, here: str, table: Mapping[str, Any], key: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(here, table, key, dict, {})
+        return found
+
+    def file(self, here: str, table: Mapping[str, Any], key: str) -> Path | None:
+        name = self.get(here, table, key, str, None)
+        return None if name is None else (self.path.parent / name).absolute()
+
+    def strings(
+        self, here: str, table: Mapping[str, Any], key: str, default: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        values = self.get(here, table, key, list, list(default))
+        if not values or not all(isinstance(value, str) for value in values):
+            raise self.wrong(_dotted(here, key), "a list of one or more strings")
+        return tuple(dict.fromkeys(values))
+
+    def scalars(self, here: str, table: Mapping[str, Any], key: str) -> Parameters:
+        found = self.table(here, table, key)
+        for name, value in found.items():
+            if not isinstance(value, (int, float, str)) or isinstance(value, bool):
+                raise self.wrong(_dotted(_dotted(here, key), name), "a number or a string")
+        return found
+
+    def positive(self, here: str, table: Mapping[str, Any], key: str, default: int) -> int:
+        value: int = self.get(here, table, key, int, default)
+        if isinstance(value, bool) or value < 1:
+            raise self.wrong(_dotted(here, key), "a whole number from 1 up")
+        return value
+
+    def number(
+        self, here: str, table: Mapping[str, Any], key: str, default: float | None
+    ) -> float | None:
+        value = table.get(key, default)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise self.wrong(_dotted(here, key), "a number from 0 up")
+        return float(value)
+
+    def wrong(self, name: str, wanted: str) -> InputError:
+        return InputError(f"{self.path}: {name!r} must be {wanted}", "see the README's example")
+
+
+def _dotted(here: str, key: str) -> str:
+    return f"{here}.{key}" if here else key
+
+
+def _preferred(methods: tuple[str, ...]) -> str:
+    return "percentile" if "percentile" in methods else methods[0]

@@ -1,0 +1,238 @@
+"""The whole job from `trtcal.toml`: observe, calibrate, quantize, build, log, compare, report."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.registry import find_backend
+from trtcal.backends.shapes import parse_shapes
+from trtcal.buildlog.document import log_document, write_log
+from trtcal.calibration import Calibration, calibrate, write_calibration
+from trtcal.compare import Gates, compare, open_candidate, write_comparison
+from trtcal.compare.comparison import batch_for
+from trtcal.config import Config, PlanConfig
+from trtcal.data import Dataset, open_dataset
+from trtcal.errors import BackendError, InputError
+from trtcal.lineage import Lineage, Step
+from trtcal.model import Model, load_model
+from trtcal.observe import Observation, observe, write_observation
+from trtcal.quantize import (
+    Plan,
+    find_layers,
+    prepare,
+    quantize,
+    tensors_to_observe,
+    write_plan,
+    write_quantized,
+)
+from trtcal.report import write_report
+from trtcal.storage import Document
+
+Advance = Callable[[int], None]
+Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+
+@contextlib.contextmanager
+def silent(title: str, total: int) -> Iterator[Advance]:
+    """Report nothing."""
+    yield lambda done: None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run lies, its report document, and the builds that could not be made, with why."""
+
+    folder: Path
+    report: Document
+    missing_builds: dict[str, str]
+
+
+def run(config: Config, command: str = "trtcal run", reporter: Reporter = silent) -> RunResult:
+    """Do everything that `config` says into its run folder, which is replaced when all is done.
+
+    `InputError` if the configuration lacks a model or data, or the folder holds something else.
+    """
+    folder = config.run_folder
+    _check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        job = _Job(config, Path(name), reporter)
+        report = job.run(command)
+        _replace(folder, Path(name))
+    return RunResult(folder, report, job.lineage.missing)
+
+
+def _check_replaceable(folder: Path) -> None:
+    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
+        raise InputError(
+            f"{folder} holds something that is not a trtcal run",
+            "set another `output` in trtcal.toml",
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    return (folder / "run.json").exists() or not any(folder.iterdir())
+
+
+def _replace(folder: Path, made: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.old.") as old:
+        if folder.exists():
+            folder.rename(Path(old) / "run")
+        folder.mkdir()
+        for item in made.iterdir():
+            shutil.move(item, folder / item.name)
+
+
+class _Job:
+    """One pass through the pipeline in one folder."""
+
+    def __init__(self, config: Config, folder: Path, reporter: Reporter) -> None:
+        self.config, self.folder, self.reporter = config, folder, reporter
+        self.model = load_model(_required(config.model, "model"))
+        self.prepared = prepare(self.model)
+        self.calibration_data = self._data(config.calibration.data, "calibration.data")
+        self.evaluation_data = self._data(config.evaluation.data, "evaluation.data")
+        self.lineage = Lineage(
+            self.model.fingerprint,
+            self.calibration_data.fingerprint,
+            self.evaluation_data.fingerprint,
+        )
+
+    def _data(self, path: Path | None, key: str) -> Dataset:
+        return open_dataset(_required(path, key), self.model)
+
+    def run(self, command: str) -> Document:
+        """Do all stages and return the report document."""
+        calibrations = self.calibrate(self.observe())
+        candidates = self.quantize(calibrations)
+        self.build([self.model, *map(load_model, candidates)])
+        self.compare(candidates)
+        self.lineage.write(self.folder, command)
+        with self._step("report", "report.json") as record:
+            document: Document = write_report(self.folder, self.folder / "report.html")
+            record(str(document["digest"]))
+        self.lineage.write(self.folder, command)
+        return document
+
+    def observe(self) -> Observation:
+        tensors = tensors_to_observe(find_layers(self.prepared))
+        batch = batch_for(self.model, self.config.calibration.batch)
+        with self._step("observe", "histograms.npz") as record:
+            title = f"observing {len(tensors)} tensors"
+            with self.reporter(title, len(self.calibration_data)) as advance:
+                seen = observe(self.prepared, self.calibration_data, tensors, batch, advance)
+            write_observation(self.folder / "histograms.npz", seen)
+            record(seen.digest)
+        return seen
+
+    def calibrate(self, observation: Observation) -> dict[str, Calibration]:
+        methods = dict.fromkeys([*self.config.calibration.methods, *self._plan_methods()])
+        return {method: self._calibrate(observation, method) for method in methods}
+
+    def _plan_methods(self) -> list[str]:
+        return [
+            plan.method or self.config.calibration.method for plan in self.config.plans.values()
+        ]
+
+    def _calibrate(self, observation: Observation, method: str) -> Calibration:
+        output = f"calibrations/{method}.json"
+        with self._step("calibrate", output) as record:
+            parameters = self.config.calibration.parameters.get(method)
+            calibration = calibrate(observation, method, parameters)
+            write_calibration(self.folder / output, calibration)
+            record(calibration.digest)
+        return calibration
+
+    def quantize(self, calibrations: dict[str, Calibration]) -> list[Path]:
+        made = [
+            self._quantize(f"int8-{method}", calibrations[method], Plan())
+            for method in self.config.calibration.methods
+        ]
+        for name, plan in self.config.plans.items():
+            made.append(self._mixed(name, plan, calibrations))
+        return made
+
+    def _mixed(self, name: str, plan: PlanConfig, calibrations: dict[str, Calibration]) -> Path:
+        wanted = Plan(plan.default, plan.layers)
+        output = f"plans/{name}.json"
+        with self._step("plan", output) as record:
+            record(str(write_plan(self.folder / output, wanted)["digest"]))
+        return self._quantize(
+            name, calibrations[plan.method or self.config.calibration.method], wanted
+        )
+
+    def _quantize(self, name: str, calibration: Calibration, plan: Plan) -> Path:
+        path = self.folder / "models" / f"{name}.onnx"
+        with self._step("quantize", f"models/{name}.onnx") as record:
+            quantized = quantize(self.prepared, calibration, plan)
+            write_quantized(path, quantized)
+            record(quantized.digest)
+        return path
+
+    def build(self, models: list[Model]) -> None:
+        jobs = [(model, target) for model in models for target in self.config.build.targets]
+        with self.reporter("building engines", len(jobs)) as advance:
+            for model, target in jobs:
+                self._build(model, target)
+                advance(1)
+
+    def _build(self, model: Model, target: str) -> None:
+        backend, target = find_backend(None, target)
+        available = backend.availability()
+        if not available.works:
+            self.lineage.missing[target] = f"{available.missing}; {available.hint}"
+            return
+        output = f"builds/{model.name}-{target}"
+        shapes = parse_shapes(self.config.build.shapes)
+        options = BuildOptions(target, shapes, self.config.build.time_limit_s)
+        try:
+            with self._step("build", f"{output}/build.json") as record:
+                record(build(model, backend, options, self.folder / output).digest)
+        except BackendError as error:
+            self.lineage.missing[f"{model.name} for {target}"] = error.message
+            return
+        with self._step("log", f"{output}/events.json") as record:
+            document = log_document(self.folder / output / "build.log")
+            write_log(self.folder / output / "events.json", document)
+            record(document["digest"])
+
+    def compare(self, candidates: list[Path]) -> None:
+        gates = Gates(self.config.gates.max_top1_drop, self.config.gates.min_speedup)
+        batch = batch_for(self.model, self.config.evaluation.batch)
+        with self._step("compare", "comparison.json") as record:
+            reference = open_candidate(self.model.path)
+            others = [open_candidate(path) for path in candidates]
+            with self.reporter("comparing", len(self.evaluation_data)) as advance:
+                comparison = compare(
+                    reference,
+                    others,
+                    self.evaluation_data,
+                    gates,
+                    batch,
+                    self.config.evaluation.rounds,
+                    advance,
+                )
+            write_comparison(self.folder / "comparison.json", comparison)
+            record(comparison.digest)
+
+    @contextlib.contextmanager
+    def _step(self, stage: str, output: str) -> Iterator[Callable[[str], None]]:
+        started, digests = time.perf_counter(), list[str]()
+        yield digests.append
+        seconds = time.perf_counter() - started
+        self.lineage.steps.append(Step(stage, output, digests[0], seconds))
+
+
+def _required(value: Any, key: str) -> Any:
+    if value is None:
+        raise InputError(f"trtcal.toml does not say `{key}`", "see samples/digits/trtcal.toml")
+    return value
