@@ -11,6 +11,8 @@ from numba import njit
 from calibrators.histogram import Edges, Histogram
 from calibrators.range import Range, guard
 
+TIE = 1e-9  # divergences closer than this are equal but for rounding
+
 
 @dataclass(frozen=True)
 class Entropy:
@@ -22,15 +24,22 @@ class Entropy:
     exactly (bins + 0.5) / bins * max |x|, as TensorRT's own caches show. Exact zeros are left out:
     every range represents them exactly.
 
+    Two guards against collapse, for data with few distinct values: where the reference is mostly its
+    own last bin the divergence says nothing, so an m that clips more than `max_clipped` of the values
+    (0 to 1) is not considered; and of equally good m the largest is taken.
+
     Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017, session S7310.
     """
 
     bins: int = 2048
     levels: int = 128
+    max_clipped: float = 0.05
 
     def __post_init__(self) -> None:
         if not (isinstance(self.bins, int) and isinstance(self.levels, int)):
             raise ValueError("bins and levels must be whole numbers")
+        if not (isinstance(self.max_clipped, (int, float)) and 0.0 <= self.max_clipped < 1.0):
+            raise ValueError(f"max_clipped must be from 0 to below 1, not {self.max_clipped!r}")
         if not 2 <= self.levels <= self.bins <= 1 << 16:
             raise ValueError(f"need 2 <= levels <= bins <= 65536, not {self.levels}, {self.bins}")
 
@@ -40,7 +49,9 @@ class Entropy:
             return guard(0.0, histogram)
         linear = linear_bins(histogram, self.bins)
         divergence = _divergences(linear, self.levels)
-        best = self.levels + int(np.argmin(divergence))
+        kept = np.cumsum(linear)[self.levels - 1 :]
+        divergence[kept < (1.0 - self.max_clipped) * kept[-1]] = np.inf
+        best = self.levels + int(np.flatnonzero(divergence <= divergence.min() + TIE)[-1])
         return guard((best + 0.5) * histogram.amax / self.bins, histogram)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ class _Reader:
 
     def file(self, here: str, table: Mapping[str, Any], key: str) -> Path | None:
         name = self.get(here, table, key, str, None)
-        return None if name is None else (self.path.parent / name).absolute()
+        return None if name is None else Path(os.path.abspath(self.path.parent / name))
 
     def strings(
         self, here: str, table: Mapping[str, Any], key: str, default: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Dataset
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.storage import canonical_json, digest_bytes, write_bytes
+from trtcal.storage import canonical_json, digest_bytes, parsing, read_npz, write_bytes
 
 Progress = Callable[[int], None]
 """Called with the number of samples just done."""
@@ -99,26 +99,22 @@ def write_observation(path: Path, observation: Observation) -> None:
 
 
 def read_observation(path: Path) -> Observation:
-    """Read histograms; `InputError` if the file is missing or is not what `write_observation` wrote."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            model, dataset, samples = archive["header"].tolist()
-            histograms = {
-                name: Histogram.from_arrays(_part(archive, number))
-                for number, name in enumerate(archive["names"].tolist())
-            }
-    except FileNotFoundError:
-        raise InputError(f"histograms {path} do not exist", "check the path") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-        raise InputError(
-            f"histograms {path} cannot be read: {error}", "observe the data again"
-        ) from error
-    return Observation(model, dataset, int(samples), histograms)
+    """Read histograms; `InputError` if the file is not what `write_observation` wrote."""
+    arrays = read_npz(path)
+
+    def build() -> Observation:
+        model, dataset, samples = arrays["header"].tolist()
+        names = arrays["names"].tolist()
+        histograms = {name: _histogram(arrays, number) for number, name in enumerate(names)}
+        return Observation(model, dataset, int(samples), histograms)
+
+    observation: Observation = parsing(path, build)
+    return observation
 
 
-def _part(archive: Any, number: int) -> dict[str, Any]:
+def _histogram(arrays: Mapping[str, Any], number: int) -> Histogram:
     keys = ("index", "counts", "scalars", "extent")
-    return {key: archive[f"{number}/{key}"] for key in keys}
+    return Histogram.from_arrays({key: arrays[f"{number}/{key}"] for key in keys})
 
 
 def cached(

@@ -11,10 +11,15 @@ import hashlib
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trtcal.errors import InputError, ResourceError
 
@@ -110,6 +115,26 @@ def to_json(value: object) -> str:
 def write_json(path: Path, value: object) -> None:
     """Write a JSON value to `path`, whole or not at all."""
     write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
+
+
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "check the path") from None
+    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise _unreadable(path, error) from error
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} cannot be read: {error}", "it must be an .npz of plain arrays")
 
 
 def read_json(path: Path) -> Any:

@@ -86,6 +86,18 @@ def test_entropy_clips_an_outlier_and_minmax_does_not():
     assert create("minmax")(made).amax == 60
 
 
+def test_entropy_does_not_collapse_on_data_with_few_distinct_values():
+    levels = np.random.default_rng(0).integers(0, 17, 30_000) / 16
+    made = histogram(levels)
+    assert create("entropy")(made).amax == made.amax * 2048.5 / 2048
+
+
+def test_entropy_never_clips_more_than_it_may():
+    values = np.concatenate([np.full(900, 0.1), np.linspace(0.2, 10, 100)])
+    amax = create("entropy", max_clipped=0.02)(histogram(values)).amax
+    assert (values > amax).mean() <= 0.02
+
+
 def test_entropy_ignores_exact_zeros():
     values = np.random.default_rng(0).standard_normal(50_000)
     with_zeros = np.concatenate([values, np.zeros(500_000)])

@@ -14,7 +14,7 @@ from trtcal import __version__
 from trtcal.backends.child import run_worker
 from trtcal.buildlog.diagnosis import Outcome, check
 from trtcal.buildlog.layers import Layer
-from trtcal.errors import BackendError
+from trtcal.errors import BackendError, ResourceError
 from trtcal.model import Model
 from trtcal.quantize.qdq import asked_precisions, quantization_record
 from trtcal.storage import (
@@ -139,14 +139,15 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         workplace = Path(name)
         try:
             layers = backend.build_in(model, options, workplace)
-        except BackendError:
-            _keep_log(workplace, folder)
+        except (BackendError, ResourceError):
+            _keep_log(workplace, folder, backend.engine_file)
             raise
         return _collect(model, backend, options, layers, workplace, folder, available)
 
 
-def _keep_log(workplace: Path, folder: Path) -> None:
-    for stale in (MANIFEST, LOG):
+def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
+    """Leave the log so far, and nothing that could be taken for this build's engine."""
+    for stale in (MANIFEST, LOG, engine_file):
         (folder / stale).unlink(missing_ok=True)
     if (workplace / LOG).exists():
         _move(workplace / LOG, folder / LOG)

@@ -125,10 +125,13 @@ class _Lowering:
         """
         for node in self.graph.nodes:
             if node.op in ("Conv", "ConvTranspose") and not self._feeds_quantizer(node):
-                weight = _dequantized_weight(node.inputs[1])
-                if weight is not None:
-                    name = unique(f"{node.name}/float_weight", self.names)
-                    node.inputs[1] = gs.Constant(name, weight)
+                self._keep_float(node)
+
+    def _keep_float(self, node: gs.Node) -> None:
+        weight = _dequantized_weight(node.inputs[1])
+        if weight is not None:
+            name = unique(f"{node.name}/float_weight", self.names)
+            node.inputs[1] = gs.Constant(name, weight)
 
     def _feeds_quantizer(self, node: gs.Node) -> bool:
         following = only_consumer(node.outputs[0], self.graph)
@@ -149,7 +152,8 @@ class _Lowering:
         step = (np.float32(scales[0]) * scales[1]).astype(np.float32)
         values = np.rint(bias.astype(np.float64) / step)
         if np.abs(values).max() > INT32_LIMIT:
-            return  # the layer stays in float: its bias cannot be held
+            self._keep_float(node)  # an int32 cannot hold the bias
+            return
         name = node.inputs[2].name
         inputs: list[gs.Tensor] = [
             gs.Constant(unique(f"{name}/int32", self.names), values.astype(np.int32)),

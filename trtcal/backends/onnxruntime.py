@@ -50,18 +50,29 @@ class OnnxRuntime:
 
 
 def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:
-    """Return one layer for each node of the optimized graph."""
+    """Return one layer for each node of the optimized graph, in the order of their names.
+
+    ONNX Runtime numbers and orders what it makes differently from run to run: neither is kept.
+    """
     producers = {name: node for node in original.graph.node for name in node.output}
     heavy = {node.name for node in original.graph.node if node.op_type in CHECKED_OPS}
-    return tuple(_layer(node, producers, heavy) for node in optimized.graph.node)
+    layers = (_layer(node, producers, heavy) for node in optimized.graph.node)
+    return tuple(sorted(layers, key=lambda layer: (layer.name, layer.kind, str(layer))))
 
 
 def _layer(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> Layer:
     kernel = node.op_type in INTEGER_KERNELS or node.op_type in FLOAT_KERNELS
+    if not kernel:
+        return Layer(_without_number(node.name), node.op_type)
     dtype = "int8" if node.op_type in INTEGER_KERNELS else "fp32"
-    inputs = tuple(TensorInfo(name, dtype, (), "") for name in node.input[:1]) if kernel else ()
-    nodes = (_source(node, producers, heavy),) if kernel else ()
-    return Layer(node.name, node.op_type, inputs, nodes=tuple(filter(None, nodes)))
+    inputs = (TensorInfo(_without_number(node.input[0]), dtype),)
+    source = _source(node, producers, heavy)
+    nodes = (source,) if source else ()
+    return Layer(_without_number(node.name), node.op_type, inputs, nodes=nodes)
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r"_token_\d+", "", name)
 
 
 def _source(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> str:
@@ -69,7 +80,7 @@ def _source(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: s
 
     ONNX Runtime keeps its name with a running number, or names the kernel after its output tensor.
     """
-    plain = re.sub(r"_token_\d+$", "", node.name)
+    plain = _without_number(node.name)
     if plain in heavy:
         return plain
     source = producers.get(re.sub(r"_nchwc$", "", plain)) or producers.get(node.output[0])

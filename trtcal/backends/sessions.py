@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
+# It would quantize float weights and biases by itself, and let a large bias overflow.
+QUANTIZES_UNASKED = "WeightBiasQuantization"
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 
@@ -44,7 +46,12 @@ def open_session(
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     source = str(source) if isinstance(source, Path) else source
     try:
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            source,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=[QUANTIZES_UNASKED],
+        )
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         raise BackendError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",

@@ -49,6 +49,7 @@ class Candidate:
     name: str
     model: str
     inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     session: onnxruntime.InferenceSession
     quantization: dict[str, Any]
     size_bytes: int
@@ -122,6 +123,7 @@ def open_candidate(path: Path, name: str | None = None) -> Candidate:
         name or model.name,
         model.fingerprint,
         model.inputs,
+        model.outputs,
         session,
         _short(record),
         path.stat().st_size,
@@ -144,6 +146,7 @@ def _open_build(folder: Path, name: str | None) -> Candidate:
         name or made.model_name,
         made.model,
         engine.inputs,
+        engine.outputs,
         open_session(engine.path),
         made.quantization,
         made.engine.stat().st_size,
@@ -194,11 +197,17 @@ def _check_candidates(everyone: Sequence[Candidate]) -> None:
             "rename a file: candidates are named after their files",
         )
     for one in everyone[1:]:
-        if {str(spec) for spec in one.inputs} != {str(spec) for spec in everyone[0].inputs}:
-            raise InputError(
-                f"candidate {one.name!r} has other inputs than the reference",
-                "compare models that were made from the same one",
-            )
+        for side in ("inputs", "outputs"):
+            if _signature(one, side) != _signature(everyone[0], side):
+                raise InputError(
+                    f"candidate {one.name!r} has other {side} than the reference",
+                    "compare models that were made from the same one",
+                )
+
+
+def _signature(one: Candidate, side: str) -> list[tuple[str, int]]:
+    specs: tuple[TensorSpec, ...] = getattr(one, side)
+    return sorted((spec.name, len(spec.shape)) for spec in specs)
 
 
 def _accuracies(
@@ -208,10 +217,11 @@ def _accuracies(
     progress: Callable[[int], None],
 ) -> list[Accuracy]:
     meters = [AccuracyMeter() for _ in everyone]
+    names = [spec.name for spec in everyone[0].outputs]
     for number, feeds in enumerate(dataset.batches(batch)):
         labels = dataset.labels
         part = None if labels is None else labels[number * batch : (number + 1) * batch]
-        outputs = [run_session(one.session, None, feeds) for one in everyone]
+        outputs = [run_session(one.session, names, feeds) for one in everyone]
         for meter, output in zip(meters, outputs, strict=True):
             meter.update(outputs[0], output, part)
         progress(len(next(iter(feeds.values()))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.storage import read_npz
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
@@ -69,27 +69,22 @@ def fixed_batch(model: Model) -> int | None:
 
 
 def _read(path: Path) -> Feeds:
-    try:
-        if path.is_dir():
-            return _read_folder(path)
-        if not path.is_file():
-            raise InputError(f"data {path} do not exist", "give an .npz file or a folder of .npy")
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        raise InputError(
-            f"data {path} cannot be read: {error}",
-            "give an .npz or a folder of .npy files whose arrays bear the model's input names",
-        ) from error
+    return _read_folder(path) if path.is_dir() else read_npz(path)
 
 
 def _read_folder(path: Path) -> Feeds:
     files = sorted(path.glob("*.npy"))
     if not files:
         raise InputError(f"folder {path} has no .npy files", "name them after the model's inputs")
-    return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
+    return {file.stem: _read_array(file) for file in files}
+
+
+def _read_array(file: Path) -> Array:
+    try:
+        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{file} cannot be read: {error}", "it must hold a plain array") from error
+    return array
 
 
 def _fitting(path: Path, spec: TensorSpec, found: Feeds) -> Array:

@@ -1,0 +1,198 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from tests.networks import conv_net, transposed_net
+from tests.quantize.test_quantize import calibrated
+from trtcal.backends.base import BuildOptions, build, read_build
+from trtcal.backends.child import run_worker
+from trtcal.backends.registry import BACKENDS, find_backend
+from trtcal.backends.shapes import parse_shapes
+from trtcal.backends.tensorrt import shape_ranges
+from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.model import TensorSpec, load_model
+from trtcal.quantize import quantize, write_quantized
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+
+def int8(path, tmp_path):
+    model, calibration, _ = calibrated(path, tmp_path)
+    write_quantized(tmp_path / "int8.onnx", quantize(model, calibration))
+    return load_model(tmp_path / "int8.onnx")
+
+
+def made(model, target, folder, **options):
+    backend, target = find_backend(None, target)
+    return build(model, backend, BuildOptions(target, **options), folder)
+
+
+def test_onnxruntime_runs_int8_in_integer_kernels(tmp_path):
+    result = made(int8(conv_net(tmp_path / "net.onnx"), tmp_path), "cpu", tmp_path / "build")
+    got = {outcome.node: outcome.got for outcome in result.outcomes}
+    assert got == {"first": "int8", "second": "fp32", "gemm": "int8"}
+    assert {"QLinearConv", "QGemm"} <= {layer.kind for layer in result.layers}
+    assert read_build(tmp_path / "build") == result
+    assert result.engine.exists()
+    assert result.log.stat().st_size > 0
+
+
+@needs_rtx
+def test_tensorrt_rtx_gives_what_was_asked(tmp_path):
+    result = made(int8(conv_net(tmp_path / "net.onnx"), tmp_path), "sm89", tmp_path / "build")
+    assert [(outcome.node, outcome.got) for outcome in result.outcomes] == [
+        ("first", "int8"),
+        ("second", "int8"),
+        ("gemm", "int8"),
+    ]
+    assert result.engine.read_bytes()[:4] == b"vtrt"
+    assert read_build(tmp_path / "build") == result
+
+
+@needs_rtx
+def test_a_silent_fallback_is_named(tmp_path):
+    result = made(int8(transposed_net(tmp_path / "up.onnx"), tmp_path), "sm89", tmp_path / "build")
+    got = {outcome.node: outcome for outcome in result.outcomes}
+    assert got["conv"].got == "int8"
+    assert (got["up"].asked, got["up"].got) == ("int8", "fp32")
+    assert got["up"].is_lost
+    assert got["up"].reason
+
+
+@needs_rtx
+def test_a_build_of_the_same_model_has_the_same_digest(tmp_path):
+    model = int8(conv_net(tmp_path / "net.onnx"), tmp_path)
+    digests = {made(model, "sm89", tmp_path / name).digest for name in ("one", "two")}
+    assert len(digests) == 1
+
+
+@needs_rtx
+def test_a_refused_model_leaves_its_log_and_no_engine(tmp_path):
+    nodes = [helper.make_node("StringNormalizer", ["s"], ["t"], "strings")]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("s", onnx.TensorProto.STRING, ["n"])],
+        [helper.make_tensor_value_info("t", onnx.TensorProto.STRING, ["n"])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, tmp_path / "strings.onnx")
+    with pytest.raises(BackendError, match="the builder failed"):
+        made(load_model(tmp_path / "strings.onnx"), "sm89", tmp_path / "build")
+    assert [item.name for item in (tmp_path / "build").iterdir()] == ["build.log"]
+
+
+@needs_rtx
+def test_an_older_engine_does_not_survive_a_failed_build(tmp_path):
+    made(load_model(conv_net(tmp_path / "net.onnx")), "sm89", tmp_path / "build")
+    with pytest.raises(ResourceError, match="stopped after"):
+        made(load_model(tmp_path / "net.onnx"), "sm89", tmp_path / "build", time_limit_s=0.01)
+    assert [item.name for item in (tmp_path / "build").iterdir()] == ["build.log"]
+
+
+def worker(tmp_path, monkeypatch, body):
+    (tmp_path / "faulty_worker.py").write_text(body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    run_worker("faulty_worker", {}, folder, folder / "build.log", 20)
+
+
+def test_a_crash_is_one_error_with_the_last_line(tmp_path, monkeypatch):
+    body = "import os, signal\nos.write(2, b'[V] at node seven\\n')\nos.kill(os.getpid(), 11)\n"
+    with pytest.raises(BackendError, match=r"crashed \(SIGSEGV\).*at node seven"):
+        worker(tmp_path, monkeypatch, body)
+    assert "at node seven" in (tmp_path / "work" / "build.log").read_text()
+
+
+def test_a_workers_own_sentence_is_the_error(tmp_path, monkeypatch):
+    body = "from trtcal.backends.child import fail\nfail('no such operator')\n"
+    with pytest.raises(BackendError, match="no such operator"):
+        worker(tmp_path, monkeypatch, body)
+
+
+def test_the_child_imports_this_trtcal_and_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise SystemExit('hijacked')")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with pytest.raises(BackendError) as caught:
+        run_worker("trtcal.backends.onnxruntime_worker", {}, folder, folder / "build.log", 60)
+    assert "hijacked" not in caught.value.message
+
+
+def test_missing_backends_say_how_to_get_them(tmp_path):
+    state = BACKENDS["tensorrt"].availability()
+    if state.works:
+        pytest.skip("this machine has TensorRT and a driver")
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    with pytest.raises(BackendError) as caught:
+        build(model, BACKENDS["tensorrt"], BuildOptions("gpu"), tmp_path / "build")
+    assert caught.value.hint
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "expected"),
+    [
+        (None, None, ("onnxruntime", "cpu")),
+        (None, "cpu", ("onnxruntime", "cpu")),
+        (None, "sm86", ("tensorrt-rtx", "sm86")),
+        ("tensorrt-rtx", None, ("tensorrt-rtx", "sm89")),
+        (None, "gpu", ("tensorrt", "gpu")),
+    ],
+)
+def test_backend_and_target_follow_from_each_other(name, target, expected):
+    backend, chosen = find_backend(name, target)
+    assert (backend.name, chosen) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("magic", None), (None, "tpu"), ("onnxruntime", "sm89"), ("tensorrt", "sm89")]
+)
+def test_impossible_targets_are_refused(name, target):
+    with pytest.raises(InputError):
+        find_backend(name, target)
+
+
+def test_shapes_are_read_and_checked():
+    assert parse_shapes({"x": "1x3:2x3:4x3"}) == {"x": ((1, 3), (2, 3), (4, 3))}
+    assert parse_shapes({"x": "2x3"}) == {"x": ((2, 3),) * 3}
+    for wrong in ("", "1x3:2x3", "axb", "4x3:2x3:1x3", "1:2:3x4"):
+        with pytest.raises(InputError):
+            parse_shapes({"x": wrong})
+
+
+def test_only_a_dynamic_batch_has_a_default():
+    image = TensorSpec("x", "float32", ("n", 3, 8, 8))
+    assert shape_ranges((image,), {})["x"][0] == (1, 3, 8, 8)
+    assert shape_ranges((TensorSpec("x", "float32", (1, 3)),), {}) == {}
+    with pytest.raises(InputError, match="dynamic sizes"):
+        shape_ranges((TensorSpec("x", "float32", ("n", "length")),), {})
+    with pytest.raises(InputError, match="names 'z'"):
+        shape_ranges((image,), {"z": ((1,), (1,), (1,))})
+
+
+@needs_rtx
+def test_polygraphy_and_plain_onnxruntime_run_the_int8_model(tmp_path):
+    model = int8(conv_net(tmp_path / "net.onnx"), tmp_path)
+    program = Path(sys.executable).with_name("polygraphy")
+    command = [program, "run", str(model.path), "--onnxrt"]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "PASSED" in done.stdout
+
+
+def test_the_manifest_is_json_without_paths(tmp_path):
+    made(load_model(conv_net(tmp_path / "net.onnx")), "cpu", tmp_path / "build")
+    text = (tmp_path / "build" / "build.json").read_text()
+    assert str(tmp_path) not in text
+    assert json.loads(text)["backend"] == "onnxruntime"

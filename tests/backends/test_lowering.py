@@ -1,0 +1,107 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from tests.networks import conv_net, rng, save, weight
+from tests.quantize.test_quantize import calibrated
+from trtcal.backends.lowering import lower
+from trtcal.backends.onnxruntime import INTEGER_KERNELS
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.quantize import quantize
+
+ACCUMULATOR_ROUNDING = 0.02  # share of outputs that the int32 bias may move by a step
+
+
+def literal(proto, feeds):
+    """Run Q/DQ as written: no graph optimization, every Q and DQ in float."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feeds)[0]
+
+
+def kernels(proto, tmp_path):
+    open_session(lower(proto), optimized=tmp_path / "optimized.onnx")
+    return [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+
+
+def chain(middle, tmp_path, out_channels=6, extra=None):
+    """conv -> middle nodes from 'a' to 'b' -> conv, in INT8."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"], "first", pads=[1, 1, 1, 1]),
+        *middle,
+        helper.make_node("Conv", ["b", "w2"], ["y"], "last"),
+    ]
+    weights = {
+        "w1": weight(6, 3, 3, 3, seed=1),
+        "b1": rng(2).standard_normal(6).astype(np.float32),
+        "w2": weight(4, out_channels, 1, 1, seed=3),
+        **(extra or {}),
+    }
+    path = save(
+        tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, "h", "w"]}
+    )
+    model, calibration, data = calibrated(path, tmp_path, "percentile")
+    return quantize(model, calibration).proto, next(data.batches(24))
+
+
+MIDDLES = {
+    "relu": [helper.make_node("Relu", ["a"], ["b"], "relu")],
+    "relu6": [helper.make_node("Clip", ["a", "low", "high"], ["b"], "relu6")],
+    "relu and pool": [
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("MaxPool", ["r"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+    ],
+    "transpose": [helper.make_node("Transpose", ["a"], ["b"], "transpose", perm=[0, 1, 3, 2])],
+}
+LIMITS = {"low": np.float32(0), "high": np.float32(1.5)}
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_the_numbers_stay_the_same_but_for_the_bias_rounding(tmp_path, name):
+    extra = LIMITS if name == "relu6" else None
+    extra = {key: np.asarray(value) for key, value in extra.items()} if extra else None
+    proto, feeds = chain(MIDDLES[name], tmp_path, extra=extra)
+    expected, lowered = literal(proto, feeds), literal(lower(proto), feeds)
+    step = np.abs(expected).max() / 127
+    assert (np.abs(expected - lowered) > step / 4).mean() < ACCUMULATOR_ROUNDING
+    assert np.abs(expected - lowered).max() < 4 * step
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_the_integer_kernels_compute_what_the_lowered_graph_says(tmp_path, name):
+    extra = {key: np.asarray(value) for key, value in LIMITS.items()} if name == "relu6" else None
+    proto, feeds = chain(MIDDLES[name], tmp_path, extra=extra)
+    lowered = lower(proto)
+    result = run_session(open_session(lowered), None, feeds)[0]
+    expected = literal(lowered, feeds)
+    step = np.abs(expected).max() / 127
+    assert (np.abs(expected - result) > step / 4).mean() < 0.005
+    assert "QLinearConv" in kernels(proto, tmp_path)
+
+
+def test_concat_is_done_on_integers(tmp_path):
+    middle = [
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Concat", ["r", "p"], ["b"], "concat", axis=1),
+    ]
+    proto, feeds = chain(middle, tmp_path, 12)
+    assert "QLinearConcat" in kernels(proto, tmp_path)
+    np.testing.assert_allclose(literal(lower(proto), feeds), literal(proto, feeds), atol=0.2)
+
+
+def test_a_float_model_is_left_alone(tmp_path):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    assert lower(proto) is proto
+
+
+def test_a_bias_too_large_for_int32_keeps_its_layer_in_float(tmp_path):
+    huge = {"b1": np.full(6, 1e9, np.float32)}
+    proto, feeds = chain(MIDDLES["relu"], tmp_path, extra=huge)
+    lowered = lower(proto)
+    assert "b1" in next(node for node in lowered.graph.node if node.name == "first").input
+    assert set(kernels(proto, tmp_path)) & set(INTEGER_KERNELS) == set()
+    result = run_session(open_session(lowered), None, feeds)[0]
+    np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-3)

@@ -1,0 +1,210 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.networks import conv_net, samples, save
+from trtcal.cli.main import COMMANDS, DEFECT, run_command
+from trtcal.cli.output import printable
+
+IMAGES = np.zeros((4, 3, 8, 8), np.float32)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_net(tmp_path / "net.onnx")
+    samples(tmp_path / "data.npz")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = run_command([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def succeed(capsys, *arguments):
+    status, out, err = run(capsys, *arguments)
+    assert status == 0, err
+    return out
+
+
+def test_the_commands_work_on_each_others_files(place, capsys):
+    out = succeed(capsys, "calibrate", "net.onnx", "--data", "data.npz", "--method", "entropy")
+    assert "wrote calibration.json" in out
+    succeed(capsys, "quantize", "net.onnx", "-o", "int8.onnx")
+    succeed(capsys, "build", "int8.onnx", "-o", "build")
+    assert "findings" in succeed(capsys, "log", "build/build.log")
+    out = succeed(
+        capsys, "compare", "net.onnx", "int8.onnx", "--data", "data.npz", "--rounds", 3
+    )
+    assert "int8" in out
+    out = succeed(capsys, "report", ".", "-o", "report.html")
+    assert "wrote report.html" in out
+    assert (place / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("calibrate", "net.onnx", "--data", "data.npz"),
+        ("doctor",),
+        ("compare", "net.onnx", "copy.onnx", "--data", "data.npz", "--rounds", 3),
+        ("build", "net.onnx", "-o", "build"),
+    ],
+)
+def test_json_is_all_that_json_prints(place, capsys, arguments):
+    (place / "copy.onnx").write_bytes((place / "net.onnx").read_bytes())
+    assert isinstance(json.loads(succeed(capsys, *arguments, "--json")), dict)
+
+
+def test_bare_calibrate_takes_model_and_data_from_the_configuration(place, capsys):
+    (place / "trtcal.toml").write_text('model = "net.onnx"\n[calibration]\ndata = "data.npz"\n')
+    succeed(capsys, "calibrate", "--method", "percentile")
+    document = json.loads((place / "calibration.json").read_text())
+    assert (document["method"], document["samples"]) == ("percentile", 24)
+
+
+def test_parameters_reach_the_method(place, capsys):
+    arguments = ("calibrate", "net.onnx", "--data", "data.npz", "--method", "percentile")
+    succeed(capsys, *arguments, "-p", "percentile=90")
+    assert json.loads((place / "calibration.json").read_text())["parameters"] == {"percentile": 90}
+
+
+def test_a_second_method_runs_no_network(place, capsys, monkeypatch):
+    first = ("calibrate", "net.onnx", "--data", "data.npz", "--histograms", "h.npz")
+    succeed(capsys, *first, "--method", "minmax")
+    monkeypatch.setattr("trtcal.observe.open_session", lambda *_: pytest.fail("it ran"))
+    succeed(capsys, *first, "--method", "entropy")
+
+
+def nan(path):
+    images = IMAGES.copy()
+    images[1, 0, 0, 0] = np.nan
+    np.savez(path, x=images)
+
+
+def relu_only(path):
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    save(path, nodes, {}, {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]})
+
+
+BAD = [
+    (("calibrate", "none.onnx", "--data", "data.npz"), "none.onnx does not exist"),
+    (("calibrate", "corrupt.onnx", "--data", "data.npz"), "corrupt.onnx"),
+    (("calibrate", "net.onnx", "--data", "none.npz"), "none.npz does not exist"),
+    (("calibrate", "net.onnx", "--data", "names.npz"), "no array for the model's input 'x'"),
+    (("calibrate", "net.onnx", "--data", "shape.npz"), "has shape"),
+    (("calibrate", "net.onnx", "--data", "types.npz"), "float64"),
+    (("calibrate", "net.onnx", "--data", "empty.npz"), "empty"),
+    (("calibrate", "net.onnx", "--data", "nan.npz"), "NaN"),
+    (("calibrate", "net.onnx", "--data", "data.npz", "--method", "magic"), "'magic'"),
+    (("calibrate", "net.onnx", "--data", "data.npz", "-p", "percentile=200"), "percentile"),
+    (("calibrate", "net.onnx", "--data", "data.npz", "-p", "percentile"), "NAME=VALUE"),
+    (("calibrate", "relu.onnx", "--data", "data.npz"), "nothing to quantize"),
+    (("calibrate", "net.onnx"), "the data is not given"),
+    (("calibrate", "--data", "data.npz"), "the model is not given"),
+    (("quantize", "net.onnx", "-o", "int8.onnx"), "calibration.json does not exist"),
+    (("quantize", "net.onnx", "--calibration", "corrupt.onnx", "-o", "int8.onnx"), "corrupt.onnx"),
+    (("build", "net.onnx", "--target", "sm999x", "-o", "build"), "sm999x"),
+    (("build", "net.onnx", "--backend", "magic", "-o", "build"), "unknown backend"),
+    (("build", "net.onnx", "--shapes", "x=1:2", "-o", "build"), "MIN:OPT:MAX"),
+    (("log", "none.log"), "none.log"),
+    (("compare", "net.onnx", "none.onnx", "--data", "data.npz"), "none.onnx"),
+    (("compare", "net.onnx", "relu.onnx", "--data", "data.npz"), "other outputs"),
+    (("report", "none"), "none"),
+    (("report", "."), "comparison"),
+    (("run", "none.toml"), "none.toml"),
+    (("run", "bad.toml"), "modle"),
+    (("fly",), "No such command"),
+    (("calibrate", "--batch", "zero"), "--batch"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD, ids=lambda value: " ".join(value)[:60])
+def test_bad_input_is_one_error_a_hint_status_2_and_no_output(place, capsys, arguments, says):
+    (place / "corrupt.onnx").write_bytes(b"\x08\x07 this is not ONNX")
+    np.savez(place / "names.npz", image=IMAGES)
+    np.savez(place / "shape.npz", x=IMAGES[:, :1])
+    np.savez(place / "types.npz", x=IMAGES.astype(np.float64))
+    np.savez(place / "empty.npz", x=IMAGES[:0])
+    nan(place / "nan.npz")
+    relu_only(place / "relu.onnx")
+    (place / "bad.toml").write_text("modle = 'x'")
+    before = sorted(place.rglob("*"))
+    status, out, err = run(capsys, *arguments)
+    lines = err.strip().splitlines()
+    assert status == 2
+    assert lines[0].startswith("error: ")
+    assert says in lines[0]
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
+    assert out == ""
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_gate_that_fails_is_status_1_and_the_results_stay(place, capsys):
+    proto = onnx.load(place / "net.onnx")
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w3":
+            tensor.raw_data = np.zeros((5, 8), np.float32).tobytes()
+    onnx.save(proto, place / "broken.onnx")
+    command = ("compare", "net.onnx", "broken.onnx", "--data", "data.npz", "--rounds", 3)
+    status, out, err = run(capsys, *command, "--min-speedup", 1000)
+    assert status == 1
+    assert "less than 1000" in err
+    assert (place / "comparison.json").exists()
+    assert "broken" in out
+
+
+def test_help_has_an_example_everywhere(capsys):
+    assert "Example:" in succeed(capsys, "--help")
+    for name in COMMANDS:
+        assert "Example: trtcal" in " ".join(succeed(capsys, name, "--help").split())
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom trtcal.cli.main import run_command\nrun_command(['--help'])\n"
+        "heavy = {'numpy', 'onnx', 'onnxruntime', 'numba', 'matplotlib', 'rich', 'scipy'}\n"
+        "sys.exit(len(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+def test_a_defect_is_one_line_too(capsys, monkeypatch):
+    def broken():
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("trtcal.lineage.machine", broken)
+    status, _, err = run(capsys, "doctor", "--json")
+    assert status == DEFECT
+    assert err.startswith("error: defect in trtcal: ZeroDivisionError: oops")
+
+
+def test_an_interrupt_is_130(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trtcal.lineage.machine", interrupted)
+    assert run(capsys, "doctor", "--json")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain/name:0", "plain/name:0"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\nb", "a b"),
+        ("\u202egnirts", "\\u202egnirts"),
+        ("[/red]", "[/red]"),
+    ],
+)
+def test_names_cannot_disturb_the_terminal(text, shown):
+    assert printable(text) == shown

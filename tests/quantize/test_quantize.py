@@ -1,0 +1,209 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.networks import conv_net, samples, save, transposed_net, weight
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import Calibration, TensorRange, calibrate
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.observe import observe
+from trtcal.quantize import (
+    Plan,
+    find_layers,
+    prepare,
+    quantize,
+    read_plan,
+    read_quantized,
+    tensors_to_observe,
+    write_plan,
+    write_quantized,
+)
+from trtcal.quantize.weights import quantize_weight
+
+
+def calibrated(path, tmp_path, method="minmax", shape=(3, 8, 8)):
+    model = load_model(path)
+    data = open_dataset(samples(tmp_path / "data.npz", shape=shape), model)
+    prepared = prepare(model)
+    tensors = tensors_to_observe(find_layers(prepared))
+    return prepared, calibrate(observe(prepared, data, tensors), method), data
+
+
+def by_name(proto):
+    return {node.name: node for node in proto.graph.node}
+
+
+def constants(proto):
+    return {item.name: numpy_helper.to_array(item) for item in proto.graph.initializer}
+
+
+def test_every_pair_is_int8_with_zero_point_zero_and_constant_scale(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    quantized = quantize(model, calibration)
+    values = constants(quantized.proto)
+    pairs = [n for n in quantized.proto.graph.node if n.op_type.endswith("quantizeLinear")]
+    pairs += [n for n in quantized.proto.graph.node if n.op_type == "QuantizeLinear"]
+    assert len(pairs) == 9
+    for node in pairs:
+        assert values[node.input[1]].dtype == np.float32
+        assert (values[node.input[1]] > 0).all()
+        assert values[node.input[2]].dtype == np.int8
+        assert not values[node.input[2]].any()
+
+
+def test_a_shared_tensor_is_quantized_once_and_biases_stay_float(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    proto = quantize(model, calibration).proto
+    nodes = by_name(proto)
+    assert nodes["second"].input[0] == nodes["add"].input[1] == "b/dequantized"
+    assert nodes["add"].input[0] == "c"
+    assert sum(node.op_type == "QuantizeLinear" for node in proto.graph.node) == 3
+    assert constants(proto)[nodes["first"].input[2]].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "shape", "axis", "channels"),
+    [
+        ("Conv", {}, (6, 8, 3, 3), 0, 6),
+        ("Conv", {"group": 8}, (8, 1, 3, 3), 0, 8),
+        ("ConvTranspose", {}, (8, 6, 2, 2), 1, 6),
+        ("ConvTranspose", {"group": 2}, (8, 3, 2, 2), None, 1),
+        ("Gemm", {"transB": 1}, (6, 8), 0, 6),
+        ("Gemm", {}, (8, 6), 1, 6),
+        ("MatMul", {}, (8, 6), 1, 6),
+    ],
+)
+def test_weight_scales_lie_on_the_output_channels(tmp_path, op, attributes, shape, axis, channels):
+    nodes = [helper.make_node(op, ["x", "w"], ["y"], "node", **attributes)]
+    image = (8, 8, 8) if len(shape) == 4 else (8,)
+    rank = ["n", *["?"] * len(image)]
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight(*shape)}, {"x": ["n", *image]}, {"y": rank})
+    model, calibration, _ = calibrated(path, tmp_path, shape=image)
+    proto = quantize(model, calibration).proto
+    pair = next(n for n in proto.graph.node if n.name == "w/dequantize")
+    found = {item.name: item.i for item in pair.attribute}
+    assert found.get("axis") == axis
+    assert constants(proto)[pair.input[1]].size == channels
+
+
+def test_a_product_of_two_activations_has_pairs_on_both_sides(tmp_path):
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], "transpose", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "t"], ["y"], "product"),
+    ]
+    path = save(tmp_path / "n.onnx", nodes, {}, {"x": ["n", 4, 6]}, {"y": ["n", 4, 4]})
+    model, calibration, _ = calibrated(path, tmp_path, shape=(4, 6))
+    product = by_name(quantize(model, calibration).proto)["product"]
+    assert list(product.input) == ["x/dequantized", "t/dequantized"]
+
+
+def test_weights_round_trip_within_half_a_step():
+    values = weight(5, 4, 3, 3)
+    values[2] = 0
+    steps, scale = quantize_weight(values, 0)
+    assert steps.dtype == np.int8
+    assert np.abs(steps).max() == 127
+    assert (scale > 0).all()
+    restored = steps * scale.reshape(-1, 1, 1, 1)
+    assert (np.abs(restored - values) <= scale.reshape(-1, 1, 1, 1) / 2 * (1 + 1e-5)).all()
+    assert not steps[2].any()
+
+
+def test_a_plan_leaves_named_layers_in_float(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    quantized = quantize(model, calibration, Plan(layers={"second": "fp32", "add": "fp32"}))
+    assert quantized.asked == {"first": "int8", "second": "fp32", "gemm": "int8"}
+    second = by_name(quantized.proto)["second"]
+    assert list(second.input) == ["b", "w2", "b2"]
+
+
+def test_plans_are_written_read_and_checked(tmp_path):
+    plan = Plan("int8", {"second": "fp32"})
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+    (tmp_path / "by_hand.json").write_text(json.dumps({"layers": {"second": "fp32"}}))
+    assert read_plan(tmp_path / "by_hand.json") == plan
+    with pytest.raises(InputError, match="precision 'int3'"):
+        Plan(layers={"second": "int3"})
+    for wrong in ([], {"layer": {}}, {"layers": {"a": 3}}, {"layers": []}, {"kind": "run"}):
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        with pytest.raises(InputError):
+            read_plan(tmp_path / "wrong.json")
+
+
+def test_a_plan_for_an_unknown_layer_is_refused(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    with pytest.raises(InputError, match="'secnod'") as caught:
+        quantize(model, calibration, Plan(layers={"secnod": "fp32"}))
+    assert "second" in caught.value.hint
+
+
+def test_ranges_of_another_model_are_refused(tmp_path):
+    _, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    other = prepare(load_model(transposed_net(tmp_path / "other.onnx")))
+    with pytest.raises(InputError, match="another model"):
+        quantize(other, calibration)
+
+
+def test_a_layer_without_range_stays_float_and_says_so(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    without = {name: item for name, item in calibration.ranges.items() if name != "g"}
+    fields = {**vars(calibration), "ranges": without, "unranged": {"g": "nothing was seen"}}
+    quantized = quantize(model, Calibration(**fields))
+    assert quantized.skipped == {"gemm": "tensor 'g' has no range: nothing was seen"}
+    assert quantized.asked["gemm"] == "fp32"
+
+
+def test_a_model_without_heavy_layers_is_refused(tmp_path):
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    path = save(tmp_path / "n.onnx", nodes, {}, {"x": ["n", 4]}, {"y": ["n", 4]})
+    with pytest.raises(InputError, match="nothing to quantize"):
+        find_layers(prepare(load_model(path)))
+
+
+def test_the_written_model_is_valid_deterministic_and_known_again(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    first, second = quantize(model, calibration), quantize(model, calibration)
+    assert first.to_bytes() == second.to_bytes()
+    write_quantized(tmp_path / "int8.onnx", first)
+    onnx.checker.check_model(onnx.load(tmp_path / "int8.onnx"), full_check=True)
+    again = read_quantized(tmp_path / "int8.onnx")
+    assert again.asked == first.asked
+
+
+def test_quantized_outputs_are_close_to_float(tmp_path):
+    model, calibration, data = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    feeds = next(data.batches(24))
+    reference = run_session(open_session(model.proto), None, feeds)[0]
+    result = run_session(open_session(quantize(model, calibration).proto), None, feeds)[0]
+    error = np.square(result - reference).sum() / np.square(reference).sum()
+    assert error < 10 ** (-25 / 10)
+
+
+def test_hostile_names_do_no_harm(tmp_path):
+    names = ["a\nb", "x/dequantized", "</script>", "\x1b[31m"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], [names[1]], names[0], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", [names[1]], [names[2]], "x/quantize"),
+        helper.make_node("Conv", [names[2], "v"], ["y"], names[3]),
+    ]
+    weights = {"w": weight(4, 3, 3, 3), "v": weight(2, 4, 1, 1)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 2, 8, 8]})
+    model, calibration, data = calibrated(path, tmp_path)
+    proto = quantize(model, calibration).proto
+    onnx.checker.check_model(proto, full_check=True)
+    assert len(by_name(proto)) == len(proto.graph.node)
+    assert run_session(open_session(proto), None, next(data.batches(4)))[0].shape == (4, 2, 8, 8)
+
+
+def test_ranges_reach_the_graph_as_scales(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    fields = {**vars(calibration), "ranges": {**calibration.ranges, "x": TensorRange(12.7, 1, 0)}}
+    proto = quantize(model, Calibration(**fields)).proto
+    scale = constants(proto)[by_name(proto)["x/quantize"].input[1]]
+    assert scale == np.float32(0.1)

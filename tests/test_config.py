@@ -1,0 +1,59 @@
+import pytest
+
+from tests.conftest import SAMPLES
+from trtcal.config import read_config
+from trtcal.errors import InputError
+
+
+def written(tmp_path, text):
+    path = tmp_path / "trtcal.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_samples_configuration_is_read():
+    config = read_config(SAMPLES / "digits" / "trtcal.toml")
+    assert config.model.name == "digits.onnx"
+    assert config.calibration.method == "percentile"
+    assert config.plans["mixed"].layers["head/gemm"] == "fp32"
+    assert config.gates.min_speedup is None
+
+
+def test_paths_start_from_the_files_folder(tmp_path):
+    config = read_config(written(tmp_path, 'model = "m.onnx"\n[calibration]\ndata = "d.npz"'))
+    assert config.model == tmp_path / "m.onnx"
+    assert config.calibration.data == tmp_path / "d.npz"
+    assert config.run_folder == tmp_path / "reports"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model = ", "cannot be read"),
+        ("modle = 'x'", "unknown key 'modle'"),
+        ("model = 3", "'model' must be of type str"),
+        ("[calibration]\nbatch = 0", "'calibration.batch'"),
+        ("[calibration]\nmethods = []", "'calibration.methods'"),
+        ("[calibration]\nmethods = 'minmax'", "'calibration.methods'"),
+        ("[calibration]\npercentile = 9", "unknown key 'calibration.percentile'"),
+        ("[gates]\nmax_top1_drop = -1", "'gates.max_top1_drop'"),
+        ("[gates]\nmin_speedup = true", "'gates.min_speedup'"),
+        ("[gates]\nmin_speedup = nan", "'gates.min_speedup'"),
+        ('[plans."../up"]\ndefault = "int8"', "plans.../up"),
+        ("[plans.mixed]\nlayers = {a = true}", "'plans.mixed.layers.a'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, text, says):
+    with pytest.raises(InputError, match=says.replace("[", r"\[")):
+        read_config(written(tmp_path, text))
+
+
+def test_a_misspelt_key_has_a_suggestion(tmp_path):
+    with pytest.raises(InputError) as caught:
+        read_config(written(tmp_path, "modle = 'x'"))
+    assert "'model'" in caught.value.hint
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_config(tmp_path / "trtcal.toml")

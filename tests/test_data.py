@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from tests.networks import conv_net, samples
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.model import load_model
+
+IMAGES = np.zeros((4, 3, 8, 8), np.float32)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return load_model(conv_net(tmp_path / "net.onnx"))
+
+
+def test_batches_hold_every_sample_once_in_order(tmp_path, model):
+    data = open_dataset(samples(tmp_path / "data.npz"), model)
+    parts = [feeds["x"] for feeds in data.batches(7)]
+    assert [len(part) for part in parts] == [7, 7, 7, 3]
+    assert (np.concatenate(parts) == data.arrays["x"]).all()
+    assert data.labels is not None
+
+
+def test_the_same_data_in_another_file_have_the_same_fingerprint(tmp_path, model):
+    first = open_dataset(samples(tmp_path / "data.npz"), model)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    np.save(folder / "x.npy", first.arrays["x"])
+    np.save(folder / "labels.npy", first.labels)
+    second = open_dataset(folder, model)
+    assert second.fingerprint == first.fingerprint
+    np.save(folder / "x.npy", first.arrays["x"] + 1)
+    assert open_dataset(folder, model).fingerprint != first.fingerprint
+
+
+def test_arrays_that_are_not_inputs_are_named(tmp_path, model):
+    np.savez(tmp_path / "data.npz", x=IMAGES, ids=np.arange(4))
+    assert open_dataset(tmp_path / "data.npz", model).unused == ("ids",)
+
+
+def nan():
+    images = IMAGES.copy()
+    images[2, 0, 0, 0] = np.nan
+    return images
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"image": IMAGES}, "no array for the model's input 'x'"),
+        ({"x": IMAGES.astype(np.float64)}, "is float64, the model wants float32"),
+        ({"x": IMAGES[:, :2]}, r"shape \[4, 2, 8, 8\]"),
+        ({"x": IMAGES[0]}, "samples first"),
+        ({"x": IMAGES[:0]}, "empty"),
+        ({"x": nan()}, "first in sample 2"),
+        ({"x": IMAGES, "labels": np.zeros(3, np.int64)}, "labels"),
+        ({"x": IMAGES, "labels": np.zeros(4)}, "labels"),
+        ({"x": np.array([object()])}, "cannot be read"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(tmp_path, model, arrays, says):
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(InputError, match=says):
+        open_dataset(tmp_path / "data.npz", model)
+
+
+def test_missing_and_corrupt_files_are_refused(tmp_path, model):
+    with pytest.raises(InputError, match="does not exist"):
+        open_dataset(tmp_path / "none.npz", model)
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        open_dataset(tmp_path / "bad.npz", model)
+    np.save(tmp_path / "one.npy", IMAGES)
+    with pytest.raises(InputError, match="single array"):
+        open_dataset(tmp_path / "one.npy", model)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no \.npy files"):
+        open_dataset(tmp_path / "empty", model)

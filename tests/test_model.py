@@ -1,0 +1,65 @@
+import onnx
+import pytest
+from onnx.external_data_helper import convert_model_to_external_data
+
+from tests.networks import conv_net
+from trtcal.errors import InputError
+from trtcal.model import load_model
+
+
+def test_a_model_knows_its_inputs_and_outputs(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    assert [str(spec) for spec in model.inputs] == ["x: float32[n, 3, 8, 8]"]
+    assert [str(spec) for spec in model.outputs] == ["y: float32[n, 5]"]
+    assert model.opset == 17
+
+
+@pytest.mark.parametrize("content", [b"", b"not onnx", b"\x08\x08" * 400])
+def test_corrupt_files_are_refused(tmp_path, content):
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        load_model(path)
+
+
+def test_a_truncated_model_is_refused(tmp_path):
+    whole = conv_net(tmp_path / "net.onnx").read_bytes()
+    (tmp_path / "half.onnx").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError):
+        load_model(tmp_path / "half.onnx")
+
+
+def test_a_missing_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        load_model(tmp_path / "none.onnx")
+    with pytest.raises(InputError, match="is not a file"):
+        load_model(tmp_path)
+
+
+def external(tmp_path, location):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    convert_model_to_external_data(proto, location=location, size_threshold=0)
+    onnx.save(proto, tmp_path / "external.onnx")
+    return tmp_path / "external.onnx"
+
+
+def test_external_data_count_in_the_fingerprint(tmp_path):
+    path = external(tmp_path, "weights.bin")
+    before = load_model(path).fingerprint
+    data = bytearray((tmp_path / "weights.bin").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "weights.bin").write_bytes(data)
+    assert load_model(path).fingerprint != before
+
+
+def test_external_data_outside_the_folder_are_refused(tmp_path):
+    path = external(tmp_path, "weights.bin")
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../weights.bin"
+    (tmp_path / "sub").mkdir()
+    onnx.save(proto, tmp_path / "sub" / "net.onnx")
+    with pytest.raises(InputError):
+        load_model(tmp_path / "sub" / "net.onnx")

@@ -1,0 +1,156 @@
+"""The whole job, by `trtcal run` and by hand, and what its report says."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.networks import conv_net, samples, transposed_net
+from trtcal.backends.registry import BACKENDS
+from trtcal.cli.main import run_command
+from trtcal.config import read_config
+from trtcal.errors import InputError
+from trtcal.pipeline import run
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+TARGETS = ["cpu", "sm89"] if RTX.works else ["cpu"]
+
+CONFIG = """
+model = "net.onnx"
+output = "out"
+[calibration]
+data = "data.npz"
+[evaluation]
+data = "test.npz"
+rounds = 3
+[plans.mixed]
+method = "entropy"
+layers = {{ "{layer}" = "fp32" }}
+[build]
+targets = {targets}
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    samples(tmp_path / "data.npz")
+    samples(tmp_path / "test.npz", count=40)
+    return tmp_path
+
+
+def configured(place, network, layer):
+    network(place / "net.onnx")
+    text = CONFIG.format(layer=layer, targets=json.dumps(TARGETS))
+    (place / "trtcal.toml").write_text(text)
+    return read_config(place / "trtcal.toml")
+
+
+def stages(folder):
+    document = json.loads((folder / "run.json").read_text())
+    return {stage["output"]: stage["digest"] for stage in document["stages"]}
+
+
+def command(*arguments):
+    assert run_command([str(argument) for argument in arguments]) == 0
+
+
+def digest(path):
+    return json.loads(path.read_text())["digest"]
+
+
+def by_hand(place):
+    """Every stage as a command of its own, each on the files that the others wrote."""
+    hand = place / "hand"
+    plan = hand / "plans" / "mixed.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text(json.dumps({"layers": {"second": "fp32"}}))
+    models = []
+    for method in ("minmax", "percentile", "entropy"):
+        ranges, model = hand / f"calibrations/{method}.json", hand / f"models/int8-{method}.onnx"
+        command("calibrate", "net.onnx", "--data", "data.npz", "--method", method, "-o", ranges)
+        command("quantize", "net.onnx", "--calibration", ranges, "-o", model)
+        models.append(model)
+    models.append(hand / "models/mixed.onnx")
+    ranges = hand / "calibrations/entropy.json"
+    command("quantize", "net.onnx", "--calibration", ranges, "--plan", plan, "-o", models[-1])
+    for model in (place / "net.onnx", *models):
+        for target in TARGETS:
+            build = hand / f"builds/{model.stem}-{target}"
+            command("build", model, "--target", target, "-o", build)
+            command("log", build / "build.log", "-o", build / "events.json")
+    comparison = hand / "comparison.json"
+    data = ("--data", "test.npz", "--rounds", 3)
+    command("compare", "net.onnx", *models, *data, "-o", comparison)
+    command("report", hand, "-o", hand / "report.html")
+    return hand
+
+
+def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
+    run(configured(place, conv_net, "second"))
+    hand = by_hand(place)
+    from trtcal.quantize import read_plan
+    from trtcal.storage import digest_file
+
+    found = stages(place / "out")
+    assert len(found) >= 12
+    for output, expected in found.items():
+        path = hand / output
+        if output == "histograms.npz":
+            assert digest(hand / "calibrations/minmax.json")  # its digest stands in there
+            ranges = json.loads((hand / "calibrations/minmax.json").read_text())
+            assert ranges["histograms"] == expected
+        elif path.suffix == ".onnx":
+            assert digest_file(path) == expected
+        elif output.startswith("plans/"):
+            assert read_plan(path).to_document()["digest"] == expected
+        else:
+            assert digest(path) == expected, output
+
+
+def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
+    config = configured(place, conv_net, "second")
+    run(config)
+    first = stages(place / "out")
+    (place / "out" / "stray.txt").write_text("from before")
+    run(config)
+    assert stages(place / "out") == first
+    assert not (place / "out" / "stray.txt").exists()
+    assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
+
+
+def test_a_folder_that_is_not_a_run_is_never_replaced(place):
+    config = configured(place, conv_net, "second")
+    (place / "out").mkdir()
+    (place / "out" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not a trtcal run"):
+        run(config)
+    assert (place / "out" / "thesis.txt").exists()
+
+
+@pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+def test_the_report_names_a_transposed_convolution_that_fell_back_silently(place):
+    result = run(configured(place, transposed_net, "conv"))
+    page = (result.folder / "report.html").read_text()
+    build = next(
+        item
+        for item in result.report["builds"]
+        if item["target"] == "sm89" and item["model_name"] == "int8-minmax"
+    )
+    lost = [outcome for outcome in build["outcomes"] if outcome["got"] != outcome["asked"]]
+    assert [outcome["node"] for outcome in lost] == ["up"]
+    assert ">up<" in page
+
+
+def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
+    from trtcal.errors import BackendError
+
+    def broken(*arguments):
+        raise BackendError("the builder failed: out of tactics")
+
+    monkeypatch.setattr("trtcal.backends.onnxruntime.work", broken)
+    config = configured(place, conv_net, "second")
+    result = run(config)
+    assert result.missing_builds["int8-minmax for cpu"] == "the builder failed: out of tactics"
+    assert (result.folder / "report.html").exists()
+    shutil.rmtree(result.folder)
