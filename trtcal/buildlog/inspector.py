@@ -1,0 +1,72 @@
+"""Reader of the engine inspector's JSON (`trtexec --exportLayerInfo`, `EngineInspector`).
+
+TensorRT 8 to 10 write each tensor's `Format/Datatype` as one phrase; 11 writes `Format` and
+`Datatype` apart. With little profiling verbosity a layer is only a string: its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trtcal.buildlog.layers import UNKNOWN, Layer, TensorInfo, dtype_named
+from trtcal.buildlog.listing import dtype_in_format, nodes_of
+from trtcal.errors import InputError
+
+HINT = "export it again with the engine's detailed profiling verbosity"
+
+
+def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]:
+    """Read the layers of an inspector document; `InputError` if it is none."""
+    document = source if isinstance(source, Mapping) else _parse(source)
+    layers = document.get("Layers") if isinstance(document, Mapping) else None
+    if not isinstance(layers, list):
+        raise InputError("this JSON holds no list of layers under 'Layers'", HINT)
+    return tuple(_read_layer(entry, index) for index, entry in enumerate(layers))
+
+
+def _parse(source: str | bytes) -> Any:
+    try:
+        return json.loads(source, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the layer information is not JSON: {error}", HINT) from error
+
+
+def _read_layer(entry: Any, index: int) -> Layer:
+    if isinstance(entry, str):
+        return Layer(name=entry, kind=UNKNOWN, nodes=nodes_of(entry, ""))
+    if not isinstance(entry, Mapping):
+        raise InputError(f"layer {index} is neither an object nor a name", HINT)
+    name = _text(entry.get("Name"))
+    weights = entry.get("Weights")
+    return Layer(
+        name=name,
+        kind=_text(entry.get("LayerType")) or UNKNOWN,
+        inputs=_tensors(entry.get("Inputs")),
+        outputs=_tensors(entry.get("Outputs")),
+        constants=_tensors(entry.get("Constants")),
+        tactic=_text(entry.get("TacticName")) or None,
+        nodes=nodes_of(name, _text(entry.get("Metadata"))),
+        origin=_text(entry.get("Origin")) or None,
+        weights=dtype_named(_text(weights.get("Type"))) if isinstance(weights, Mapping) else None,
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _tensors(entries: Any) -> tuple[TensorInfo, ...]:
+    if not isinstance(entries, list):
+        return ()
+    return tuple(_tensor(entry) for entry in entries if isinstance(entry, Mapping))
+
+
+def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
+    layout = _text(entry.get("Format/Datatype")) or _text(entry.get("Format"))
+    datatype = _text(entry.get("Datatype"))
+    dtype = dtype_named(datatype) if datatype else dtype_in_format(layout)
+    sizes = entry.get("Dimensions")
+    shape = tuple(size for size in sizes if type(size) is int) if isinstance(sizes, list) else ()
+    return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)
