@@ -2,7 +2,7 @@
 
     python -m benchmarks.int8_speed [network ...]
 
-Prints one line a network: the FP32 median over the INT8 median, with its 95 % interval. One thread
+Prints the machine, then one line a network: the FP32 median over the INT8 median, with its 95 % interval. One thread
 on both sides. Quantized by trtcal from two random samples: this is about speed, not accuracy.
 """
 
@@ -21,6 +21,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate
 from trtcal.compare.latency import Latency, measure
 from trtcal.data import open_dataset
+from trtcal.lineage import machine, packages
 from trtcal.model import Model
 from trtcal.observe import observe
 from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
@@ -52,8 +53,15 @@ def compare_speed(name: str) -> Latency:
         return measure(runs, 1, ROUNDS)[1]
 
 
+def has_vnni() -> bool | None:
+    """Return whether the CPU multiplies and adds int8 in one instruction, None if unknown."""
+    information = Path("/proc/cpuinfo")
+    return "vnni" in information.read_text() if information.exists() else None
+
+
 def main() -> None:
     """Print the ratios."""
+    print(f"# {machine()}, VNNI: {has_vnni()}, onnxruntime {packages()['onnxruntime']}")
     print("network      FP32 / INT8 (median, 95 % interval)")
     for name in sys.argv[1:] or NETWORKS:
         latency = compare_speed(name)

@@ -81,24 +81,26 @@ def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
 
 @njit(nogil=True, cache=True)
 def _divergence(counts: Edges, kept: int, levels: int) -> float:
-    """Return KL(P || Q) for the first `kept` bins; infinite where Q is zero and P is not.
+    """Return KL(P || Q) for the first `kept` bins.
 
-    P has what was clipped in its last bin, Q has not; both are normalised.
+    P has what was clipped in its last bin, Q has not; both are normalised. Where that bin is empty
+    without the clipped values, Q gets one value there: the published text leaves this case open, and
+    an infinite divergence would forbid to clip any outlier beyond a gap.
     """
-    total, clipped = counts.sum(), counts[kept:].sum()
-    inside = total - clipped
-    if inside <= 0.0 or (clipped > 0.0 and counts[kept - 1] == 0.0):
-        return np.inf
+    clipped = counts[kept:].sum()
+    smoothing = 1.0 if clipped > 0.0 and counts[kept - 1] == 0.0 else 0.0
+    p_total, q_total = counts.sum(), counts[:kept].sum() + smoothing
     divergence, first = 0.0, 0
     for level in range(levels):
         last = -(-(level + 1) * kept // levels)  # bins j with floor(j * levels / kept) == level
-        occupied, mass = 0, 0.0
-        for j in range(first, last):
-            occupied += counts[j] > 0.0
-            mass += counts[j]
+        occupied = (counts[first:last] > 0.0).sum()
+        mass = counts[first:last].sum()
+        if last == kept:
+            occupied += smoothing
+            mass += smoothing
         for j in range(first, last):
             p = counts[j] + (clipped if j == kept - 1 else 0.0)
             if p > 0.0:
-                divergence += p / total * np.log(p / total * inside * occupied / mass)
+                divergence += p / p_total * np.log(p / p_total * q_total * occupied / mass)
         first = last
     return divergence

@@ -66,7 +66,9 @@ def test_every_layer_asked_in_int8_is_int8_on_the_compiler(digits, tmp_path):
     seen = observe(prepared, open_dataset(digits / "calibration.npz", model), tensors)
     write_quantized(tmp_path / "int8.onnx", quantize(prepared, calibrate(seen, "percentile")))
     options = BuildOptions("sm89")
-    made = build(load_model(tmp_path / "int8.onnx"), BACKENDS["tensorrt-rtx"], options, tmp_path / "b")
+    made = build(
+        load_model(tmp_path / "int8.onnx"), BACKENDS["tensorrt-rtx"], options, tmp_path / "b"
+    )
     assert [outcome.got for outcome in made.outcomes] == ["int8"] * 9
     heavy = [layer for layer in made.layers if layer.is_heavy]
     assert {layer.precision for layer in heavy} == {"int8"}

@@ -87,6 +87,7 @@ def test_a_calibration_survives_being_written(scene, tmp_path):
 def test_one_observation_serves_every_method(scene):
     seen = observe(*scene)
     amax = {name: calibrate(seen, name).ranges["x"].amax for name in ("minmax", "percentile")}
+    assert calibrate(seen, "minmax").ranges["x"].clipped == 0
     assert amax["percentile"] < amax["minmax"] == seen.histograms["x"].amax
 
 

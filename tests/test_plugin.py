@@ -38,7 +38,9 @@ def trtcal(installed, folder, *arguments):
 def test_an_entry_point_makes_a_method(installed, tmp_path, digits):
     data = ("--data", str(digits / "calibration.npz"))
     model = str(digits / "digits.onnx")
-    done = trtcal(installed, tmp_path, "calibrate", model, *data, "--method", "sigma", "-p", "sigmas=4")
+    done = trtcal(
+        installed, tmp_path, "calibrate", model, *data, "--method", "sigma", "-p", "sigmas=4"
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "calibration.json").read_text())
     assert (document["method"], document["parameters"]) == ("sigma", {"sigmas": 4})

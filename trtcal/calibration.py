@@ -110,8 +110,8 @@ def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorR
     infinite = histogram.positive_inf + histogram.negative_inf
     if infinite:
         notes.append(f"{infinite} infinite values were left out")
-    low, _, counts = histogram.magnitudes()
-    outside = int(counts[low >= chosen.amax].sum())
+    low, high, counts = histogram.magnitudes()
+    outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
     return TensorRange(
         chosen.amax, histogram.amax, outside / histogram.count, "; ".join(notes) or None
     )

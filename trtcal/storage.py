@@ -140,7 +140,8 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 def read_json(path: Path) -> Any:
     """Read JSON from `path`; `InputError` if it is missing or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        text = path.read_text(encoding="utf-8", errors="surrogatepass")
+        return json.loads(text, parse_constant=_no_constant)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
     except (OSError, UnicodeError) as error:
@@ -149,6 +150,10 @@ def read_json(path: Path) -> Any:
         raise InputError(
             f"{path} is not JSON: {error}", "give the file that the stage before it wrote"
         ) from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def read_document(path: Path, kind: str, version: int = 1) -> Document:

@@ -155,7 +155,8 @@ def test_backend_and_target_follow_from_each_other(name, target, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), [("magic", None), (None, "tpu"), ("onnxruntime", "sm89"), ("tensorrt", "sm89")]
+    ("name", "target"),
+    [("magic", None), (None, "tpu"), ("onnxruntime", "sm89"), ("tensorrt", "sm89")],
 )
 def test_impossible_targets_are_refused(name, target):
     with pytest.raises(InputError):

@@ -38,13 +38,15 @@ def literal_divergences(values: np.ndarray, bins: int = 2048, levels: int = 128)
     divergences = []
     for kept in range(levels, bins + 1):
         p = counts[:kept].astype(np.float64)
+        if counts[kept:].any() and p[-1] == 0:
+            p[-1] = 1  # see Entropy's docstring: Q gets one value in an empty last bin
         group = np.arange(kept) * levels // kept
         occupied = (p > 0).astype(np.float64)
         mass = np.bincount(group, p, levels)
         number = np.bincount(group, occupied, levels)
         q = occupied * (mass / np.maximum(number, 1))[group]
-        p[-1] += counts[kept:].sum()
-        divergences.append(kullback_leibler(p, q) if q.sum() else np.inf)
+        p[-1] = counts[kept - 1 :].sum()
+        divergences.append(kullback_leibler(p, q))
     return np.array(divergences)
 
 
@@ -90,6 +92,11 @@ def test_entropy_does_not_collapse_on_data_with_few_distinct_values():
     levels = np.random.default_rng(0).integers(0, 17, 30_000) / 16
     made = histogram(levels)
     assert create("entropy")(made).amax == made.amax * 2048.5 / 2048
+
+
+def test_entropy_clips_outliers_beyond_a_gap():
+    values = np.concatenate([np.random.default_rng(0).integers(0, 17, 30_000) / 16, [256.0] * 3])
+    assert create("entropy")(histogram(values)).amax < 17
 
 
 def test_entropy_never_clips_more_than_it_may():

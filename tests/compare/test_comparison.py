@@ -46,7 +46,11 @@ def test_an_onnxruntime_build_is_a_candidate_too(scene, tmp_path):
     build(load_model(candidate), backend, BuildOptions("cpu"), tmp_path / "build")
     engine = open_candidate(tmp_path / "build")
     made = compare(
-        open_candidate(reference), [engine, open_candidate(candidate, "onnx")], data, Gates(), rounds=3
+        open_candidate(reference),
+        [engine, open_candidate(candidate, "onnx")],
+        data,
+        Gates(),
+        rounds=3,
     )
     assert made.rows[1].accuracy == made.rows[2].accuracy
     (tmp_path / "build" / "engine.onnx").write_bytes(reference.read_bytes())

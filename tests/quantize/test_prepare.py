@@ -105,12 +105,14 @@ def test_old_models_are_raised_to_a_usable_opset(tmp_path):
         helper.make_node("Softmax", ["a"], ["y"], "softmax", axis=1),
     ]
     weights = {"w": weight(6, 3, 8, 8)}
-    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 1, 1]}, 9)
+    path = save(
+        tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 1, 1]}, 9
+    )
     assert same_outputs(path).opset == 13
 
 
 def test_preparing_twice_changes_nothing(tmp_path):
     once = prepare(load_model(conv_net(tmp_path / "net.onnx")))
-    assert prepare(once).proto.SerializeToString(deterministic=True) == once.proto.SerializeToString(
+    assert prepare(once).proto.SerializeToString(
         deterministic=True
-    )
+    ) == once.proto.SerializeToString(deterministic=True)

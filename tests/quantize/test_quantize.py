@@ -82,7 +82,9 @@ def test_weight_scales_lie_on_the_output_channels(tmp_path, op, attributes, shap
     nodes = [helper.make_node(op, ["x", "w"], ["y"], "node", **attributes)]
     image = (8, 8, 8) if len(shape) == 4 else (8,)
     rank = ["n", *["?"] * len(image)]
-    path = save(tmp_path / "n.onnx", nodes, {"w": weight(*shape)}, {"x": ["n", *image]}, {"y": rank})
+    path = save(
+        tmp_path / "n.onnx", nodes, {"w": weight(*shape)}, {"x": ["n", *image]}, {"y": rank}
+    )
     model, calibration, _ = calibrated(path, tmp_path, shape=image)
     proto = quantize(model, calibration).proto
     pair = next(n for n in proto.graph.node if n.name == "w/dequantize")

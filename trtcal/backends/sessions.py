@@ -16,6 +16,7 @@ from trtcal.errors import BackendError
 from trtcal.model import first_line
 
 Array = npt.NDArray[Any]
+Session = onnxruntime.InferenceSession
 
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.
@@ -31,7 +32,7 @@ def open_session(
     threads: int = 0,
     optimized: Path | None = None,
     severity: int = 3,
-) -> onnxruntime.InferenceSession:
+) -> Session:
     """Open a CPU session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
     `BackendError` if ONNX Runtime refuses the model.
@@ -60,7 +61,7 @@ def open_session(
 
 
 def run_session(
-    session: onnxruntime.InferenceSession, outputs: Sequence[str] | None, feeds: dict[str, Array]
+    session: Session, outputs: Sequence[str] | None, feeds: dict[str, Array]
 ) -> list[Array]:
     """Run one batch and return the outputs named (all if None); `BackendError` if it fails."""
     if outputs is not None and not outputs:

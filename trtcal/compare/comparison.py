@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
 from trtcal import __version__
 from trtcal.backends.base import MANIFEST, read_build
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.compare.latency import Latency, measure
 from trtcal.compare.metrics import Accuracy, AccuracyMeter
 from trtcal.data import Dataset
@@ -50,7 +48,7 @@ class Candidate:
     model: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    session: onnxruntime.InferenceSession
+    session: Session
     quantization: dict[str, Any]
     size_bytes: int
 

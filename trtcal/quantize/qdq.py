@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.calibration import Calibration
 from trtcal.errors import InputError
 from trtcal.model import Model, load_model
 from trtcal.quantize.graph import export_model, import_graph, tensor_names, unique
@@ -19,6 +18,9 @@ from trtcal.quantize.placement import Layer, find_layers
 from trtcal.quantize.plan import Plan
 from trtcal.quantize.weights import quantize_weight
 from trtcal.storage import canonical_json, digest_bytes, write_bytes
+
+if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
+    from trtcal.calibration import Calibration
 
 METADATA = "trtcal.quantization"
 CHECKED_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")

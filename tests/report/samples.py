@@ -1,0 +1,113 @@
+"""Comparisons, builds and run folders made up for the tests of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends.base import Build
+from trtcal.buildlog.diagnosis import Outcome
+from trtcal.buildlog.layers import Layer
+from trtcal.calibration import Calibration, TensorRange, write_calibration
+from trtcal.compare.comparison import Comparison, Gates, Row, write_comparison
+from trtcal.compare.latency import Latency
+from trtcal.compare.metrics import Accuracy
+from trtcal.quantize.plan import Plan, write_plan
+from trtcal.storage import digest_file, write_document
+
+EXACT = Accuracy(500, 98.6, 0.0, (-0.39, 0.39), 100.0, None, 1.0)
+LOG = (
+    "[11/21/2026-05:00:00] [W] [TRT] Missing scale and zero-point for tensor relu_3, expect fall "
+    "back to non-int8 implementation for any layer consuming or producing given tensor\n"
+    "[11/21/2026-05:00:01] [I] [TRT] Fallback triggered for leaky_relu_5\n"
+    "[11/21/2026-05:00:02] [I] [TRT] Total Host Persistent Memory: 4096\n"
+)
+
+
+def accuracy(drop: float, low: float, high: float, **changes: Any) -> Accuracy:
+    """Return an accuracy of 500 samples that lost `drop` points."""
+    made = Accuracy(500, 98.6 - drop, drop, (low, high), 99.0 - max(drop, 0.0), 30.0, 0.999)
+    return replace(made, **changes)
+
+
+def unlabelled(agreement: float | None, samples: int = 500) -> Accuracy:
+    """Return an accuracy without labels."""
+    return Accuracy(samples, None, None, None, agreement, 25.0, 0.99)
+
+
+def latency(p50: float = 1.0, speedup: float = 2.0, spread: float = 0.1) -> Latency:
+    """Return a latency with an interval of `spread` (a share) to both sides."""
+    around = (p50 * (1 - spread), p50 * (1 + spread))
+    between = (speedup * (1 - spread), speedup * (1 + spread))
+    return Latency(32, 60, p50, p50 * 1.2, p50 * 1.5, around, speedup, between)
+
+
+def row(name: str, figures: Accuracy, timing: Latency | None = None, size: int = 40_000) -> Row:
+    """Return a candidate whose model's fingerprint follows from its name."""
+    quantization = {"method": "percentile", "calibration": "sha256:c", "plan": "sha256:p"}
+    return Row(name, f"sha256:{name}", quantization, figures, timing or latency(), size)
+
+
+def comparison(*rows: Row, gates: Gates | None = None, reference: str = "digits") -> Comparison:
+    """Return a comparison of these candidates with an FP32 reference."""
+    timing = latency(2.0, 1.0, 0.0)
+    first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
+    return Comparison("sha256:data", "test", 500, 32, gates or Gates(), (first, *rows))
+
+
+def build(model: str, got: dict[str, str], **changes: Any) -> Build:
+    """Return a build of the candidate called `model` in which each node was asked INT8."""
+    outcomes = tuple(
+        Outcome(node, "int8", precision, f"layer of {node}", *_why(precision))
+        for node, precision in got.items()
+    )
+    made = Build(
+        folder=Path("nowhere"),
+        backend="tensorrt-rtx",
+        backend_version="1.7",
+        target="sm89",
+        model=f"sha256:{model}",
+        model_name=model,
+        layers=tuple(Layer(f"layer of {node}", "conv", nodes=(node,)) for node in got),
+        outcomes=outcomes,
+        skipped={},
+        quantization={},
+        engine_file="engine.plan",
+        measured={"engine_bytes": 1_440_000},
+    )
+    return replace(made, **changes)
+
+
+def _why(precision: str) -> tuple[str | None, str | None]:
+    return (None, None) if precision == "int8" else ("its input is float", "quantize its input")
+
+
+def calibration(method: str = "percentile", note: str | None = None) -> Calibration:
+    """Return a calibration of two tensors, of which one has no range."""
+    ranges = {"conv1": TensorRange(2.0, 3.0, 0.001, note)}
+    return Calibration(
+        *(method, {"percentile": 99.99}, "sha256:fp32", "sha256:cal", 128, "sha256:histograms"),
+        ranges=ranges,
+        unranged={"dead": "it has no finite value"},
+    )
+
+
+def write_build(folder: Path, made: Build, log: str = LOG) -> Build:
+    """Write a build's manifest and log into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.log").write_text(log, encoding="utf-8")
+    measured = {**made.measured, "log_digest": digest_file(folder / "build.log")}
+    made = replace(made, folder=folder, measured=measured)
+    write_document(folder / "build.json", made.to_document())
+    return made
+
+
+def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
+    """Write a whole run folder."""
+    write_comparison(folder / "comparison.json", compared)
+    for number, made in enumerate(builds):
+        write_build(folder / "builds" / f"{number}", made)
+    write_calibration(folder / "calibrations" / "percentile.json", calibration(note="kept short"))
+    write_plan(folder / "plan.json", Plan("int8", {"head/gemm": "fp32"}))
+    return folder

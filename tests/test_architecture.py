@@ -1,0 +1,71 @@
+"""Lower rooms never import higher ones, and what only some rooms may do stays there."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import calibrators
+import trtcal
+
+HOUSE = [
+    {"errors"},
+    {"storage"},
+    {"config", "lineage", "buildlog", "model"},
+    {"data", "quantize"},
+    {"backends"},
+    {"observe"},
+    {"calibration"},
+    {"compare"},
+    {"report"},
+    {"pipeline"},
+    {"cli"},
+]
+RANK = {room: rank for rank, rooms in enumerate(HOUSE) for room in rooms}
+PACKAGE = Path(trtcal.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path):
+    """Yield every module that a file imports when it runs (not under TYPE_CHECKING)."""
+    tree = ast.parse(path.read_text())
+    hidden = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and id(node) not in hidden:
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and id(node) not in hidden:
+            yield node.module or ""
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path):
+    here = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "trtcal" and len(parts) > 1 and here != "__init__":
+            assert parts[1] == here or RANK[parts[1]] < RANK[here], f"{here} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_backends_import_runtimes(path):
+    runtimes = {"onnxruntime", "tensorrt", "tensorrt_rtx", "pycuda", "polygraphy"}
+    used = {name.split(".")[0] for name in imports(path)} & runtimes
+    assert not used or room(path) == "backends"
+
+
+def test_calibrators_know_nothing_of_trtcal():
+    for path in Path(calibrators.__file__).parent.rglob("*.py"):
+        assert not any(name.split(".")[0] == "trtcal" for name in imports(path))
+
+
+def test_every_room_has_a_place_in_the_house():
+    assert {room(path) for path in MODULES} - {"__init__"} == set(RANK)

@@ -1,0 +1,16 @@
+"""The report on a run: a sealed JSON document, and one HTML page that shows it."""
+
+from trtcal.report.charts import Point, accuracy_against_latency
+from trtcal.report.document import assemble
+from trtcal.report.render import render, write_report
+from trtcal.report.verdict import Verdict, judge
+
+__all__ = [
+    "Point",
+    "Verdict",
+    "accuracy_against_latency",
+    "assemble",
+    "judge",
+    "render",
+    "write_report",
+]

@@ -1,0 +1,151 @@
+"""Find what the stages left in a run folder: every document of trtcal, read and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends import base
+from trtcal.backends.base import Build, read_build
+from trtcal.calibration import KIND as CALIBRATION
+from trtcal.calibration import Calibration, read_calibration
+from trtcal.compare.comparison import KIND as COMPARISON
+from trtcal.compare.comparison import Comparison, read_comparison
+from trtcal.errors import InputError
+from trtcal.quantize.plan import KIND as PLAN
+from trtcal.quantize.plan import PRECISIONS, Plan, read_plan
+from trtcal.storage import Document, read_document, read_json
+
+RUN = "run"
+MAX_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A run folder's documents in the order of their paths, each digest once.
+
+    `where` gives a build's folder relative to the run's by its digest; `failed_logs` are folders
+    (relative) that hold a build log and no build.
+    """
+
+    folder: Path
+    comparison: Comparison
+    builds: tuple[Build, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    run: Document | None = None
+    failed_logs: tuple[str, ...] = ()
+    where: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed_builds(self) -> dict[str, str]:
+        """What could not be built, and why: as the run says, else as logs without a build tell."""
+        named = (self.run or {}).get("missing_builds")
+        if isinstance(named, dict) and named:
+            return {str(what): str(why) for what, why in named.items()}
+        return dict.fromkeys(self.failed_logs, "it left a log and no engine")
+
+
+def collect(folder: Path) -> Findings:
+    """Read all documents of trtcal in `folder`, up to four folders down.
+
+    `InputError` if there is no comparison or more than one, or if a document was altered. JSON that
+    is not trtcal's is left alone; a `.json` file that is not JSON at all is an error, since it may
+    well be the rest of a document that mattered.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
+    found = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
+
+    def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:
+        every = [reader(path) for known, path in found if known == kind]
+        return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
+
+    builds = read(base.KIND, _build_at)
+    return Findings(
+        folder=folder,
+        comparison=_single(folder, read(COMPARISON, read_comparison)),
+        builds=builds,
+        calibrations=read(CALIBRATION, read_calibration),
+        plans=read(PLAN, _plan_at),
+        run=_at_most_one(folder, read(RUN, lambda path: read_document(path, RUN))),
+        failed_logs=tuple(_failed_logs(folder)),
+        where={build.digest: _relative(build.folder, folder) for build in builds},
+    )
+
+
+def _files(folder: Path, ending: str) -> Iterator[Path]:
+    """Yield files in sorted order; links to folders are not followed, hidden ones not entered."""
+    for name, folders, files in os.walk(folder):
+        here = Path(name)
+        deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
+        folders[:] = [] if deep else sorted(one for one in folders if not one.startswith("."))
+        yield from (here / file for file in sorted(files) if file.endswith(ending))
+
+
+def _kind(path: Path) -> str | None:
+    """Return which of the kinds that a report is made of a file has, None if it has none."""
+    document = read_json(path)
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind == PLAN or _is_bare_plan(document):
+        return PLAN
+    known = kind in (COMPARISON, base.KIND, CALIBRATION, RUN)
+    return str(kind) if known and "schema_version" in document else None
+
+
+def _is_bare_plan(document: Any) -> bool:
+    """Whether it is a plan as people write one: `{"layers": {"name": "fp32"}}` and no more."""
+    if not isinstance(document, dict) or not {"layers"} <= set(document) <= {"layers", "default"}:
+        return False
+    layers = document["layers"]
+    return isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+
+
+def _digest(item: Any) -> str:
+    if isinstance(item, dict):
+        return str(item["digest"])
+    return str(item.to_document()["digest"])
+
+
+def _build_at(path: Path) -> Build:
+    if path.name != base.MANIFEST:
+        raise InputError(
+            f"{path} holds a build and is not called {base.MANIFEST}",
+            "keep a build's files together, under the names that `trtcal build` gave them",
+        )
+    return read_build(path.parent)
+
+
+def _plan_at(path: Path) -> Plan:
+    if "digest" in read_json(path):
+        read_document(path, PLAN)
+    return read_plan(path)
+
+
+def _single(folder: Path, comparisons: tuple[Comparison, ...]) -> Comparison:
+    if not comparisons:
+        raise InputError(f"{folder} holds no comparison", "run `trtcal compare` into it first")
+    if len(comparisons) > 1:
+        raise InputError(
+            f"{folder} holds {len(comparisons)} comparisons", "give the folder of one run"
+        )
+    return comparisons[0]
+
+
+def _at_most_one(folder: Path, runs: tuple[Document, ...]) -> Document | None:
+    if len(runs) > 1:
+        raise InputError(f"{folder} holds {len(runs)} runs", "give the folder of one run")
+    return runs[0] if runs else None
+
+
+def _failed_logs(folder: Path) -> Iterator[str]:
+    for log in _files(folder, base.LOG):
+        if log.name == base.LOG and not (log.parent / base.MANIFEST).exists():
+            yield _relative(log.parent, folder)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()

@@ -1,0 +1,186 @@
+"""The report as data: one sealed JSON document, from which the page is only a rendering.
+
+Its lasting part is the same for two runs of the same inputs: accuracy, what each build made of the
+plan, how the ranges were chosen, the limits, and the digests of all of it. Times, sizes, logs, the
+machine, and the verdict, which may rest on times, stand under `measured`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.backends.base import LOG, Build
+from trtcal.buildlog.events import Event
+from trtcal.buildlog.parser import parse_file
+from trtcal.calibration import Calibration
+from trtcal.compare.comparison import Comparison
+from trtcal.quantize.plan import Plan
+from trtcal.report.checks import check_limits, overall
+from trtcal.report.collect import Findings, collect
+from trtcal.report.verdict import judge
+from trtcal.storage import Document, canonical_json, digest_file, seal
+
+KIND = "report"
+VERSION = 1
+EVENTS_KEPT = 20
+MESSAGE_KEPT = 300
+URGENCY = ("error", "warning")
+
+
+def assemble(folder: Path) -> Document:
+    """Return the sealed report on a run folder.
+
+    `InputError` if the folder holds no comparison or several, or a document that was altered.
+    """
+    findings = collect(folder)
+    builds = sorted(findings.builds, key=_build_order)
+    calibrations = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
+    body = {
+        "kind": KIND,
+        "schema_version": VERSION,
+        "trtcal": __version__,
+        "comparison": _comparison(findings.comparison),
+        "builds": [_build(build) for build in builds],
+        "calibrations": [_calibration(one) for one in calibrations],
+        "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
+        "measured": _measured(findings),
+    }
+    plain: Document = json.loads(canonical_json(body))
+    return seal(plain)
+
+
+def _build_order(build: Build) -> tuple[str, ...]:
+    """Return a sort key that no folder name has a part in."""
+    return (build.model_name, build.backend, build.target, build.digest)
+
+
+def _comparison(comparison: Comparison) -> Document:
+    document = comparison.to_document()
+    kept = ("digest", "dataset", "dataset_name", "samples", "batch", "gates", "rows")
+    return {key: document[key] for key in kept}
+
+
+def _build(build: Build) -> Document:
+    plain = ("backend", "backend_version", "target", "model", "model_name", "quantization")
+    return {
+        "digest": build.digest,
+        **{key: getattr(build, key) for key in plain},
+        "skipped": build.skipped,
+        "outcomes": [outcome.to_document() for outcome in build.outcomes],
+        "layers": [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "precision": layer.precision,
+                "heavy": layer.is_heavy,
+                "nodes": list(layer.nodes),
+            }
+            for layer in build.layers
+        ],
+    }
+
+
+def _calibration(calibration: Calibration) -> Document:
+    plain = ("method", "parameters", "model", "dataset", "samples", "histograms", "unranged")
+    ranges = calibration.ranges
+    return {
+        "digest": calibration.digest,
+        **{key: getattr(calibration, key) for key in plain},
+        "ranges": len(ranges),
+        "most_clipped": max((one.clipped for one in ranges.values()), default=None),
+        "notes": {name: one.note for name, one in ranges.items() if one.note},
+    }
+
+
+def _plan(plan: Plan) -> Document:
+    document = plan.to_document()
+    return {key: document[key] for key in ("digest", "default", "layers")}
+
+
+def _measured(findings: Findings) -> Document:
+    comparison = findings.comparison
+    verdict = judge(comparison, findings.builds, findings.failed_builds)
+    rows = comparison.rows
+    return {
+        "verdict": verdict.to_document(),
+        "judgements": {row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:]},
+        "candidates": {
+            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
+            for row in rows
+        },
+        "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
+        "failed_builds": findings.failed_builds,
+        "failed_logs": [_failed_log(findings.folder, where) for where in findings.failed_logs],
+        "machine": comparison.machine or _noted(findings.run, "machine"),
+        "packages": _noted(findings.run, "packages"),
+        "run": _run(findings.run),
+        "folder": _folder_name(findings.folder),
+        "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _build_measured(build: Build, findings: Findings) -> Document:
+    log = read_log(build.log)
+    if log is not None:
+        log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
+    return {**build.measured, "where": findings.where[build.digest], "log": log}
+
+
+def _failed_log(folder: Path, where: str) -> Document:
+    return {"where": where, "log": read_log(folder / where / LOG)}
+
+
+def _run(run: Document | None) -> Document | None:
+    """Return what `run.json` says; under `measured`, for it may name paths."""
+    if run is None:
+        return None
+    return {key: run[key] for key in ("digest", "command", "stages", "measured") if key in run}
+
+
+def _noted(run: Document | None, key: str) -> Document:
+    """Return what a run noted of its machine or packages, {} if nothing."""
+    noted: Document = ((run or {}).get("measured") or {}).get(key) or {}
+    return noted
+
+
+def _folder_name(folder: Path) -> str | None:
+    """Return the run folder's name; None while it still has a hidden, temporary one."""
+    name = folder.resolve().name
+    return None if name.startswith(".") else name
+
+
+def read_log(path: Path) -> dict[str, Any] | None:
+    """Return a build log's counts by category and its weightiest events; None if there is no log.
+
+    How much memory and time the build took is left out, unless it was a warning or an error.
+    """
+    if not path.is_file():
+        return None
+    log = parse_file(path)
+    findings = [event for event in log.events if event.is_finding or event.severity in URGENCY]
+    counts: dict[str, int] = {}
+    for event in log.events:
+        if event.is_finding:
+            counts[event.category] = counts.get(event.category, 0) + 1
+    kept = sorted(sorted(findings, key=_urgency)[:EVENTS_KEPT], key=lambda event: event.line)
+    return {
+        "lines": log.lines,
+        "counts": counts,
+        "findings": len(findings),
+        "events": [_event(event) for event in kept],
+    }
+
+
+def _urgency(event: Event) -> int:
+    return URGENCY.index(event.severity) if event.severity in URGENCY else len(URGENCY)
+
+
+def _event(event: Event) -> Document:
+    plain = ("line", "severity", "category", "subject")
+    message = event.message[:MESSAGE_KEPT]
+    return {**{key: getattr(event, key) for key in plain}, "message": message}

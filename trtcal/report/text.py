@@ -1,0 +1,105 @@
+"""How names and numbers are written for people: in the report's sentences, tables and charts."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import datetime, timezone
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories of which nothing is seen: control, format (bidi, zero width), surrogates."""
+
+WIDE = frozenset({"W", "F"})
+MISSING = "\u2013"
+TIMES = "\u00d7"
+
+
+def visible(text: str) -> str:
+    r"""Return `text` with every character that has no shape of its own written as its escape.
+
+    >>> visible("conv\x1b[31m")
+    'conv\\x1b[31m'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible_character, text))
+
+
+def _visible_character(character: str) -> str:
+    if unicodedata.category(character) not in HIDDEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return at most `limit` characters, with an ellipsis in the middle: ends tell names apart."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def width_em(text: str) -> float:
+    """Return roughly how wide `text` is set, in units of the font size, and rather too wide."""
+    wide = sum(unicodedata.east_asian_width(character) in WIDE for character in text)
+    return 0.64 * (len(text) - wide) + 1.05 * wide
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number with a fixed count of decimals, a real minus sign and no minus zero."""
+    if value is None:
+        return MISSING
+    text = f"{value:,.{digits}f}"
+    return text.lstrip("-") if not float(text.replace(",", "")) else text.replace("-", "\u2212")
+
+
+def between(low: float, high: float, digits: int = 2) -> str:
+    """Return an interval in words."""
+    return f"{number(low, digits)} to {number(high, digits)}"
+
+
+def margin(value: float, digits: int = 2) -> str:
+    """Return how far something is from its limit, never as a bare zero."""
+    smallest = 10.0**-digits
+    if 0 < abs(value) < smallest / 2:
+        return f"under {number(smallest, digits)}"
+    return number(abs(value), digits)
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time in milliseconds with three significant digits, without the unit."""
+    if value is None:
+        return MISSING
+    return number(value, 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3)
+
+
+def size(size_bytes: int | None) -> str:
+    """Return a size in the decimal unit that suits it."""
+    if size_bytes is None:
+        return MISSING
+    amount, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"
+
+
+def moment(value: str) -> str:
+    """Return an ISO time in UTC as people write it, to the minute; anything else as it is."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return f"{found:%Y-%m-%d %H:%M}" + (" UTC" if found.tzinfo == timezone.utc else "")
+
+
+def count(amount: int, thing: str, things: str | None = None) -> str:
+    """Return `1 layer`, `2 layers`, `1,000 layers`."""
+    return f"{amount:,} {thing if amount == 1 else things or thing + 's'}"
+
+
+def some(names: list[str], shown: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

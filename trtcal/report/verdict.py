@@ -1,0 +1,240 @@
+"""Ship or not: one word, one sentence with its numbers, and the rule that gave it.
+
+The rule works on 95 % intervals, never on bare estimates: a candidate holds a limit if its whole
+interval does, fails it if none of it does, and is undecided in between. It knows the limits of one
+comparison and what builds say of the same models; it does not know what a lost point costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtcal.backends.base import Build
+from trtcal.compare.comparison import Comparison, Gates, Row
+from trtcal.report import text
+from trtcal.report.checks import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Check,
+    check_limits,
+    overall,
+    samples_to_decide,
+)
+
+SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
+REASON_SHOWN = 200
+FLOATS = ("fp32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer: `reasons` are the cautions, `checks` the limits of the candidate it is about."""
+
+    word: str
+    candidate: str | None
+    sentence: str
+    rule: str
+    reasons: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        plain = {"word": self.word, "candidate": self.candidate, "sentence": self.sentence}
+        checks = [check.to_document() for check in self.checks]
+        return {**plain, "rule": self.rule, "reasons": list(self.reasons), "checks": checks}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    row: Row
+    checks: tuple[Check, ...]
+
+    @property
+    def state(self) -> str:
+        return overall(self.checks)
+
+    @property
+    def shortfall(self) -> float:
+        """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
+        return sum(max(check.excess, 0.0) / max(check.limit, 1.0) for check in self.checks)
+
+
+def judge(
+    comparison: Comparison,
+    builds: Sequence[Build] = (),
+    failed_builds: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Return the verdict on the best candidate.
+
+    Of those that hold every limit the best has the highest speed-up if speed is judged, else the
+    smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why.
+    """
+    judged = [_Judged(row, check_limits(row, comparison.gates)) for row in comparison.rows[1:]]
+    if not judged:
+        return Verdict(INCONCLUSIVE, None, "Nothing was compared with FP32.", _rule(comparison))
+    holding = [one for one in judged if one.state == HOLDS]
+    undecided = [one for one in judged if one.state == UNDECIDED]
+    if not (holding or undecided):
+        return _do_not_ship(comparison, min(judged, key=lambda one: one.shortfall))
+    best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
+    reasons = cautions(best.row, comparison.gates, builds, failed_builds)
+    return (_ship if holding else _inconclusive)(comparison, best, reasons)
+
+
+def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:
+    """Return the key of which the best candidate has the greatest value."""
+
+    def merit(one: _Judged) -> tuple[float, ...]:
+        accuracy = one.row.accuracy
+        drop = next((check.value for check in one.checks if check.at_most), math.inf)
+        sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
+        speed = (one.row.latency.speedup,) if gates.min_speedup is not None else ()
+        return (*speed, -drop, sqnr)
+
+    return merit
+
+
+def _ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
+    sentence = _holding_sentence(comparison.rows[0], best.row)
+    word = WITH_CARE if reasons else SHIP
+    rule = _rule(comparison, best.checks)
+    return Verdict(word, best.row.name, sentence, rule, reasons, best.checks)
+
+
+def _holding_sentence(reference: Row, row: Row) -> str:
+    accuracy = row.accuracy
+    share = row.size_bytes / max(reference.size_bytes, 1)
+    if accuracy.top1 is not None and reference.accuracy.top1 is not None:
+        first = (
+            f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right, "
+            f"where FP32 gets {text.number(reference.accuracy.top1)} %"
+        )
+    else:
+        agreement = text.number(accuracy.agreement)
+        first = f"answers like FP32 on {agreement} % of {accuracy.samples:,} samples"
+    speed = f"runs at {text.number(row.latency.speedup)} times its speed on this machine"
+    return f"{row.name} {first}; it {speed} and takes {text.number(100 * share, 0)} % of its size."
+
+
+def cautions(
+    row: Row,
+    gates: Gates,
+    builds: Sequence[Build] = (),
+    failed_builds: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """Return what should be known before shipping a candidate that holds its limits."""
+    reasons = [] if gates.min_speedup is not None else [_speed_caution(row)]
+    own = [build for build in builds if build.model == row.model]
+    if not own:
+        reasons.append("No engine was built from it: which layers get INT8 is not known.")
+    for build in own:
+        reasons += _build_cautions(build)
+    skipped = {node for build in own for node in build.skipped}
+    if skipped:
+        layers = text.count(len(skipped), "layer")
+        reasons.append(f"{layers} could not be quantized: {text.some(sorted(skipped))}.")
+    for what, why in (failed_builds or {}).items():
+        reasons.append(f"Could not be built: {what} ({text.shorten(why, REASON_SHOWN)}).")
+    return tuple(reasons)
+
+
+def _speed_caution(row: Row) -> str:
+    told = "Speed on the target was not measured here"
+    if row.latency.speedup_interval[1] < 1.0:
+        return f"{told}; on this machine it is slower than FP32."
+    return f"{told}."
+
+
+def _build_cautions(build: Build) -> list[str]:
+    asked = [outcome for outcome in build.outcomes if outcome.asked == "int8"]
+    lost = [outcome.node for outcome in asked if outcome.got in FLOATS]
+    unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, "int8")]
+    total, where = text.count(len(asked), "layer"), f"{build.target} ({build.backend})"
+    reasons = []
+    if lost:
+        names = text.some(lost)
+        reasons.append(f"{len(lost)} of {total} asked in INT8 run in float on {where}: {names}.")
+    if unknown:
+        names = text.some(unknown)
+        reasons.append(f"What {len(unknown)} of {total} got on {where} is not known: {names}.")
+    return reasons
+
+
+def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
+    open_checks = [check for check in best.checks if check.state == UNDECIDED]
+    if open_checks:
+        sentence = _undecided_sentence(best.row, open_checks[0])
+    else:
+        sentence = (
+            f"{best.row.name} has no classes in its first output, so neither top-1 nor agreement "
+            "can be held to the limit; the table gives its SQNR and cosine."
+        )
+    rule = _rule(comparison, best.checks)
+    return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.checks)
+
+
+def _undecided_sentence(row: Row, check: Check) -> str:
+    span = f"{text.number(check.value)}, 95 % interval {text.between(check.low, check.high)}"
+    if not check.at_most:
+        return (
+            f"The timing does not tell whether {row.name} is {text.number(check.limit)} times as "
+            f"fast as FP32: the speed-up is {span}. More rounds on a quiet machine would."
+        )
+    samples = row.accuracy.samples
+    needed = samples_to_decide(check, samples)
+    advice = "It lies on the limit, so no number of samples is sure to decide."
+    if needed is not None:
+        advice = f"Roughly {needed:,} samples would, if the figure stays where it is."
+    return (
+        f"{text.count(samples, 'sample')} cannot tell whether {row.name} stays within "
+        f"{text.number(check.limit)} points: {check.measure} is {span}. {advice}"
+    )
+
+
+def _do_not_ship(comparison: Comparison, nearest: _Judged) -> Verdict:
+    failing = [check for check in nearest.checks if check.state == FAILS]
+    one = "The only candidate" if len(comparison.rows) == 2 else "The nearest candidate"
+    parts = " and ".join(_failure(check) for check in failing)
+    sentence = f"{one}, {nearest.row.name}, fails: {parts}."
+    rule = _rule(comparison, nearest.checks)
+    return Verdict(DO_NOT, nearest.row.name, sentence, rule, (), nearest.checks)
+
+
+def _failure(check: Check) -> str:
+    unit = " points" if check.at_most else ""
+    relation = "over the limit of" if check.at_most else "short of the limit of"
+    return (
+        f"its {check.measure} is {text.number(check.value)}{unit} "
+        f"(95 % interval {text.between(check.low, check.high)}), "
+        f"{text.margin(check.excess)} {relation} {text.number(check.limit)}"
+    )
+
+
+def _rule(comparison: Comparison, checks: Sequence[Check] = ()) -> str:
+    gates = comparison.gates
+    accuracy = next((check for check in checks if check.at_most), None)
+    speed = next((check for check in checks if not check.at_most), None)
+    measure = accuracy.measure if accuracy else "drop of top-1"
+    parts = [
+        f"the upper end of the 95 % interval of its {measure} is at most "
+        f"{text.number(gates.max_top1_drop)} points{_here(accuracy)}"
+    ]
+    if gates.min_speedup is not None:
+        limit = text.number(gates.min_speedup)
+        parts.append(
+            f"the lower end of the 95 % interval of its speed-up is at least {limit}{_here(speed)}"
+        )
+    best = "the fastest" if gates.min_speedup is not None else "the one with the smallest drop"
+    return f"A candidate holds if {', and '.join(parts)}. Of those that hold, {best} is taken."
+
+
+def _here(check: Check | None) -> str:
+    if check is None:
+        return ""
+    end = check.high if check.at_most else check.low
+    words = "margin" if check.margin >= 0 else "missed by"
+    return f" (here {text.number(end)}, {words} {text.margin(check.margin)})"

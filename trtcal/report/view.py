@@ -1,0 +1,281 @@
+"""What the page shows, worked out from the report document: no HTML here, and no numbers there.
+
+Every function takes the document's plain JSON, so that an old `report.json` can be shown again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trtcal.buildlog.events import CATEGORIES
+from trtcal.report import text
+from trtcal.report.charts import Point, accuracy_against_latency
+from trtcal.report.checks import disagreement_interval
+from trtcal.storage import Document
+
+View = dict[str, Any]
+
+ROWS_SHOWN = 1200  # of the full tables of layers together, so that the page stays light
+LOST_SHOWN = 240  # of the tables of layers that got something else
+LEAST_SHOWN = 40
+NAME_SHOWN = 90  # of an engine layer's name, which may list hundreds of fused parts
+MARKS = {"holds": "●", "undecided": "◐", "fails": "✕"}
+CLASSES = {
+    "SHIP": "ship",
+    "SHIP WITH CARE": "care",
+    "DO NOT SHIP": "stop",
+    "INCONCLUSIVE": "open",
+}
+
+
+def verdict(document: Document) -> View:
+    """Return the verdict with its three figures and the class that gives it shape and colour."""
+    found = document["measured"]["verdict"]
+    about = [row for row in candidates(document) if row["name"] == found["candidate"]]
+    return {
+        **found,
+        "class": CLASSES.get(found["word"], "open"),
+        "figures": _figures(about[0], candidates(document)[0]) if about else [],
+        "checks": [_check(check) for check in found["checks"]],
+    }
+
+
+def _figures(row: View, reference: View) -> list[tuple[str, str, str]]:
+    accuracy, latency = row["accuracy"], row["latency"]
+    share = row["size_bytes"] / max(reference["size_bytes"], 1)
+    if accuracy["top1"] is not None:
+        told = f"FP32 {text.number(reference['accuracy']['top1'])} %"
+        first = ("Top-1 accuracy", f"{text.number(accuracy['top1'])} %", told)
+    elif accuracy["agreement"] is not None:
+        first = ("Agreement with FP32", f"{text.number(accuracy['agreement'])} %", "no labels")
+    else:
+        told = f"cosine {text.number(accuracy['cosine'], 5)}"
+        first = ("SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", told)
+    times = f"{milliseconds_pair(latency, reference['latency'])} on this machine"
+    sizes = f"{text.size(row['size_bytes'])}, FP32 {text.size(reference['size_bytes'])}"
+    speed = f"{text.number(latency['speedup'])} {text.TIMES} FP32"
+    return [
+        first,
+        ("Speed", speed, times),
+        ("File size", f"{text.number(100 * share, 0)} % of FP32", sizes),
+    ]
+
+
+def milliseconds_pair(latency: View, reference: View) -> str:
+    """Return two median latencies."""
+    ours, theirs = text.milliseconds(latency["p50_ms"]), text.milliseconds(reference["p50_ms"])
+    return f"{ours} ms, FP32 {theirs} ms"
+
+
+def _check(check: View) -> View:
+    sign = "at most" if check["at_most"] else "at least"
+    return {
+        "measure": check["measure"],
+        "limit": f"{sign} {text.number(check['limit'])} {check['unit']}",
+        "value": text.number(check["value"]),
+        "interval": text.between(check["low"], check["high"]),
+        "margin": ("" if check["margin"] >= 0 else "\u2212") + text.margin(check["margin"]),
+        "state": check["state"],
+        "mark": MARKS[check["state"]],
+    }
+
+
+def candidates(document: Document) -> list[View]:
+    """Return every row of the comparison with its measured side, the reference first."""
+    measured = document["measured"]
+    engines = _engine_sizes(document)
+    rows = document["comparison"]["rows"]
+    return [
+        {
+            **row,
+            **measured["candidates"][row["name"]],
+            "number": index,
+            "is_reference": index == 0,
+            "is_chosen": row["name"] == measured["verdict"]["candidate"],
+            "engines": engines.get(row["model"], []),
+            "state": measured["judgements"].get(row["name"]),
+            "mark": MARKS.get(measured["judgements"].get(row["name"]), ""),
+        }
+        for index, row in enumerate(rows)
+    ]
+
+
+def _engine_sizes(document: Document) -> dict[str, list[tuple[str, str]]]:
+    sizes: dict[str, list[tuple[str, str]]] = {}
+    for build in document["builds"]:
+        size = text.size(document["measured"]["builds"][build["digest"]].get("engine_bytes"))
+        sizes.setdefault(build["model"], []).append((build["target"], size))
+    return sizes
+
+
+def chart(document: Document) -> View:
+    """Return the chart, what it shows upwards, and the names of those that it cannot show."""
+    rows = candidates(document)
+    measure, unit, key = _chart_measure(rows)
+    points = [_point(row, rows[0], key) for row in rows]
+    missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
+    drawing = accuracy_against_latency(points, measure, unit)
+    return {"svg": drawing, "measure": measure, "missing": missing, "numbered": len(rows) > 12}
+
+
+def _chart_measure(rows: Sequence[View]) -> tuple[str, str, str]:
+    for measure, unit, key in (
+        ("Top-1 accuracy", "%", "top1"),
+        ("Agreement with FP32", "%", "agreement"),
+    ):
+        if all(row["accuracy"][key] is not None for row in rows):
+            return measure, unit, key
+    return "SQNR", "dB", "sqnr_db"
+
+
+def _point(row: View, reference: View, key: str) -> Point:
+    latency = row["latency"]
+    low, high = latency["p50_interval_ms"]
+    return Point(
+        row["number"],
+        row["name"],
+        latency["p50_ms"],
+        (low, high),
+        row["accuracy"][key],
+        None if row["is_reference"] else _accuracy_interval(row, reference, key),
+        row["is_reference"],
+    )
+
+
+def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, float] | None:
+    accuracy = row["accuracy"]
+    if key == "top1" and accuracy["top1_drop_interval"]:
+        ends = [reference["accuracy"]["top1"] - drop for drop in accuracy["top1_drop_interval"]]
+    elif key == "agreement":
+        lost = disagreement_interval(accuracy["agreement"], accuracy["samples"])
+        ends = [100.0 - share for share in lost]
+    else:
+        return None
+    low, high = (min(max(end, 0.0), 100.0) for end in reversed(ends))
+    return low, high
+
+
+def builds(document: Document) -> list[View]:
+    """Return what each build made of the plan, those of the verdict's candidate first."""
+    many = max(len(document["builds"]), 1)
+    shown = [max(rows // many, LEAST_SHOWN) for rows in (ROWS_SHOWN, LOST_SHOWN)]
+    chosen = [row["model"] for row in candidates(document) if row["is_chosen"]]
+    measured = document["measured"]["builds"]
+    found = [
+        {**_build(build, measured[build["digest"]], shown), "is_chosen": build["model"] in chosen}
+        for build in document["builds"]
+    ]
+    return sorted(found, key=lambda build: not build["is_chosen"])
+
+
+def _build(build: View, measured: View, shown: Sequence[int]) -> View:
+    outcomes = build["outcomes"]
+    asked = [one for one in outcomes if one["asked"] == "int8"]
+    met = [one for one in asked if one["got"] == "int8"]
+    lost = [one for one in outcomes if one["got"] not in (one["asked"], "unknown")]
+    unknown = [one for one in outcomes if one["got"] == "unknown"]
+    heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
+    return {
+        **build,
+        **measured,
+        "asked": len(asked),
+        "met": len(met),
+        "share": len(met) / len(asked) if asked else 0.0,
+        "summary": _summary(build["target"], len(met), len(asked)),
+        "lost": len(lost),
+        "unknown": len(unknown),
+        "shown": outcomes[: shown[0]],
+        "unmet": [*lost, *unknown][: shown[1]],
+        "heavy": ", ".join(f"{many} {name}" for name, many in sorted(heavy.items())),
+    }
+
+
+def _summary(target: str, met: int, asked: int) -> str:
+    if not asked:
+        return f"No layer was asked in INT8 on {target}."
+    verb = "runs" if asked == 1 else "run"
+    return f"{met} of {text.count(asked, 'layer')} asked in INT8 {verb} in INT8 on {target}."
+
+
+def skipped(document: Document) -> list[tuple[str, str, list[str]]]:
+    """Return (layer, reason, models) for each layer that could not be quantized."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for build in document["builds"]:
+        for node, reason in build["skipped"].items():
+            names = models.setdefault((node, reason), [])
+            if build["model_name"] not in names:
+                names.append(build["model_name"])
+    return [(node, reason, names) for (node, reason), names in models.items()]
+
+
+def logs(document: Document) -> list[View]:
+    """Return each build log with what its categories mean; those of failed builds first."""
+    measured = document["measured"]
+    found = [{"title": "failed build", "failed": True, **one} for one in measured["failed_logs"]]
+    for build in document["builds"]:
+        title = f"{build['model_name']} on {build['target']}"
+        found.append({"title": title, "failed": False, **measured["builds"][build["digest"]]})
+    return [
+        {**one, "counts": sorted((one["log"] or {"counts": {}})["counts"].items())} for one in found
+    ]
+
+
+def log_events(logs: Sequence[View]) -> list[View]:
+    """Return the findings of all logs in a row, each with its build and its category's meaning."""
+    return [
+        {**event, "title": one["title"], "meaning": CATEGORIES.get(event["category"], "")}
+        for one in logs
+        for event in (one["log"] or {"events": []})["events"]
+    ]
+
+
+def commands(document: Document) -> list[str]:
+    """Return the stages' commands, with the names of this run where they are known."""
+    methods = [one["method"] for one in document["calibrations"]] or ["percentile"]
+    targets = {(one["backend"], one["target"]) for one in document["builds"]}
+    lines = [
+        f"trtcal calibrate MODEL.onnx --data CALIBRATION_DATA --method {shlex.quote(method)} "
+        f"-o {shlex.quote(f'calibration-{method}.json')}"
+        for method in dict.fromkeys(methods)
+    ]
+    lines += [
+        "trtcal quantize MODEL.onnx --calibration CALIBRATION.json [--plan PLAN.json] -o INT8.onnx"
+    ]
+    for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
+        where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
+        lines.append(f"trtcal build INT8.onnx {where} -o {shlex.quote(f'builds/{target}')}")
+    lines += ["trtcal log builds/TARGET/build.log"]
+    return [
+        *lines,
+        "trtcal compare MODEL.onnx INT8.onnx --data TEST_DATA",
+        "trtcal report RUN_FOLDER -o report.html",
+    ]
+
+
+def run_command(document: Document) -> str | None:
+    """Return the command that made the run, if it was noted."""
+    command = (document["measured"]["run"] or {}).get("command")
+    if isinstance(command, list):
+        return shlex.join(map(str, command))
+    return None if command is None else str(command)
+
+
+def digests(document: Document) -> list[tuple[str, str]]:
+    """Return every digest and fingerprint that the report rests on, with what it is of."""
+    comparison = document["comparison"]
+    found = [("this report", document["digest"]), ("comparison", comparison["digest"])]
+    found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
+    found += [(f"model {row['name']}", row["model"]) for row in comparison["rows"]]
+    for one in document["calibrations"]:
+        found.append((f"calibration {one['method']}", one["digest"]))
+        found.append((f"calibration data of {one['method']}", one["dataset"]))
+        found.append((f"histograms of {one['method']}", one["histograms"]))
+    found += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
+    found += [
+        (f"build of {build['model_name']} for {build['target']}", build["digest"])
+        for build in document["builds"]
+    ]
+    return found
