@@ -73,6 +73,10 @@ class Backend(Protocol):
         """Build inside `folder`, leave the engine and the log there, return the layer list."""
         ...
 
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Say what this backend alone knows of why a node lost its precision."""
+        ...
+
 
 @dataclass(frozen=True)
 class Build:
@@ -183,7 +187,7 @@ def _collect(
         model.fingerprint,
         model.name,
         layers,
-        check(asked_precisions(model), layers),
+        tuple(map(backend.explain, check(asked_precisions(model), layers))),
         record.get("skipped", {}),
         {key: record[key] for key in ("method", "calibration", "plan") if key in record},
         backend.engine_file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from trtcal.backends.base import Availability, BuildOptions, work
+from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer, TensorInfo
 from trtcal.errors import InputError
 from trtcal.model import Model
@@ -47,6 +49,16 @@ class OnnxRuntime:
         request = {"model": "model.onnx", "engine": self.engine_file, "optimized": "optimized.onnx"}
         work("trtcal.backends.onnxruntime_worker", request, folder, options)
         return read_layers(onnx.load(folder / "optimized.onnx"), model.proto)
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Name the usual reason: an output that stays float."""
+        if outcome.is_met or outcome.asked != "int8":
+            return outcome
+        reason = "no integer kernel here: its output is not quantized, or not at once"
+        hint = (
+            "nothing to mend for TensorRT; here an Add, LeakyRelu or Concat behind it is the cause"
+        )
+        return dataclasses.replace(outcome, reason=reason, hint=hint)
 
 
 def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from trtcal.errors import BackendError
 from trtcal.model import first_line
 
 Array = npt.NDArray[Any]
-Session = onnxruntime.InferenceSession
+Session: TypeAlias = onnxruntime.InferenceSession
 
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from trtcal.backends.base import LOG, Availability, BuildOptions, ShapeRanges, work
+from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
 from trtcal.buildlog.parser import parse_file
 from trtcal.errors import BackendError, InputError
@@ -49,6 +50,10 @@ class TensorRTRTX:
         major, minor = TARGET.fullmatch(options.target).groups()  # type: ignore[union-attr]
         return _build("tensorrt_rtx", model, options, folder, [int(major), int(minor)])
 
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Add nothing yet to what the layer list tells."""
+        return outcome
+
 
 class TensorRT:
     """Builds for the GPU of this machine. Never yet run on a GPU by its authors."""
@@ -81,6 +86,10 @@ class TensorRT:
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
         """Build an engine; the layer list comes from the verbose log."""
         return _build("tensorrt", model, options, folder, None)
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Add nothing yet to what the layer list tells."""
+        return outcome
 
 
 def _build(
