@@ -3,7 +3,8 @@
     python -m benchmarks.int8_speed [network ...]
 
 Prints the machine, then one line a network: the FP32 median over the INT8 median, with its 95 %
-interval. One thread on both sides. Quantized by trtcal from two random samples: this is about speed, not accuracy.
+interval. One thread on both sides. Quantized by trtcal from two random samples: this is about speed,
+not accuracy.
 """
 
 from __future__ import annotations
