@@ -60,9 +60,14 @@ def has_vnni() -> bool | None:
     return "vnni" in information.read_text() if information.exists() else None
 
 
+def describe_machine() -> str:
+    """Return what of this machine bears on the figures."""
+    return f"{machine()}, VNNI: {has_vnni()}, onnxruntime {packages()['onnxruntime']}"
+
+
 def main() -> None:
     """Print the ratios."""
-    print(f"# {machine()}, VNNI: {has_vnni()}, onnxruntime {packages()['onnxruntime']}")
+    print(f"# {describe_machine()}")
     print("network      FP32 / INT8 (median, 95 % interval)")
     for name in sys.argv[1:] or NETWORKS:
         latency = compare_speed(name)

@@ -44,6 +44,7 @@ def observe(
     tensors: Sequence[str],
     batch: int = 32,
     progress: Progress = lambda done: None,
+    threads: int = 0,
 ) -> Observation:
     """Fill one histogram a tensor, holding one batch at a time.
 
@@ -53,7 +54,7 @@ def observe(
     histograms = {name: Histogram() for name in tensors}
     fed = [name for name in tensors if name in dataset.arrays]
     computed = [name for name in tensors if name not in dataset.arrays]
-    session = open_session(_with_outputs(model.proto, computed))
+    session = open_session(_with_outputs(model.proto, computed), threads)
     for feeds in dataset.batches(batch):
         for name in fed:
             histograms[name].update(feeds[name])
