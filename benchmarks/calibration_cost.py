@@ -28,7 +28,7 @@ from trtcal.observe import observe
 from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
 NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
-ROUNDS = 5
+ROUNDS = 3
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -87,7 +87,7 @@ def main() -> None:
     """Print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--peers", action="store_true")
     options = parser.parse_args()

@@ -11,7 +11,7 @@ import trtcal
 HOUSE = [
     {"errors"},
     {"storage"},
-    {"config", "lineage", "buildlog", "model"},
+    {"config", "lineage", "buildlog", "model", "derive"},
     {"data", "quantize"},
     {"backends"},
     {"observe"},

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from calibrators import Histogram
-from trtcal.backends.sessions import open_session, run_session
-from trtcal.data import Dataset
+from trtcal.backends.taps import Reading, Taps
+from trtcal.data import Dataset, Feeds, fixed_batch
+from trtcal.derive import sources
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.storage import canonical_json, digest_bytes, parsing, read_npz, write_bytes
 
+BATCH_BYTES = 1 << 28  # of tensors held at once, unless one sample takes more
 Progress = Callable[[int], None]
 """Called with the number of samples just done."""
 
@@ -49,21 +52,39 @@ def observe(
     """Fill one histogram a tensor, holding one batch at a time.
 
     `model` is the prepared float model; `tensors` are names of its float inputs and activations.
-    `InputError` if a tensor takes a NaN, which no range can hold.
+    `batch` is an upper limit: a batch whose tensors would take more than `BATCH_BYTES` is made
+    smaller. `threads` 0 takes all cores. `InputError` if a tensor takes a NaN, which no range can hold.
     """
-    histograms = {name: Histogram() for name in tensors}
-    fed = [name for name in tensors if name in dataset.arrays]
-    computed = [name for name in tensors if name not in dataset.arrays]
-    session = open_session(_with_outputs(model.proto, computed), threads)
-    for feeds in dataset.batches(batch):
-        for name in fed:
-            histograms[name].update(feeds[name])
-        for name, values in zip(computed, run_session(session, computed, feeds), strict=True):
-            histograms[name].update(values)
-        progress(len(next(iter(feeds.values()))))
-    for name, histogram in histograms.items():
+    needed = sources(model.proto, tensors)
+    counted = {name: Histogram() for names in needed.values() for name in names}
+    computed = [name for name in counted if name not in dataset.arrays]
+    first = fixed_batch(model) or 1
+    taps = Taps(model.proto, computed, next(dataset.batches(first)), threads)
+    size = max(first, min(batch, first * BATCH_BYTES // max(taps.first_bytes, 1)))
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        for feeds in dataset.batches(size - size % first):
+            readings = [*_fed(feeds, counted), *taps.read(feeds)]
+            list(
+                pool.map(lambda one: counted[one.tensor].update(one.values, one.padding), readings)
+            )
+            progress(len(next(iter(feeds.values()))))
+    for name, histogram in counted.items():
         _check(name, histogram)
+    histograms = {name: _sum([counted[part] for part in parts]) for name, parts in needed.items()}
     return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+
+
+def _fed(feeds: Feeds, counted: Mapping[str, Histogram]) -> list[Reading]:
+    return [Reading(name, array, 0) for name, array in feeds.items() if name in counted]
+
+
+def _sum(parts: list[Histogram]) -> Histogram:
+    if len(parts) == 1:
+        return parts[0]
+    total = Histogram()
+    for part in parts:
+        total.merge(part)
+    return total
 
 
 def _check(name: str, histogram: Histogram) -> None:
@@ -72,16 +93,6 @@ def _check(name: str, histogram: Histogram) -> None:
             f"tensor {name!r} took {histogram.nan} NaN values in the FP32 model",
             "run the FP32 model on the same data and mend it, or the data, first",
         )
-
-
-def _with_outputs(proto: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    extended = onnx.ModelProto()
-    extended.CopyFrom(proto)
-    known = {value.name for value in extended.graph.output}
-    for name in tensors:
-        if name not in known:
-            extended.graph.output.append(onnx.ValueInfoProto(name=name))
-    return extended
 
 
 def write_observation(path: Path, observation: Observation) -> None:

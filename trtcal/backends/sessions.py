@@ -32,9 +32,11 @@ def open_session(
     threads: int = 0,
     optimized: Path | None = None,
     severity: int = 3,
+    as_it_is: bool = False,
 ) -> Session:
     """Open a CPU session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
+    With `as_it_is` the graph is run without any optimization: it is an optimized one already.
     `BackendError` if ONNX Runtime refuses the model.
     """
     options = onnxruntime.SessionOptions()
@@ -42,6 +44,9 @@ def open_session(
     options.log_severity_level = severity
     options.add_session_config_entry(*EXACT_PRODUCTS)
     options.add_session_config_entry(*NO_SPINNING)
+    if as_it_is:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model

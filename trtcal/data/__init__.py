@@ -1,5 +1,5 @@
 """Datasets: named, ordered, fingerprinted sources of samples."""
 
-from trtcal.data.dataset import Dataset, Feeds, open_dataset
+from trtcal.data.dataset import Dataset, Feeds, fixed_batch, open_dataset
 
-__all__ = ["Dataset", "Feeds", "open_dataset"]
+__all__ = ["Dataset", "Feeds", "fixed_batch", "open_dataset"]

@@ -1,0 +1,105 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from calibrators import Histogram
+from tests.networks import conv_net, rng, save, weight
+from trtcal.backends import taps as module
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.taps import Taps
+from trtcal.derive import sources
+
+IMAGES = rng(8).standard_normal((6, 3, 16, 16)).astype(np.float32)
+
+
+def conv(name, source, weights, result, **attributes):
+    return helper.make_node("Conv", [source, weights], [result], name, pads=[1] * 4, **attributes)
+
+
+def network(tmp_path, channels, activation):
+    """Two convolutions with an activation, a residual addition, a Concat, and odd channel numbers."""
+    nodes = [
+        conv("first", "x", "w1", "a"),
+        helper.make_node(activation, ["a"], ["b"], "act1"),
+        conv("second", "b", "w2", "c"),
+        helper.make_node("Add", ["c", "b"], ["d"], "add"),
+        helper.make_node(activation, ["d"], ["e"], "act2"),
+        helper.make_node("Concat", ["b", "e"], ["f"], "concat", axis=1),
+        conv("third", "f", "w3", "g"),
+        helper.make_node("MaxPool", ["g"], ["h"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Transpose", ["h"], ["t"], "transpose", perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["t", "w4"], ["y"], "matmul"),
+    ]
+    weights = {
+        "w1": weight(channels, 3, 3, 3, seed=1),
+        "w2": weight(channels, channels, 3, 3, seed=2),
+        "w3": weight(7, 2 * channels, 3, 3, seed=3),
+        "w4": weight(7, 4, seed=4),
+    }
+    shapes = {"x": ["n", 3, "h", "w"]}, {"y": ["n", "h2", "w2", 4]}
+    return onnx.load(save(tmp_path / "net.onnx", nodes, weights, *shapes))
+
+
+def plainly(proto, tensors, feeds):
+    extended = onnx.ModelProto()
+    extended.CopyFrom(proto)
+    extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
+    return run_session(open_session(extended), tensors, feeds)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("channels", [8, 16, 5, 13])
+def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
+    proto = network(tmp_path, channels, activation)
+    tensors = ["b", "c", "e", "f", "g", "h", "t"]
+    taps = Taps(proto, tensors, {"x": IMAGES[:1]})
+    for batch in (IMAGES[:2], IMAGES[2:4], IMAGES[4:, :, :12, :8], IMAGES[:2]):
+        expected = plainly(proto, tensors, {"x": batch})
+        for reading, values in zip(taps.read({"x": batch}), expected, strict=True):
+            made, plain = Histogram(), Histogram()
+            made.update(reading.values, reading.padding)
+            plain.update(values)
+            assert (made.count, made.zeros) == (plain.count, plain.zeros), reading.tensor
+            assert made.minimum == pytest.approx(plain.minimum, rel=1e-4, abs=1e-5)
+            assert made.maximum == pytest.approx(plain.maximum, rel=1e-4, abs=1e-5)
+
+
+def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    right = module.locate
+
+    def wrong(optimized, original, tensors):
+        places = right(optimized, original, tensors)
+        known = {value.name for value in optimized.graph.output}
+        return {name: name if name in known else places["b"] for name in places}
+
+    monkeypatch.setattr(module, "locate", wrong)
+    feeds = {"x": IMAGES[:, :, :8, :8]}
+    taps = Taps(proto, ["b", "e", "g"], feeds)
+    for reading, values in zip(
+        taps.read(feeds), plainly(proto, ["b", "e", "g"], feeds), strict=True
+    ):
+        np.testing.assert_allclose(
+            np.sort(reading.values, None)[-9:], np.sort(values, None)[-9:], 1e-3
+        )
+
+
+def test_moved_values_are_derived(tmp_path):
+    proto = network(tmp_path, 8, "Relu")
+    assert sources(proto, ["b", "f", "t", "x"]) == {
+        "b": ("b",),
+        "f": ("b", "e"),
+        "t": ("h",),
+        "x": ("x",),
+    }
+
+
+def test_a_concat_with_a_constant_is_counted_itself(tmp_path):
+    nodes = [
+        helper.make_node("Concat", ["x", "k"], ["a"], "concat", axis=1),
+        helper.make_node("MatMul", ["a", "w"], ["y"], "matmul"),
+    ]
+    weights = {"k": np.ones((1, 2), np.float32), "w": weight(6, 3)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": [1, 4]}, {"y": [1, 3]})
+    assert sources(onnx.load(path), ["a"]) == {"a": ("a",)}
