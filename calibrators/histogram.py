@@ -44,6 +44,7 @@ class Histogram:
         "_older",
         "_recent",
         "_room",
+        "_sparse",
         "maximum",
         "minimum",
         "nan",
@@ -58,6 +59,7 @@ class Histogram:
         self._recent = np.zeros(BINS + ZERO_SLOTS, dtype=np.uint32)
         self._older: Counts = np.zeros(BINS, dtype=np.int64)
         self._room = COUNT_LIMIT
+        self._sparse: tuple[npt.NDArray[np.intp], Counts] | None = None
         self.zeros = 0
         self.nan = 0
         self.positive_inf = 0
@@ -79,6 +81,7 @@ class Histogram:
         self.zeros -= padding
 
     def _count(self, bits: npt.NDArray[np.int32]) -> None:
+        self._sparse = None
         if bits.size > self._room:
             self._fold()
         self._room -= bits.size
@@ -98,15 +101,19 @@ class Histogram:
         self._recent[occupied] = 0
         self._room = COUNT_LIMIT
 
-    def _totals(self) -> Counts:
-        self._fold()
-        return self._older
+    def _occupied(self) -> tuple[npt.NDArray[np.intp], Counts]:
+        """Return the numbers of the occupied bins and their counts."""
+        if self._sparse is None:
+            self._fold()
+            index = np.flatnonzero(self._older)
+            self._sparse = index, self._older[index]
+        return self._sparse
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`: afterwards this is the histogram of both sets of values."""
-        totals = other._totals()
-        occupied = np.flatnonzero(totals)
-        self._older[occupied] += totals[occupied]
+        index, counts = other._occupied()
+        self._older[index] += counts
+        self._sparse = None
         for name in SCALARS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.minimum = min(self.minimum, other.minimum)
@@ -115,7 +122,7 @@ class Histogram:
     @property
     def count(self) -> int:
         """Number of finite values."""
-        return int(self._totals().sum()) + self.zeros
+        return int(self._occupied()[1].sum()) + self.zeros
 
     @property
     def non_finite(self) -> int:
@@ -133,19 +140,19 @@ class Histogram:
         Exact zeros are not in it (see `zeros`). The edges are float64, shape (occupied bins,); the
         last upper edge is `amax` itself where that is lower than the bin's.
         """
-        totals = self._totals()
-        counts = totals[:HALF] + totals[HALF:]
-        index = np.flatnonzero(counts)
+        signed, counts = self._occupied()
+        index, place = np.unique(signed % HALF, return_inverse=True)
+        totals = np.zeros(index.size, dtype=np.int64)
+        np.add.at(totals, place, counts)
         low, high = _edge(index), np.minimum(_edge(index + 1), self.amax)
-        return low, high, counts[index]
+        return low, high, totals
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the histogram as arrays (occupied bins only) that `from_arrays` takes back."""
-        totals = self._totals()
-        index = np.flatnonzero(totals)
+        index, counts = self._occupied()
         return {
             "index": index.astype(np.uint32),
-            "counts": totals[index],
+            "counts": counts,
             "scalars": np.array([getattr(self, name) for name in SCALARS], dtype=np.int64),
             "extent": np.array([self.minimum, self.maximum], dtype=np.float64),
         }

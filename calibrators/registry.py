@@ -14,8 +14,10 @@ from calibrators.range import Calibrator
 
 GROUP = "trtcal.calibrators"
 BUILT_IN = {
+    "auto": "calibrators.auto:Auto",
     "entropy": "calibrators.entropy:Entropy",
     "minmax": "calibrators.minmax:MinMax",
+    "mse": "calibrators.mse:MSE",
     "percentile": "calibrators.percentile:Percentile",
 }
 

@@ -118,7 +118,33 @@ def test_linear_bins_keep_the_number_of_values(seed, bins):
     assert linear_bins(made, bins).sum() == pytest.approx(made.count - made.zeros)
 
 
-@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy"])
+def squared_error(values: np.ndarray, amax: float) -> float:
+    step = amax / 127
+    quantized = np.clip(np.rint(values / step), -127, 127) * step
+    return float(np.square(values.astype(np.float64) - quantized).mean())
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_mse_finds_the_least_squared_error(seed):
+    values = draw(seed)
+    amax = create("mse")(histogram(values)).amax
+    tried = np.linspace(0, np.abs(values).max(), 400)[1:]
+    best = min(squared_error(values, threshold) for threshold in tried)
+    assert squared_error(values, amax) <= best * 1.02
+
+
+def test_auto_clips_only_where_it_pays_and_says_so():
+    plain = create("auto")(histogram(np.random.default_rng(0).uniform(-1, 1, 20_000)))
+    assert plain.note.startswith("minmax: ")
+    normal = np.random.default_rng(0).standard_normal(200_000)
+    outlier = create("auto")(histogram(np.concatenate([normal, [50.0]])))
+    assert "better than minmax" in outlier.note
+    assert outlier.amax < 50
+    never = create("auto", min_gain_db=100)(histogram(np.concatenate([normal, [50.0]])))
+    assert never.amax == 50
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse", "auto"])
 def test_odd_data_give_usable_ranges_with_a_note(method):
     zeros = create(method)(histogram(np.zeros(10)))
     assert zeros.amax == FLOOR
