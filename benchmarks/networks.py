@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model import Model, load_model
 from trtcal.quantize.graph import export_model, import_graph
-from trtcal.quantize.prepare import fold_constants, initializers_only, name_nodes, upgrade_opset
+from trtcal.quantize.prepare import fold_constants, initializers_only, upgrade_opset
 
 FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
 
@@ -24,7 +24,6 @@ def light_network(name: str, folder: Path, seed: int = 0) -> Model:
     """Write `light_<name>` with He-normal weights into `folder` and load it."""
     proto = upgrade_opset(initializers_only(onnx.load(FOLDER / f"light_{name}.onnx")))
     graph = import_graph(proto)
-    name_nodes(graph)
     fold_constants(graph)
     rng = np.random.default_rng(seed)
     for node in graph.nodes:

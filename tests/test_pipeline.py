@@ -112,10 +112,12 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     config = configured(place, conv_net, "second")
     run(config)
     first = stages(place / "out")
-    (place / "out" / "stray.txt").write_text("from before")
+    (place / "out" / "notes.txt").write_text("my own")
+    (place / "out" / "builds" / "stray.json").write_text("{}")
     run(config)
     assert stages(place / "out") == first
-    assert not (place / "out" / "stray.txt").exists()
+    assert (place / "out" / "notes.txt").read_text() == "my own"
+    assert not (place / "out" / "builds" / "stray.json").exists()
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
 
 
@@ -123,6 +125,7 @@ def test_a_folder_that_is_not_a_run_is_never_replaced(place):
     config = configured(place, conv_net, "second")
     (place / "out").mkdir()
     (place / "out" / "thesis.txt").write_text("years of work")
+    (place / "out" / "run.json").write_text('{"kind": "marathon"}')
     with pytest.raises(InputError, match="not a trtcal run"):
         run(config)
     assert (place / "out" / "thesis.txt").exists()

@@ -15,6 +15,7 @@ from trtcal.observe import Observation
 from trtcal.storage import Document, parsing, read_document, seal, write_document
 
 KIND = "calibration"
+LEAST, MOST = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
 Parameters = Mapping[str, int | float | str]
 
 
@@ -30,6 +31,11 @@ class TensorRange:
     observed_amax: float
     clipped: float
     note: str | None = None
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.amax, (int, float)) and not isinstance(self.amax, bool)
+        if not (number and LEAST <= self.amax <= MOST):
+            raise ValueError(f"amax must be from {LEAST:.3g} to {MOST:.3g}, not {self.amax!r}")
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,8 @@ class _Reader:
         value = table.get(key, default)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and 0 <= value < float("inf")):
             raise self.wrong(_dotted(here, key), "a number from 0 up")
         return float(value)
 

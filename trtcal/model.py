@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -66,10 +67,10 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 def load_model(path: Path) -> Model:
     """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX."""
-    if not path.is_file():
-        raise InputError(f"model {path} does not exist or is not a file", "give a path to .onnx")
     try:
-        proto = onnx.load(path, load_external_data=False)
+        if not path.is_file():
+            raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _fingerprint(path, proto)
         onnx.load_external_data_for_model(proto, str(path.parent))
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -104,12 +105,52 @@ def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
     digest = hashlib.sha256()
     external = {
         ExternalDataInfo(tensor).location
-        for tensor in proto.graph.initializer
+        for tensor in _tensors(proto)
         if uses_external_data(tensor)
     }
     for file in [path, *(_inside(path.parent, name) for name in sorted(external))]:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return "sha256:" + digest.hexdigest()
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every constant tensor of a model: of its graph, subgraphs, nodes and functions."""
+    pending = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while pending or nodes:
+        if pending:
+            graph = pending.pop()
+            yield from graph.initializer
+            nodes.extend(graph.node)
+            continue
+        for attribute in nodes.pop().attribute:
+            yield from [attribute.t, *attribute.tensors]
+            pending.extend([attribute.g, *attribute.graphs])
+
+
+def uniquely_named(model: Model) -> Model:
+    """Return the model with a name of its own for every node.
+
+    Empty names become operator and place, repeated ones get a number; the fingerprint stays.
+    """
+    names = [node.name for node in model.proto.graph.node]
+    if all(names) and len(set(names)) == len(names):
+        return model
+    proto, taken = onnx.ModelProto(), set[str]()
+    proto.CopyFrom(model.proto)
+    for number, node in enumerate(proto.graph.node):
+        node.name = unique(node.name or f"{node.op_type}_{number}", taken)
+    return replace(model, proto=proto)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return `name`, with a number if it is taken, and take it."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -21,6 +21,7 @@ from trtcal.compare.comparison import batch_for
 from trtcal.config import Config, PlanConfig
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError, InputError
+from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
 from trtcal.observe import Observation, observe, write_observation
@@ -34,7 +35,20 @@ from trtcal.quantize import (
     write_quantized,
 )
 from trtcal.report import write_report
-from trtcal.storage import Document
+from trtcal.storage import Document, read_document, unwritable
+
+OUTPUTS = (
+    "builds",
+    "calibrations",
+    "comparison.json",
+    "histograms.npz",
+    "models",
+    "plans",
+    "report.html",
+    "report.json",
+    "run.json",
+)
+"""Everything that a run writes, at the top of its folder."""
 
 Advance = Callable[[int], None]
 Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
@@ -57,13 +71,17 @@ class RunResult:
 
 
 def run(config: Config, command: str = "trtcal run", reporter: Reporter = silent) -> RunResult:
-    """Do everything that `config` says into its run folder, which is replaced when all is done.
+    """Do everything that `config` says, then put it into the run folder in place of an older run.
 
-    `InputError` if the configuration lacks a model or data, or the folder holds something else.
+    Files there that no run wrote are kept. `InputError` if the configuration lacks a model or data,
+    or the folder holds something else than a run.
     """
     folder = config.run_folder
     _check_replaceable(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         job = _Job(config, Path(name), reporter)
         report = job.run(command)
@@ -80,14 +98,18 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return (folder / "run.json").exists() or not any(folder.iterdir())
+    if not any(folder.iterdir()):
+        return True
+    run_file = folder / "run.json"
+    return run_file.is_file() and bool(read_document(run_file, RUN))
 
 
 def _replace(folder: Path, made: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.old.") as old:
-        if folder.exists():
-            folder.rename(Path(old) / "run")
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
+        for name in OUTPUTS:
+            if (folder / name).exists():
+                (folder / name).rename(Path(old) / name)
         for item in made.iterdir():
             shutil.move(item, folder / item.name)
 

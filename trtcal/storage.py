@@ -64,11 +64,16 @@ def seal(document: Document) -> Document:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` that takes its place only if the block succeeds."""
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(
+                f"cannot write {path}: it is there and is not a regular file",
+                "choose another output path",
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         os.close(handle)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
     temporary = Path(name)
     try:
         yield temporary
@@ -77,14 +82,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _unwritable(path: Path, error: OSError) -> ResourceError:
+def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
+    """Return the error for a place that can't be written to."""
     return ResourceError(
-        f"cannot write {path}: {error.strerror or error}",
+        f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
         "choose another output path, or make room and check its permissions",
     )
 
@@ -124,17 +130,23 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("it holds something else than arrays")
+        return arrays
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _unreadable(path, error) from error
+    except MemoryError:
+        raise ResourceError(f"{path} does not fit into memory", "give fewer samples") from None
     except (zipfile.BadZipFile, zlib.error) as error:
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} cannot be read: {error}", "it must be an .npz of plain arrays")
+    text = str(error) if "pickle" not in str(error) else "it holds Python objects, or is no .npz"
+    return InputError(f"{path} cannot be read: {text}", "it must be an .npz of plain arrays")
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,7 @@ from onnx import helper
 
 from tests.networks import conv_net, transposed_net
 from tests.quantize.test_quantize import calibrated
-from trtcal.backends.base import BuildOptions, build, read_build
+from trtcal.backends.base import BuildOptions, build, check_shapes, read_build
 from trtcal.backends.child import run_worker
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.backends.shapes import parse_shapes
@@ -90,11 +90,12 @@ def test_a_refused_model_leaves_its_log_and_no_engine(tmp_path):
 
 
 @needs_rtx
-def test_an_older_engine_does_not_survive_a_failed_build(tmp_path):
-    made(load_model(conv_net(tmp_path / "net.onnx")), "sm89", tmp_path / "build")
+def test_a_failed_build_leaves_an_older_one_as_it_was(tmp_path):
+    older = made(load_model(conv_net(tmp_path / "net.onnx")), "sm89", tmp_path / "build")
     with pytest.raises(ResourceError, match="stopped after"):
         made(load_model(tmp_path / "net.onnx"), "sm89", tmp_path / "build", time_limit_s=0.01)
-    assert [item.name for item in (tmp_path / "build").iterdir()] == ["build.log"]
+    assert read_build(tmp_path / "build") == older
+    assert (tmp_path / "build" / "failed-build.log").exists()
 
 
 def worker(tmp_path, monkeypatch, body):
@@ -177,8 +178,11 @@ def test_only_a_dynamic_batch_has_a_default():
     assert shape_ranges((TensorSpec("x", "float32", (1, 3)),), {}) == {}
     with pytest.raises(InputError, match="dynamic sizes"):
         shape_ranges((TensorSpec("x", "float32", ("n", "length")),), {})
-    with pytest.raises(InputError, match="names 'z'"):
-        shape_ranges((image,), {"z": ((1,), (1,), (1,))})
+    with pytest.raises(InputError, match="names? 'z'"):
+        check_shapes((image,), {"z": ((1,), (1,), (1,))})
+    for wrong in ((1, 3), (1, 4, 8, 8), (0, 3, 8, 8), (2**40, 3, 8, 8)):
+        with pytest.raises(InputError, match="does not fit"):
+            check_shapes((image,), {"x": (wrong, wrong, wrong)})
 
 
 @needs_rtx

@@ -14,8 +14,8 @@ from trtcal import __version__
 from trtcal.backends.child import run_worker
 from trtcal.buildlog.diagnosis import Outcome, check
 from trtcal.buildlog.layers import Layer
-from trtcal.errors import BackendError, ResourceError
-from trtcal.model import Model
+from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.model import Model, TensorSpec, uniquely_named
 from trtcal.quantize.qdq import asked_precisions, quantization_record
 from trtcal.storage import (
     Document,
@@ -30,6 +30,7 @@ from trtcal.storage import (
 KIND = "build"
 MANIFEST = "build.json"
 LOG = "build.log"
+FAILED_LOG = "failed-build.log"
 
 ShapeRanges = Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 """Input name -> minimum, optimum and maximum shape."""
@@ -73,8 +74,8 @@ class Backend(Protocol):
         """Build inside `folder`, leave the engine and the log there, return the layer list."""
         ...
 
-    def explain(self, outcome: Outcome) -> Outcome:
-        """Say what this backend alone knows of why a node lost its precision."""
+    def explain(self, outcome: Outcome, op: str) -> Outcome:
+        """Say what this backend alone knows of why a node of this operator lost its precision."""
         ...
 
 
@@ -139,6 +140,8 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
     if not available.works:
         raise BackendError(f"backend {backend.name!r}: {available.missing}", available.hint)
     backend.check_target(options.target)
+    check_shapes(model.inputs, options.shapes)
+    model = uniquely_named(model)
     with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
         workplace = Path(name)
         try:
@@ -149,12 +152,30 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         return _collect(model, backend, options, layers, workplace, folder, available)
 
 
+def check_shapes(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> None:
+    """`InputError` if a range is for an unknown input, or does not fit its input's fixed sizes."""
+    specs = {spec.name: spec for spec in inputs}
+    for name, shapes in given.items():
+        if name not in specs:
+            raise InputError(f"shapes name {name!r}", f"inputs are: {', '.join(sorted(specs))}")
+        for shape in shapes:
+            if not _fits(shape, specs[name]):
+                wrong = "x".join(map(str, shape))
+                raise InputError(f"shape {wrong} does not fit {specs[name]}", "check --shapes")
+
+
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    if len(shape) != len(spec.shape) or not all(0 < size < 2**31 for size in shape):
+        return False
+    pairs = zip(shape, spec.shape, strict=True)
+    return all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
+
+
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
-    """Leave the log so far, and nothing that could be taken for this build's engine."""
-    for stale in (MANIFEST, LOG, engine_file):
-        (folder / stale).unlink(missing_ok=True)
+    """Leave the log so far, beside an older build if there is one, which stays as it was."""
     if (workplace / LOG).exists():
-        _move(workplace / LOG, folder / LOG)
+        older = (folder / MANIFEST).exists() or (folder / engine_file).exists()
+        _move(workplace / LOG, folder / (FAILED_LOG if older else LOG))
 
 
 def _move(source: Path, destination: Path) -> None:
@@ -187,16 +208,27 @@ def _collect(
         model.fingerprint,
         model.name,
         layers,
-        tuple(map(backend.explain, check(asked_precisions(model), layers))),
+        _outcomes(model, backend, layers),
         record.get("skipped", {}),
         {key: record[key] for key in ("method", "calibration", "plan") if key in record},
         backend.engine_file,
         measured,
     )
+    for stale in (MANIFEST, FAILED_LOG):  # what is half moved is no build
+        (folder / stale).unlink(missing_ok=True)
     for file in (backend.engine_file, LOG):
         _move(workplace / file, folder / file)
     write_document(folder / MANIFEST, result.to_document())
     return result
+
+
+def _outcomes(model: Model, backend: Backend, layers: tuple[Layer, ...]) -> tuple[Outcome, ...]:
+    ops = {node.name: node.op_type for node in model.proto.graph.node}
+    outcomes = check(asked_precisions(model), layers)
+    return tuple(
+        backend.explain(outcome, ops[outcome.node]) if outcome.is_lost else outcome
+        for outcome in outcomes
+    )
 
 
 def read_build(folder: Path) -> Build:

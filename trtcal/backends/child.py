@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import trtcal
-from trtcal.errors import BackendError, ResourceError
+from trtcal.errors import BackendError, InputError, ResourceError
 
 REQUEST = "request.json"
 ERROR = "error.txt"
+MONTH_S = 31 * 24 * 3600
 
 
 def run_worker(
@@ -28,6 +29,8 @@ def run_worker(
     """
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
+    if not 0 < time_limit_s < MONTH_S:
+        raise InputError(f"the time limit is {time_limit_s} s", "give seconds, above 0")
     command = [sys.executable, "-m", module, REQUEST]
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  # our own interpreter and module

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.model import unique
 from trtcal.quantize.graph import (
     constant,
     export_model,
@@ -24,7 +25,6 @@ from trtcal.quantize.graph import (
     node_names,
     only_consumer,
     tensor_names,
-    unique,
 )
 
 Array = npt.NDArray[Any]
@@ -36,10 +36,16 @@ INT32_LIMIT = 2**31 - 1
 
 
 def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model for ONNX Runtime's CPU kernels; a model without Q/DQ comes back unchanged."""
+    """Return the model for ONNX Runtime's CPU kernels.
+
+    A model comes back unchanged if it has no Q/DQ, or other than TensorRT's: asymmetric, unsigned, or
+    read by nodes that are not DequantizeLinear.
+    """
     if not any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         return proto
     graph = import_graph(proto)
+    if not _is_tensorrts(graph):
+        return proto
     lowering = _Lowering(graph)
     lowering.move_up()
     lowering.clip_integers()
@@ -185,6 +191,24 @@ class _Lowering:
             if limit is not None and limit.dtype == np.int8:
                 shifted = np.array(int(limit) + ZERO_POINT, np.uint8)
                 node.inputs[index] = gs.Constant(node.inputs[index].name, shifted)
+
+
+def _is_tensorrts(graph: gs.Graph) -> bool:
+    """Tell whether every quantized activation is int8 with zero point 0 and read by DQ alone."""
+    for node in graph.nodes:
+        quantized = node.outputs[0] if node.op == "QuantizeLinear" else None
+        if node.op == "DequantizeLinear" and isinstance(node.inputs[0], gs.Variable):
+            quantized = node.inputs[0]
+        if quantized is not None and not _is_plain_pair(quantized):
+            return False
+    return True
+
+
+def _is_plain_pair(quantized: gs.Tensor) -> bool:
+    producer = quantized.inputs[0] if quantized.inputs else None
+    if producer is None or not is_int8_per_tensor(producer) or not quantized.outputs:
+        return False
+    return all(reader.op == "DequantizeLinear" for reader in quantized.outputs)
 
 
 def is_int8_per_tensor(node: gs.Node) -> bool:

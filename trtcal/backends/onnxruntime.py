@@ -50,14 +50,14 @@ class OnnxRuntime:
         work("trtcal.backends.onnxruntime_worker", request, folder, options)
         return read_layers(onnx.load(folder / "optimized.onnx"), model.proto)
 
-    def explain(self, outcome: Outcome) -> Outcome:
-        """Name the usual reason: an output that stays float."""
-        if outcome.is_met or outcome.asked != "int8":
+    def explain(self, outcome: Outcome, op: str) -> Outcome:
+        """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
+        if outcome.asked != "int8":
             return outcome
-        reason = "no integer kernel here: its output is not quantized, or not at once"
-        hint = (
-            "nothing to mend for TensorRT; here an Add, LeakyRelu or Concat behind it is the cause"
-        )
+        reason = "ONNX Runtime's CPU has no integer kernel for this node as it stands"
+        if op == "Conv":
+            reason += ": it wants the output quantized at once, and an int32 bias"
+        hint = "nothing to mend for TensorRT: look at that build"
         return dataclasses.replace(outcome, reason=reason, hint=hint)
 
 

@@ -15,6 +15,8 @@ import onnxruntime
 from trtcal.errors import BackendError
 from trtcal.model import first_line
 
+onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
+
 Array = npt.NDArray[Any]
 Session: TypeAlias = onnxruntime.InferenceSession
 
@@ -31,7 +33,7 @@ def open_session(
     model: onnx.ModelProto | bytes | Path,
     threads: int = 0,
     optimized: Path | None = None,
-    severity: int = 3,
+    severity: int = 4,
     as_it_is: bool = False,
 ) -> Session:
     """Open a CPU session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
@@ -76,6 +78,6 @@ def run_session(
     except Exception as error:  # see open_session
         raise BackendError(
             f"ONNX Runtime failed while running the model: {first_line(error)}",
-            "check that the data have the shapes and types that the model expects",
+            "check that the data fit the model, and --batch if a batch size is built into it",
         ) from error
     return [np.asarray(result) for result in results]

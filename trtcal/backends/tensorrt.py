@@ -7,6 +7,7 @@ builds for: that route has never been run on one and is marked so in `availabili
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,8 +51,12 @@ class TensorRTRTX:
         major, minor = TARGET.fullmatch(options.target).groups()  # type: ignore[union-attr]
         return _build("tensorrt_rtx", model, options, folder, [int(major), int(minor)])
 
-    def explain(self, outcome: Outcome) -> Outcome:
-        """Add nothing yet to what the layer list tells."""
+    def explain(self, outcome: Outcome, op: str) -> Outcome:
+        """Name the operators for which this compiler has no INT8 kernel on any target."""
+        if outcome.asked == "int8" and op == "ConvTranspose":
+            reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and says nothing about it"
+            hint = "leave the node in float, or upsample with Resize and a convolution"
+            return dataclasses.replace(outcome, reason=reason, hint=hint)
         return outcome
 
 
@@ -87,8 +92,8 @@ class TensorRT:
         """Build an engine; the layer list comes from the verbose log."""
         return _build("tensorrt", model, options, folder, None)
 
-    def explain(self, outcome: Outcome) -> Outcome:
-        """Add nothing yet to what the layer list tells."""
+    def explain(self, outcome: Outcome, op: str) -> Outcome:
+        """Add nothing to what the layer list tells."""
         return outcome
 
 
@@ -118,12 +123,8 @@ def shape_ranges(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> ShapeRan
     """Return minimum, optimum and maximum shape of every input with a dynamic size.
 
     A dynamic first axis is taken as the batch (1, 8, 32); `InputError` for other dynamic axes
-    without a given range, or for a range of an unknown input.
+    without a given range.
     """
-    names = {spec.name for spec in inputs}
-    for name in given:
-        if name not in names:
-            raise InputError(f"--shapes names {name!r}", f"inputs are: {', '.join(sorted(names))}")
     dynamic = [spec for spec in inputs if any(isinstance(size, str) for size in spec.shape)]
     return {spec.name: given.get(spec.name) or _default_shapes(spec) for spec in dynamic}
 

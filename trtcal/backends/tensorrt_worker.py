@@ -86,6 +86,13 @@ def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: boo
     return CreateConfig(int8=request["quantized"] and not strongly_typed, **common)
 
 
+def telling(errors: list[str]) -> str:
+    """Return the error that says why: the last with an assertion or a code, else the last of all."""
+    reasons = [text for text in errors if "Assertion" in text or "Error Code" in text]
+    causes = [text for text in reasons if "cudaError" not in text]  # there is no GPU to complain to
+    return " ".join((causes or reasons or errors)[-1].split())
+
+
 def main() -> None:
     """Do what the request says."""
     trt = __import__(REQUEST["module"])
@@ -94,7 +101,7 @@ def main() -> None:
     try:
         engine = build(REQUEST, trt)
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
-        fail(errors[0] if errors else str(error).strip())
+        fail(telling(errors) if errors else str(error).strip())
     else:
         Path(REQUEST["engine"]).write_bytes(engine)
 

@@ -6,6 +6,7 @@ Commands are imported when they are called, so that `trtcal --help` costs little
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -51,19 +52,24 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
     epilog="Example: trtcal calibrate model.onnx --data images.npz --method percentile",
 )
 @click.version_option(__version__, prog_name="trtcal")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Calibrate a network to INT8 for TensorRT, and see what you really get.
 
     Exit status: 0 fine, 1 a gate failed, 2 bad input or usage, 3 a backend failed,
     4 out of memory, disk or time, 130 interrupted.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:
     """Run the program and exit with its status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, then end with 130
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -83,6 +89,9 @@ def run_command(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _say(f"{error.strerror or error}{where}", "make room, or check the path", 4)
     except Exception as error:
         return _defect(error)
     return result if isinstance(result, int) else 0

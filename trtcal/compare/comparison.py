@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from trtcal.compare.metrics import Accuracy, AccuracyMeter
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
-from trtcal.model import Model, TensorSpec, load_model
+from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.quantize.qdq import quantization_record
 from trtcal.storage import Document, digest_file, parsing, read_document, seal, write_document
 
@@ -35,6 +36,11 @@ class Gates:
 
     max_top1_drop: float = 1.0
     min_speedup: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"the limit {name} is {value}", "give a number from 0 up")
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def open_candidate(path: Path, name: str | None = None) -> Candidate:
     """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine."""
     if path.is_dir():
         return _open_build(path, name)
-    model = load_model(path)
+    model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))
     record = quantization_record(model.proto)
     return Candidate(
@@ -137,6 +143,8 @@ def _open_build(folder: Path, name: str | None) -> Candidate:
             f"the engine in {folder} is for {made.backend} {made.target}, which this machine lacks",
             "compare ONNX models or onnxruntime builds here, and engines on their own machine",
         )
+    if not made.engine.is_file():
+        raise InputError(f"{made.engine} does not exist", "build it again")
     if digest_file(made.engine) != made.measured.get("engine_digest"):
         raise InputError(f"{made.engine} is not the engine that was built", "build it again")
     engine = load_model(made.engine)

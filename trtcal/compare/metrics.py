@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.compare.statistics import Interval, paired_difference
+from trtcal.errors import InputError
 
 Array = npt.NDArray[Any]
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
@@ -52,11 +53,13 @@ class AccuracyMeter:
         """Add one batch: outputs in the model's order, samples along the first axis."""
         size = len(reference[0])
         self.samples += size
+        _check_outputs(reference, candidate, size)
         self._add_errors(reference, candidate, size)
         ours, theirs = class_scores(candidate[0]), class_scores(reference[0])
         if ours is None or theirs is None:
             self.classified = False
             return
+        _check_labels(labels, ours.shape[1])
         said, expected = ours.argmax(axis=1), theirs.argmax(axis=1)
         self.agree += int((said == expected).sum())
         if labels is None:
@@ -94,6 +97,29 @@ class AccuracyMeter:
     def _drop(self) -> Interval:
         lost, won = self.correct.get((True, False), 0), self.correct.get((False, True), 0)
         return paired_difference(lost, won, self.samples).scaled(100.0)
+
+
+def _check_outputs(reference: list[Array], candidate: list[Array], size: int) -> None:
+    for before, after in zip(reference, candidate, strict=True):
+        if before.shape != after.shape or len(before) != size or before.dtype.kind not in "fiub":
+            raise InputError(
+                f"outputs of shapes {before.shape} and {after.shape} can't be compared",
+                "every output needs one row a sample, the same in reference and candidate",
+            )
+        if not (np.isfinite(before).all() and np.isfinite(after).all()):
+            raise InputError(
+                "an output has NaN or infinite values",
+                "run the models alone on these data: weights or data are broken",
+            )
+
+
+def _check_labels(labels: npt.NDArray[np.int64] | None, classes: int) -> None:
+    if labels is not None and not ((labels >= 0) & (labels < classes)).all():
+        wrong = labels[(labels < 0) | (labels >= classes)][0]
+        raise InputError(
+            f"label {wrong} is none of the model's {classes} classes (0 to {classes - 1})",
+            "number the labels as the model does",
+        )
 
 
 def class_scores(output: Array) -> Array | None:

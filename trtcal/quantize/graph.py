@@ -35,16 +35,6 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def unique(name: str, taken: set[str]) -> str:
-    """Return `name`, with a number if it is taken, and take it."""
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
-
-
 def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     """Return a tensor's value where it is constant, else None."""
     if isinstance(tensor, gs.Constant):
@@ -60,8 +50,13 @@ def only_consumer(tensor: gs.Tensor, graph: gs.Graph) -> gs.Node | None:
 
 
 def tensor_names(graph: gs.Graph) -> set[str]:
-    """Return the names of all tensors."""
-    return set(graph.tensors().keys())
+    """Return the names of all tensors, subgraphs included: ONNX wants them unique together."""
+    names = set(graph.tensors().keys())
+    for node in graph.nodes:
+        for value in node.attrs.values():
+            if isinstance(value, gs.Graph):
+                names |= tensor_names(value)
+    return names
 
 
 def node_names(nodes: Iterable[gs.Node]) -> set[str]:

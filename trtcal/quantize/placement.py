@@ -48,9 +48,11 @@ def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
     placement = place(import_graph(model.proto))
     if not any(layer.op in RULES for layer in placement.layers):
+        reasons = [f"{name}: {why}" for name, why in placement.refused.items()]
+        said = f" ({'; '.join(reasons[:3])})" if reasons else ""
         raise InputError(
-            f"model {model.path} has nothing to quantize",
-            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant weights",
+            f"model {model.path} has nothing to quantize{said}",
+            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant float32 weights",
         )
     return placement
 
@@ -83,6 +85,8 @@ def _weighted(node: gs.Node, axis: int | None) -> Layer | str:
         return "its weights are computed, not constant"
     if weight.dtype != np.float32:
         return f"its weights are {weight.dtype}"
+    if not np.isfinite(weight).all():
+        return "its weights have NaN or infinite values"
     return Layer(node.name, node.op, {0: node.inputs[0].name}, Weight(1, axis))
 
 
@@ -152,4 +156,4 @@ def _same_rank(tensor: gs.Tensor, node: gs.Node) -> bool:
 def _is_activation(tensor: gs.Tensor) -> bool:
     if not isinstance(tensor, gs.Variable) or tensor.is_empty():
         return False
-    return tensor.dtype is None or str(tensor.dtype) in ("float32", "float16")
+    return tensor.dtype is None or tensor.dtype == np.float32

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtcal.errors import InputError
-from trtcal.storage import Document, read_json, seal, write_document
+from trtcal.storage import Document, read_document, read_json, seal, write_document
 
 KIND = "plan"
 PRECISIONS = ("int8", "fp32")
@@ -57,6 +57,8 @@ def write_plan(path: Path, plan: Plan) -> Document:
 def read_plan(path: Path) -> Plan:
     """Read a plan that trtcal or a person wrote: `{"default": "int8", "layers": {"name": "fp32"}}`."""
     document = read_json(path)
+    if isinstance(document, dict) and "digest" in document:
+        document = read_document(path, KIND)
     hint = 'write {"default": "int8", "layers": {"layer name": "fp32"}}'
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         raise InputError(f"{path} is not a plan", hint)

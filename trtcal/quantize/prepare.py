@@ -7,26 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model import Model, checked, first_line, opset_of
-from trtcal.quantize.graph import constant, export_model, import_graph, only_consumer, unique
+from trtcal.model import Model, checked, first_line, opset_of, uniquely_named
+from trtcal.quantize.graph import constant, export_model, import_graph, only_consumer
+
+Array = npt.NDArray[Any]
 
 MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
 CHANNEL_AXIS = {"Conv": 0, "ConvTranspose": 1}  # of the weight's output channels
 
 
 def prepare(model: Model) -> Model:
-    """Return the model with unique node names, opset 13 or later, constants and BatchNorm folded.
+    """Return the model with unique node names, opset 13 or later, constants and channel scales folded.
 
     The fingerprint stays that of the given model: it is what calibrations are tied to.
     """
-    proto = upgrade_opset(initializers_only(model.proto))
+    proto = upgrade_opset(initializers_only(uniquely_named(model).proto))
     graph = import_graph(proto)
     for apply in PASSES:
         apply(graph)
@@ -59,13 +63,6 @@ def upgrade_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
 
 
-def name_nodes(graph: gs.Graph) -> None:
-    """Give every node a name of its own: empty ones by operator and place, repeated ones a number."""
-    taken: set[str] = set()
-    for number, node in enumerate(graph.nodes):
-        node.name = unique(node.name or f"{node.op}_{number}", taken)
-
-
 def fold_constants(graph: gs.Graph) -> None:
     """Compute what does not depend on the inputs."""
     foldable = any(
@@ -79,61 +76,88 @@ def fold_constants(graph: gs.Graph) -> None:
 def remove_no_ops(graph: gs.Graph) -> None:
     """Take out Identity and Dropout, which do nothing at inference but stand between fusions."""
     for node in list(graph.nodes):
-        if node.op not in ("Identity", "Dropout") or (
-            len(node.outputs[1:]) and node.outputs[1].outputs
-        ):
-            continue
-        source, result = node.inputs[0], node.outputs[0]
-        training = len(node.inputs) > 2 and not node.inputs[2].is_empty()
-        if training or any(result is output for output in graph.outputs):
-            continue
-        for reader in list(result.outputs):
-            reader.inputs = [source if tensor is result else tensor for tensor in reader.inputs]
-        node.outputs.clear()
+        if node.op in ("Identity", "Dropout") and not _is_needed(node, graph):
+            source, result = node.inputs[0], node.outputs[0]
+            for reader in list(result.outputs):
+                reader.inputs = [source if tensor is result else tensor for tensor in reader.inputs]
+            node.outputs.clear()
     graph.cleanup(remove_unused_graph_inputs=False)
 
 
-def fold_batch_norm(graph: gs.Graph) -> None:
-    """Fold BatchNormalization into the convolution that alone feeds it; the output keeps its name."""
+def _is_needed(node: gs.Node, graph: gs.Graph) -> bool:
+    training = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+    shown = any(tensor is output for tensor in node.outputs for output in graph.outputs)
+    mask_read = any(tensor.outputs for tensor in node.outputs[1:])
+    return training or shown or mask_read
+
+
+def fold_scales(graph: gs.Graph) -> None:
+    """Fold BatchNormalization, and Mul and Add by channel constants, into the convolution before.
+
+    The convolution must have no other reader; the last output keeps its name.
+    """
     for node in list(graph.nodes):
-        if node.op in CHANNEL_AXIS:
-            following = only_consumer(node.outputs[0], graph)
-            if following is not None and following.op == "BatchNormalization":
-                _fold_pair(node, following)
+        while node.op in CHANNEL_AXIS and _fold_next(node, graph):
+            pass
     graph.cleanup(remove_unused_graph_inputs=False)
 
 
-def _fold_pair(conv: gs.Node, norm: gs.Node) -> None:
+def _fold_next(conv: gs.Node, graph: gs.Graph) -> bool:
+    following = only_consumer(conv.outputs[0], graph)
     weight = constant(conv.inputs[1])
     bias = constant(conv.inputs[2]) if len(conv.inputs) > 2 else np.zeros(1, np.float32)
-    parameters = [constant(tensor) for tensor in norm.inputs[1:5]]
-    if weight is None or bias is None or not _can_fold(conv, norm):
-        return
-    gamma, beta, mean, variance = (np.asarray(value) for value in parameters)
-    factor = gamma / np.sqrt(variance + norm.attrs.get("epsilon", 1e-5))
+    grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
+    if following is None or weight is None or bias is None or grouped_transpose:
+        return False
+    channels = weight.shape[CHANNEL_AXIS[conv.op]]
+    affine = _affine(following, conv.outputs[0], (channels, weight.ndim))
+    if affine is None:
+        return False
+    factor, offset = affine
     shape = [1] * weight.ndim
     shape[CHANNEL_AXIS[conv.op]] = -1
     scaled = (weight * factor.reshape(shape)).astype(weight.dtype)
-    moved = (beta + (bias - mean) * factor).astype(weight.dtype)
+    moved = np.broadcast_to(bias * factor + offset, channels).astype(weight.dtype)
     conv.inputs = [
         conv.inputs[0],
-        gs.Constant(f"{conv.inputs[1].name}/{norm.name}", scaled),
-        gs.Constant(f"{norm.name}/bias", moved),
+        gs.Constant(f"{conv.inputs[1].name}/{following.name}", scaled),
+        gs.Constant(f"{following.name}/bias", moved),
     ]
-    conv.outputs = [norm.outputs[0]]
-    norm.outputs.clear()
+    conv.outputs = [following.outputs[0]]
+    following.outputs.clear()
+    return True
 
 
-def _can_fold(conv: gs.Node, norm: gs.Node) -> bool:
-    grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
-    training = norm.attrs.get("training_mode", 0) or len(norm.outputs) > 1
-    known = all(isinstance(tensor, gs.Constant) for tensor in norm.inputs[1:5])
-    return known and not grouped_transpose and not training
+def _affine(node: gs.Node, source: gs.Tensor, size: tuple[int, int]) -> tuple[Array, Array] | None:
+    """Return factor and offset by channel if a node is `source * factor + offset`, else None."""
+    if node.op == "BatchNormalization" and not node.attrs.get("training_mode", 0):
+        values = [constant(tensor) for tensor in node.inputs[1:5]]
+        if len(node.outputs) > 1 or any(value is None for value in values):
+            return None
+        gamma, beta, mean, variance = (np.asarray(value) for value in values)
+        factor = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+        return factor, beta - mean * factor
+    if node.op not in ("Mul", "Add"):
+        return None
+    other = node.inputs[1] if node.inputs[0] is source else node.inputs[0]
+    value = _by_channel(constant(other), *size)
+    if value is None:
+        return None
+    return (value, np.zeros_like(value)) if node.op == "Mul" else (np.ones_like(value), value)
+
+
+def _by_channel(value: Array | None, channels: int, rank: int) -> Array | None:
+    """Return a constant as one value or one a channel, None if it differs within a channel."""
+    if value is None or value.ndim > rank:
+        return None
+    shape = (1,) * (rank - value.ndim) + value.shape
+    varies = [axis for axis, length in enumerate(shape) if length != 1]
+    fits = varies in ([], [1]) and (not varies or shape[1] == channels)
+    return value.reshape(-1) if fits else None
 
 
 PASSES: tuple[Callable[[gs.Graph], None], ...] = (
-    name_nodes,
     fold_constants,
     remove_no_ops,
-    fold_batch_norm,
+    fold_scales,
 )

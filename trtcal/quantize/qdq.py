@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model import Model, load_model
-from trtcal.quantize.graph import export_model, import_graph, tensor_names, unique
+from trtcal.model import Model, checked, load_model, unique
+from trtcal.quantize.graph import export_model, import_graph, tensor_names
 from trtcal.quantize.placement import Layer, find_layers
 from trtcal.quantize.plan import Plan
 from trtcal.quantize.weights import quantize_weight
@@ -67,7 +67,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
         if reason:
             skipped[layer.name] = reason
         done[layer.name] = "fp32" if reason else precision
-    proto = export_model(graph, model.proto)
+    proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     _describe(proto, calibration, plan, done, skipped)
     return QuantizedModel(proto, _checked_layers(proto, done), skipped)
 
@@ -219,7 +219,7 @@ def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
         if item.key == METADATA:
             try:
                 record = json.loads(item.value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return {}
             return record if isinstance(record, dict) else {}
     return {}
