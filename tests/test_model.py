@@ -1,10 +1,11 @@
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from tests.networks import conv_net
+from tests.networks import conv_net, weight
 from trtcal.errors import InputError
-from trtcal.model import load_model
+from trtcal.model import load_model, uniquely_named
 
 
 def test_a_model_knows_its_inputs_and_outputs(tmp_path):
@@ -63,3 +64,28 @@ def test_external_data_outside_the_folder_are_refused(tmp_path):
     onnx.save(proto, tmp_path / "sub" / "net.onnx")
     with pytest.raises(InputError):
         load_model(tmp_path / "sub" / "net.onnx")
+
+
+def test_external_data_of_constants_count_too(tmp_path):
+    node = helper.make_node(
+        "Constant", [], ["w"], value=numpy_helper.from_array(weight(4, 3, 3, 3))
+    )
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    proto.graph.node.insert(0, node)
+    onnx.save(proto, tmp_path / "external.onnx", save_as_external_data=True, location="w.bin",
+              size_threshold=0, convert_attribute=True)  # fmt: skip
+    before = load_model(tmp_path / "external.onnx").fingerprint
+    data = bytearray((tmp_path / "w.bin").read_bytes())
+    data = bytearray(value ^ 1 for value in data)
+    (tmp_path / "w.bin").write_bytes(data)
+    assert load_model(tmp_path / "external.onnx").fingerprint != before
+
+
+def test_nameless_nodes_get_names_and_named_ones_keep_theirs(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    assert uniquely_named(model) is model
+    for node in model.proto.graph.node:
+        node.name = ""
+    names = [node.name for node in uniquely_named(model).proto.graph.node]
+    assert names[:2] == ["Conv_0", "Relu_1"]
+    assert len(set(names)) == len(names)

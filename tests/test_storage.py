@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -66,3 +67,10 @@ def test_an_unwritable_place_is_a_resource_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ResourceError, match="cannot write"):
         write_document(tmp_path / "file" / "thing.json", DOCUMENT)
+
+
+def test_what_is_not_a_regular_file_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        write_document(tmp_path / "pipe", DOCUMENT)
+    assert not (tmp_path / "pipe").is_file()

@@ -105,3 +105,21 @@ def test_a_bias_too_large_for_int32_keeps_its_layer_in_float(tmp_path):
     assert set(kernels(proto, tmp_path)) & set(INTEGER_KERNELS) == set()
     result = run_session(open_session(lowered), None, feeds)[0]
     np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-3)
+
+
+@pytest.mark.parametrize("zero", [0, 128, 77])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_pairs_that_are_not_tensorrts_are_left_alone(tmp_path, zero, kind):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+        helper.make_node("Conv", ["d", "w"], ["y"], "conv"),
+    ]
+    value = kind(zero % 128) if kind is np.int8 else kind(zero)
+    weights = {"s": np.float32(0.05), "z": value, "w": weight(4, 3, 3, 3)}
+    weights = {name: np.asarray(array) for name, array in weights.items()}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 6, 6]})
+    proto = onnx.load(path)
+    feeds = {"x": rng(1).uniform(0, 10, (1, 3, 8, 8)).astype(np.float32)}
+    result = run_session(open_session(lower(proto)), None, feeds)[0]
+    np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-4, atol=1e-4)

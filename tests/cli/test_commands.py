@@ -1,12 +1,15 @@
 import json
+import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
+from tests.conftest import SAMPLES
 from tests.networks import conv_net, samples, save
 from trtcal.cli.main import COMMANDS, DEFECT, run_command
 from trtcal.cli.output import printable
@@ -206,3 +209,37 @@ def test_an_interrupt_is_130(capsys, monkeypatch):
 )
 def test_names_cannot_disturb_the_terminal(text, shown):
     assert printable(text) == shown
+
+
+def test_another_kind_of_file_for_a_model_is_one_error(place, capsys):
+    (place / "calibration.json").write_text('{"kind": "calibration"}')
+    status, _, err = run(capsys, "calibrate", "calibration.json", "--data", "data.npz")
+    assert status == 2
+    assert len(err.strip().splitlines()) == 2
+
+
+def test_without_a_command_there_is_help(capsys):
+    assert "Commands:" in succeed(capsys)
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1"])
+def test_limits_are_finite_numbers(place, capsys, limit):
+    arguments = ("compare", "net.onnx", "net.onnx", "--data", "data.npz", f"--max-drop={limit}")
+    assert run(capsys, *arguments)[0] == 2
+
+
+def test_a_terminated_build_leaves_no_child_and_no_folder(place):
+    program = [sys.executable, "-m", "trtcal.cli.main", "build", "net.onnx", "-o", "build"]
+    child = subprocess.Popen(
+        program,
+        env={**os.environ, "PYTHONPATH": str(SAMPLES.parent), "TMPDIR": str(place)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not list(place.glob("trtcal-*/build.log")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.terminate()
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert not list(place.glob("trtcal-*"))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from trtcal.compare.latency import measure
 from trtcal.compare.metrics import AccuracyMeter, class_scores
 from trtcal.compare.statistics import median_interval, paired_difference, ratio_interval
+from trtcal.errors import InputError
 
 
 def measured(reference, candidate, labels, split=3):
@@ -98,3 +99,19 @@ def test_every_candidate_runs_once_a_round_in_changing_order():
     assert len({tuple(one) for one in rounds}) > 2
     assert [result.runs for result in results] == [10, 10, 10]
     assert results[0].speedup == 1
+
+
+def test_labels_outside_the_classes_are_refused():
+    outputs = np.eye(5, dtype=np.float32)
+    for wrong in ([0, 1, 2, 3, 5], [-1, 0, 1, 2, 3]):
+        with pytest.raises(InputError, match="none of the model's 5 classes"):
+            measured(outputs, outputs, np.array(wrong), 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_outputs_that_are_not_numbers_are_refused(bad):
+    outputs = np.eye(5, dtype=np.float32)
+    broken = outputs.copy()
+    broken[2, 2] = bad
+    with pytest.raises(InputError, match="NaN or infinite"):
+        measured(outputs, broken, None)

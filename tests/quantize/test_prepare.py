@@ -116,3 +116,46 @@ def test_preparing_twice_changes_nothing(tmp_path):
     assert prepare(once).proto.SerializeToString(
         deterministic=True
     ) == once.proto.SerializeToString(deterministic=True)
+
+
+def test_channel_scales_after_a_convolution_are_folded(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        norm_node("bn", "a", "b"),
+        helper.make_node("Mul", ["b", "scale"], ["c"], "mul"),
+        helper.make_node("Add", ["shift", "c"], ["y"], "add"),
+    ]
+    scale, shift = (rng(n).uniform(0.5, 2, (6, 1, 1)).astype(np.float32) for n in (4, 5))
+    weights = {"w": weight(6, 3, 3, 3), **batch_norm("bn", 6, 1), "scale": scale, "shift": shift}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
+    assert ops(same_outputs(path)) == ["Conv"]
+
+
+def test_what_differs_within_a_channel_is_not_folded(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        helper.make_node("Mul", ["a", "map"], ["y"], "mul"),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), "map": rng(4).uniform(0, 1, (6, 6)).astype(np.float32)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 6, 6]})
+    assert ops(same_outputs(path)) == ["Conv", "Mul"]
+
+
+def test_a_dropout_whose_mask_is_shown_stays(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        helper.make_node("Dropout", ["a"], ["b", "mask"], "drop"),
+        helper.make_node("Relu", ["b"], ["y"], "relu"),
+    ]
+    path = save(
+        tmp_path / "n.onnx",
+        nodes,
+        {"w": weight(6, 3, 3, 3)},
+        {"x": ["n", 3, 8, 8]},
+        {"y": ["n", 6, 6, 6]},
+    )
+    proto = onnx.load(path)
+    shape = ["n", 6, 6, 6]
+    proto.graph.output.append(helper.make_tensor_value_info("mask", onnx.TensorProto.BOOL, shape))
+    onnx.save(proto, path)
+    assert "Dropout" in ops(prepare(load_model(path)))

@@ -209,3 +209,76 @@ def test_ranges_reach_the_graph_as_scales(tmp_path):
     proto = quantize(model, Calibration(**fields)).proto
     scale = constants(proto)[by_name(proto)["x/quantize"].input[1]]
     assert scale == np.float32(0.1)
+
+
+def test_weights_that_are_not_numbers_stay_float_and_say_so(tmp_path):
+    broken = weight(4, 3, 3, 3)
+    broken[1, 0, 0, 0] = np.nan
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "good", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "v"], ["b"], "broken", pads=[1, 1, 1, 1]),
+        helper.make_node("Concat", ["a", "b"], ["y"], "concat", axis=1),
+    ]
+    weights = {"w": weight(4, 3, 3, 3), "v": broken}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 8, 8, 8]})
+    model, calibration, _ = calibrated(path, tmp_path)
+    assert quantize(model, calibration).skipped == {
+        "broken": "its weights have NaN or infinite values"
+    }
+
+
+def test_half_precision_activations_are_left_alone(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], "half", to=onnx.TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["h", "h"], ["m"], "product"),
+        helper.make_node("Cast", ["m"], ["y"], "back", to=onnx.TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "w"], ["z"], "single"),
+    ]
+    path = save(
+        tmp_path / "n.onnx",
+        nodes,
+        {"w": weight(4, 4)},
+        {"x": ["n", 4, 4]},
+        {"y": ["n", 4, 4], "z": ["n", 4, 4]},
+    )
+    model, calibration, _ = calibrated(path, tmp_path, shape=(4, 4))
+    assert quantize(model, calibration).asked == {"product": "fp32", "single": "int8"}
+
+
+def test_names_inside_subgraphs_are_not_taken_again(tmp_path):
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["x/quantized"], "x/quantize")],
+        "then",
+        [],
+        [helper.make_tensor_value_info("x/quantized", onnx.TensorProto.FLOAT, None)],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["x/dequantized"], "neg")],
+        "else",
+        [],
+        [helper.make_tensor_value_info("x/dequantized", onnx.TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("If", ["c"], ["i"], "if", then_branch=inner, else_branch=other),
+        helper.make_node("Conv", ["x", "w"], ["y"], "conv"),
+    ]
+    weights = {"c": np.array(True), "w": weight(4, 3, 3, 3)}
+    outputs = {"y": ["n", 4, 6, 6], "i": ["n", 3, 8, 8]}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs)
+    model, calibration, data = calibrated(path, tmp_path)
+    proto = quantize(model, calibration).proto
+    onnx.checker.check_model(proto, full_check=True)
+    run_session(open_session(proto), None, next(data.batches(2)))
+
+
+def test_why_there_is_nothing_to_quantize_is_said(tmp_path):
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], "gemm", transA=1)]
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight(4, 2)}, {"x": [4, 4]}, {"y": [4, 2]})
+    with pytest.raises(InputError, match="gemm: its first input is transposed"):
+        find_layers(prepare(load_model(path)))
+
+
+@pytest.mark.parametrize("amax", [-5.0, 0.0, 1e300, 1e-300, True, "x", None])
+def test_impossible_ranges_are_refused(amax):
+    with pytest.raises((ValueError, TypeError)):
+        TensorRange(amax, 1, 0)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.shape_inference
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
@@ -31,7 +32,7 @@ def prepare(model: Model) -> Model:
     The fingerprint stays that of the given model: it is what calibrations are tied to.
     """
     proto = upgrade_opset(initializers_only(uniquely_named(model).proto))
-    graph = import_graph(proto)
+    graph = import_graph(onnx.shape_inference.infer_shapes(proto))
     for apply in PASSES:
         apply(graph)
     return checked(replace(model, proto=export_model(graph, proto)))
