@@ -61,17 +61,36 @@ def observe(
     first = fixed_batch(model) or 1
     taps = Taps(model.proto, computed, next(dataset.batches(first)), threads)
     size = max(first, min(batch, first * BATCH_BYTES // max(taps.first_bytes, 1)))
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    workers = threads or os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
         for feeds in dataset.batches(size - size % first):
             readings = [*_fed(feeds, counted), *taps.read(feeds)]
-            list(
-                pool.map(lambda one: counted[one.tensor].update(one.values, one.padding), readings)
-            )
+            mine, *others = _shared_out(readings, workers)
+            tasks = [pool.submit(_count, part, counted) for part in others]
+            _count(mine, counted)
+            for task in tasks:
+                task.result()
             progress(len(next(iter(feeds.values()))))
     for name, histogram in counted.items():
         _check(name, histogram)
     histograms = {name: _sum([counted[part] for part in parts]) for name, parts in needed.items()}
     return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+
+
+def _shared_out(readings: list[Reading], workers: int) -> list[list[Reading]]:
+    """Split tensors over workers, each time giving the largest one left to the least busy."""
+    parts: list[list[Reading]] = [[] for _ in range(workers)]
+    load = [0] * workers
+    for reading in sorted(readings, key=lambda one: one.values.size, reverse=True):
+        least = load.index(min(load))
+        parts[least].append(reading)
+        load[least] += reading.values.size
+    return parts
+
+
+def _count(readings: list[Reading], counted: Mapping[str, Histogram]) -> None:
+    for reading in readings:
+        counted[reading.tensor].update(reading.values, reading.padding)
 
 
 def _fed(feeds: Feeds, counted: Mapping[str, Histogram]) -> list[Reading]:

@@ -76,8 +76,20 @@ def run_session(
     try:
         results = session.run(outputs, {name: np.ascontiguousarray(x) for name, x in feeds.items()})
     except Exception as error:  # see open_session
-        raise BackendError(
-            f"ONNX Runtime failed while running the model: {first_line(error)}",
-            "check that the data fit the model, and --batch if a batch size is built into it",
-        ) from error
+        raise _failed(error) from error
     return [np.asarray(result) for result in results]
+
+
+def run_bound(session: Session, binding: Any) -> None:
+    """Run one batch from and into bound arrays; `BackendError` if it fails."""
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # see open_session
+        raise _failed(error) from error
+
+
+def _failed(error: Exception) -> BackendError:
+    return BackendError(
+        f"ONNX Runtime failed while running the model: {first_line(error)}",
+        "check that the data fit the model, and --batch if a batch size is built into it",
+    )

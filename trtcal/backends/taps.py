@@ -15,14 +15,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trtcal.backends.sessions import Array, Session, open_session, run_session
+from trtcal.backends.sessions import Array, Session, open_session, run_bound, run_session
 
 Feeds = Mapping[str, Array]
+Shapes = tuple[tuple[int, ...], ...]
 NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
@@ -56,7 +58,7 @@ class Taps:
         self.channels = {name: _channels(array) for name, array in expected.items()}
         self.places: dict[str, str] = {}
         self.session = self._tapped(expected, first) or plain
-        self.buffers: dict[tuple[tuple[int, ...], ...], dict[str, Array]] = {}
+        self.bound: tuple[Shapes, Any, list[Array]] | None = None
 
     def _tapped(self, expected: dict[str, Array], first: Feeds) -> Session | None:
         plainly: list[str] = []
@@ -107,14 +109,17 @@ class Taps:
             yield Reading(tensor, values, self._padding(tensor, values))
 
     def _values(self, names: list[str], feeds: Feeds) -> list[Array]:
-        key = tuple(array.shape for array in feeds.values())
-        if key not in self.buffers:
+        """Run into the buffers of the last batch of the same shapes, or make some."""
+        shapes = tuple(array.shape for array in feeds.values())
+        if self.bound is None or self.bound[0] != shapes:
             values = _run(self.session, names, feeds)
-            self.buffers = {key: dict(zip(names, values, strict=True))}
+            self.bound = shapes, _binding(self.session, names, values), values
             return values
-        buffers = self.buffers[key]
-        _run_into(self.session, feeds, buffers)
-        return [buffers[name] for name in names]
+        _, binding, values = self.bound
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        run_bound(self.session, binding)
+        return values
 
 
 def optimize(data: bytes, threads: int) -> bytes:
@@ -174,13 +179,11 @@ def _run(session: Session, names: Sequence[str], feeds: Feeds) -> list[Array]:
     return [found[name] for name in names]
 
 
-def _run_into(session: Session, feeds: Feeds, buffers: dict[str, Array]) -> None:
+def _binding(session: Session, names: Sequence[str], values: Sequence[Array]) -> Any:
     binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, np.ascontiguousarray(array))
-    for name, array in buffers.items():
+    for name, array in dict(zip(names, values, strict=True)).items():
         binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-    session.run_with_iobinding(binding)
+    return binding
 
 
 def _channels(array: Array) -> int | None:
