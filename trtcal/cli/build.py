@@ -57,7 +57,9 @@ def command(
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
-    ranges = parse_shapes({name: str(text) for name, text in parameters(shapes).items()})
+    ranges = parse_shapes(
+        {name: str(text) for name, text in parameters(shapes, "x=1x3:8x3:32x3").items()}
+    )
     options = BuildOptions(chosen, ranges, time_limit)
     with progress(f"building for {chosen} with {backend.name}", 1) as advance:
         result = build(load_model(model), backend, options, output)

@@ -15,6 +15,7 @@ from trtcal.config import FILE, Config, read_config
 from trtcal.errors import InputError
 from trtcal.storage import to_json
 
+LONGEST_CELL = 160
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -49,11 +50,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)
     console.print(table)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
 def say(message: str) -> None:
@@ -93,13 +98,15 @@ def required(value: Any, what: str, option: str) -> Any:
     return value
 
 
-def parameters(pairs: Sequence[str]) -> dict[str, int | float | str]:
+def parameters(
+    pairs: Sequence[str], example: str = "percentile=99.9"
+) -> dict[str, int | float | str]:
     """Read `NAME=VALUE` options; numbers become numbers."""
     found: dict[str, int | float | str] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
-            raise InputError(f"{pair!r} is not NAME=VALUE", "write it like percentile=99.9")
+            raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
         found[name] = _number(text)
     return found
 
