@@ -16,6 +16,7 @@ HOUSE = [
     {"backends"},
     {"observe"},
     {"calibration"},
+    {"formats"},
     {"compare"},
     {"report"},
     {"pipeline"},

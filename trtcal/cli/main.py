@@ -18,6 +18,7 @@ from trtcal.errors import INTERRUPTED, TrtcalError
 COMMANDS = {
     "run": "Do the whole job that trtcal.toml describes, and write a report.",
     "calibrate": "Choose the range of every tensor from data.",
+    "calibration": "Show, diff, import and export tables of ranges.",
     "quantize": "Write Q/DQ into an ONNX model.",
     "build": "Build an engine and list its layers.",
     "log": "Say what a build log means.",
