@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
+import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trtcal.errors import InputError
 
@@ -19,15 +21,49 @@ else:
 
 FILE = "trtcal.toml"
 METHODS = ("minmax", "percentile", "entropy")
+CHANNELS = ("RGB", "BGR", "gray")
+LAYOUTS = ("NCHW", "NHWC")
+INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+ALPHAS = ("black", "white", "drop")
+TABLES = ("model", "output", "images", "calibration", "evaluation", "plans", "build", "gates")
+LABEL_SOURCES = ("csv", "folders")
+IMAGES_EXAMPLE = (
+    'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
+    "mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225] }"
+)
 
 Parameters = dict[str, int | float | str]
 
 
 @dataclass(frozen=True)
+class ImagesConfig:
+    """How image files become what the model takes; nothing of it is guessed.
+
+    In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
+    width, out of the middle), then (pixel * scale - mean) / std. `mean` and `std` have one number,
+    or one a channel in the order of `channels`. `alpha` is what lies behind transparent pixels.
+    """
+
+    channels: str
+    layout: str
+    scale: float
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    resize: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    interpolation: str = "bilinear"
+    alpha: str | None = None
+
+
+@dataclass(frozen=True)
 class CalibrationConfig:
-    """The data and methods to calibrate with; `method` is the one used where one is wanted."""
+    """The data and methods to calibrate with; `method` is the one used where one is wanted.
+
+    `labels` says where the labels of an image folder stand: "csv" or "folders".
+    """
 
     data: Path | None = None
+    labels: str | None = None
     methods: tuple[str, ...] = METHODS
     method: str = "percentile"
     batch: int = 32
@@ -36,9 +72,13 @@ class CalibrationConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The data to compare on, the batch size, and how many rounds of latency to measure."""
+    """The data to compare on, the batch size, and how many rounds of latency to measure.
+
+    `labels` says where the labels of an image folder stand: "csv" or "folders".
+    """
 
     data: Path | None = None
+    labels: str | None = None
     batch: int = 32
     rounds: int = 60
 
@@ -76,6 +116,7 @@ class Config:
     path: Path
     model: Path | None = None
     output: Path | None = None
+    images: ImagesConfig | None = None
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     plans: dict[str, PlanConfig] = field(default_factory=dict)
@@ -109,12 +150,12 @@ class _Reader:
         self.path = path
 
     def config(self, table: Mapping[str, Any]) -> Config:
-        allowed = ("model", "output", "calibration", "evaluation", "plans", "build", "gates")
-        self.known("", table, allowed)
+        self.known("", table, TABLES)
         return Config(
             path=self.path,
             model=self.file("", table, "model"),
             output=self.file("", table, "output"),
+            images=self.images(self.table("", table, "images")) if "images" in table else None,
             calibration=self.calibration(self.table("", table, "calibration")),
             evaluation=self.evaluation(self.table("", table, "evaluation")),
             plans=self.plans(self.table("", table, "plans")),
@@ -124,11 +165,12 @@ class _Reader:
 
     def calibration(self, table: Mapping[str, Any]) -> CalibrationConfig:
         here, default = "calibration", CalibrationConfig()
-        self.known(here, table, ("data", "methods", "method", "batch", "parameters"))
+        self.known(here, table, ("data", "labels", "methods", "method", "batch", "parameters"))
         methods = self.strings(here, table, "methods", default.methods)
         parameters = self.table(here, table, "parameters")
         return CalibrationConfig(
             data=self.file(here, table, "data"),
+            labels=self.choice(here, table, "labels", LABEL_SOURCES),
             methods=methods,
             method=self.get(here, table, "method", str, _preferred(methods)),
             batch=self.positive(here, table, "batch", default.batch),
@@ -137,11 +179,33 @@ class _Reader:
 
     def evaluation(self, table: Mapping[str, Any]) -> EvaluationConfig:
         here, default = "evaluation", EvaluationConfig()
-        self.known(here, table, ("data", "batch", "rounds"))
+        self.known(here, table, ("data", "labels", "batch", "rounds"))
         return EvaluationConfig(
             data=self.file(here, table, "data"),
+            labels=self.choice(here, table, "labels", LABEL_SOURCES),
             batch=self.positive(here, table, "batch", default.batch),
             rounds=self.positive(here, table, "rounds", default.rounds),
+        )
+
+    def images(self, table: Mapping[str, Any]) -> ImagesConfig:
+        here = "images"
+        self.known(here, table, tuple(item.name for item in fields(ImagesConfig)))
+        channels = self.needed(here, "channels", self.choice(here, table, "channels", CHANNELS))
+        count = 1 if channels == "gray" else 3
+        std = self.numbers(here, table, "std", count, 1.0)
+        if not all(value > 0 for value in std):
+            raise self.wrong("images.std", "above 0")
+        resize, crop = (self.sides(here, table, key) for key in ("resize", "crop"))
+        return ImagesConfig(
+            channels=channels,
+            layout=self.needed(here, "layout", self.choice(here, table, "layout", LAYOUTS)),
+            scale=self.needed(here, "scale", self.factor(here, table, "scale")),
+            mean=self.numbers(here, table, "mean", count, 0.0),
+            std=std,
+            resize=resize,
+            crop=(crop, crop) if isinstance(crop, int) else crop,
+            interpolation=self.choice(here, table, "interpolation", INTERPOLATIONS) or "bilinear",
+            alpha=self.choice(here, table, "alpha", ALPHAS),
         )
 
     def plans(self, table: Mapping[str, Any]) -> dict[str, PlanConfig]:
@@ -231,12 +295,60 @@ class _Reader:
             raise self.wrong(_dotted(here, key), "a number from 0 up")
         return float(value)
 
+    def choice(
+        self, here: str, table: Mapping[str, Any], key: str, allowed: tuple[str, ...]
+    ) -> str | None:
+        value: str | None = self.get(here, table, key, str, None)
+        if value is not None and value not in allowed:
+            raise self.wrong(_dotted(here, key), f"one of {', '.join(map(repr, allowed))}")
+        return value
+
+    def needed(self, here: str, key: str, value: Any) -> Any:
+        if value is None:
+            raise InputError(
+                f"{self.path}: {_dotted(here, key)!r} is missing", f"for example: {IMAGES_EXAMPLE}"
+            )
+        return value
+
+    def numbers(
+        self, here: str, table: Mapping[str, Any], key: str, count: int, default: float
+    ) -> tuple[float, ...]:
+        value = table.get(key, default)
+        values = value if isinstance(value, list) else [value]
+        if len(values) not in (1, count) or not all(map(_is_finite, values)):
+            raise self.wrong(_dotted(here, key), f"a number or a list of {count}")
+        return tuple(map(float, values))
+
+    def factor(self, here: str, table: Mapping[str, Any], key: str) -> float | None:
+        value = table.get(key)
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", str(value).replace(" ", ""))
+        if parts and isinstance(value, str) and float(parts[2]):
+            value = float(parts[1]) / float(parts[2])
+        if value is not None and not (_is_finite(value) and value > 0):
+            raise self.wrong(_dotted(here, key), 'a number above 0, or a fraction like "1/255"')
+        return None if value is None else float(value)
+
+    def sides(self, here: str, table: Mapping[str, Any], key: str) -> int | tuple[int, int] | None:
+        if key not in table:
+            return None
+        value: Any = table[key]
+        sides = value if isinstance(value, list) else [value]
+        whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
+        if not whole or len(sides) not in (1, 2) or min(sides) < 1:
+            raise self.wrong(_dotted(here, key), "whole numbers from 1 up: one, or [height, width]")
+        return (sides[0], sides[1]) if len(sides) == 2 else int(sides[0])
+
     def wrong(self, name: str, wanted: str) -> InputError:
         return InputError(f"{self.path}: {name!r} must be {wanted}", "see the README's example")
 
 
 def _dotted(here: str, key: str) -> str:
     return f"{here}.{key}" if here else key
+
+
+def _is_finite(value: object) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(cast(float, value))
 
 
 def _preferred(methods: tuple[str, ...]) -> str:

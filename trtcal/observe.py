@@ -57,7 +57,7 @@ def observe(
     """
     needed = sources(model.proto, tensors)
     counted = {name: Histogram() for names in needed.values() for name in names}
-    computed = [name for name in counted if name not in dataset.arrays]
+    computed = [name for name in counted if name not in dataset.inputs]
     first = fixed_batch(model) or 1
     taps = Taps(model.proto, computed, next(dataset.batches(first)), threads)
     size = max(first, min(batch, first * BATCH_BYTES // max(taps.first_bytes, 1)))

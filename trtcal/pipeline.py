@@ -18,7 +18,7 @@ from trtcal.buildlog.document import log_document, write_log
 from trtcal.calibration import Calibration, calibrate, write_calibration
 from trtcal.compare import Gates, compare, open_candidate, write_comparison
 from trtcal.compare.comparison import batch_for
-from trtcal.config import Config, PlanConfig
+from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError, InputError
 from trtcal.lineage import KIND as RUN
@@ -121,16 +121,17 @@ class _Job:
         self.config, self.folder, self.reporter = config, folder, reporter
         self.model = load_model(_required(config.model, "model"))
         self.prepared = prepare(self.model)
-        self.calibration_data = self._data(config.calibration.data, "calibration.data")
-        self.evaluation_data = self._data(config.evaluation.data, "evaluation.data")
+        self.calibration_data = self._data(config.calibration, "calibration.data")
+        self.evaluation_data = self._data(config.evaluation, "evaluation.data")
         self.lineage = Lineage(
             self.model.fingerprint,
             self.calibration_data.fingerprint,
             self.evaluation_data.fingerprint,
         )
 
-    def _data(self, path: Path | None, key: str) -> Dataset:
-        return open_dataset(_required(path, key), self.model)
+    def _data(self, settings: CalibrationConfig | EvaluationConfig, key: str) -> Dataset:
+        path = _required(settings.data, key)
+        return open_dataset(path, self.model, self.config.images, settings.labels)
 
     def run(self, command: str) -> Document:
         """Do all stages and return the report document."""

@@ -19,14 +19,20 @@ from trtcal.cli.output import (
     say,
 )
 
+NAMED = 10  # arrays or files that a note names, at most
+
 
 @click.command(
     epilog="Example: trtcal calibrate model.onnx --data images.npz --method percentile "
     "-p percentile=99.9 -o calibration.json"
 )
 @click.argument("model", type=click.Path(path_type=Path), required=False)
-@click.option("--data", type=click.Path(path_type=Path), help="An .npz, or a folder of .npy files.")
-@click.option("--method", help="minmax, percentile, entropy, or a plug-in's.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
+)
+@click.option("--method", help="minmax, percentile, entropy, mse, auto, or a plug-in's.")
 @click.option(
     "-p",
     "--parameter",
@@ -82,9 +88,12 @@ def command(
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
     prepared = prepare(loaded)
     tensors = tensors_to_observe(find_layers(prepared))
-    dataset = open_dataset(required(data or settings.data, "the data", "--data"), loaded)
+    source = required(data or settings.data, "the data", "--data")
+    dataset = open_dataset(source, loaded, config.images, settings.labels)
     if dataset.unused:
-        note(f"note: arrays that the model has no input for: {', '.join(dataset.unused)}")
+        more = len(dataset.unused) - NAMED
+        names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
+        note(f"note: not used from the data: {names}")
 
     def look() -> Observation:
         with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:

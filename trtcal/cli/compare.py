@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 )
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidates", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--data", type=click.Path(path_type=Path), help="An .npz, or a folder of .npy files.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
+)
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @click.option("--rounds", type=click.IntRange(2), help="Runs timed of each one.  [default: 60]")
 @click.option("--max-drop", type=float, help="Gate: points of top-1 that a candidate may lose.")
@@ -67,7 +71,8 @@ def command(
     config = config_here(config_path)
     settings = config.evaluation
     model = load_model(reference)
-    dataset = open_dataset(required(data or settings.data, "the data", "--data"), model)
+    source = required(data or settings.data, "the data", "--data")
+    dataset = open_dataset(source, model, config.images, settings.labels)
     limits = config.gates
     gates = Gates(
         limits.max_top1_drop if max_drop is None else max_drop,

@@ -1,0 +1,179 @@
+import os
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+
+
+@pytest.fixture
+def model(tmp_path):
+    return model_of(tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "pictures"
+
+
+def test_images_become_batches_in_the_order_of_their_paths(folder, model):
+    names = ["b.PNG", "a/z.bmp", "a.png", "c/d/e.webp", "B.tiff"]
+    drawn = {name: draw(folder / name, number) for number, name in enumerate(names)}
+    drawn.pop("c/d/e.webp")  # lossy
+    (folder / "c" / "d" / "e.webp").unlink()
+    data = open_dataset(folder, model, PLAIN)
+    assert data.files == ["B.tiff", "a.png", "a/z.bmp", "b.PNG"]
+    expected = np.stack([drawn[name] for name in data.files]).transpose(0, 3, 1, 2)
+    assert [len(feeds["x"]) for feeds in data.batches(3)] == [3, 1]
+    assert (everything(data, 3) == expected).all()
+    assert (len(data), data.inputs, data.name, data.labels) == (4, ("x",), "pictures", None)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "ppm"])
+def test_the_usual_formats_are_read(folder, model, ending):
+    draw(folder / f"one.{ending}")
+    assert everything(open_dataset(folder, model, PLAIN)).shape == (1, 3, 8, 8)
+
+
+def test_other_files_are_named_and_hidden_ones_left_out(folder, model):
+    gallery(folder, 1)
+    for name in ("notes.txt", "labels.csv", ".hidden.png", ".git/x.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("")
+    data = open_dataset(folder, model, PLAIN)
+    assert data.unused == ("labels.csv", "notes.txt")
+    assert len(data) == 1
+
+
+def test_links_are_followed_but_never_in_circles(folder, model, tmp_path):
+    gallery(folder / "a", 2)
+    gallery(tmp_path / "elsewhere", 1)
+    (folder / "a" / "up").symlink_to(folder)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    data = open_dataset(folder, model, PLAIN)
+    assert data.files == ["a/000.png", "a/001.png", "linked/000.png"]
+
+
+def test_images_that_nobody_declared_are_refused_with_the_table_to_write(folder, model):
+    gallery(folder, 1)
+    with pytest.raises(InputError, match="nothing says how the model wants them") as caught:
+        open_dataset(folder, model)
+    assert 'images = { channels = "RGB", layout = "NCHW"' in caught.value.hint
+
+
+def test_the_fingerprint_is_that_of_the_same_data_as_arrays(folder, model, tmp_path):
+    images = gallery(folder)
+    np.savez(tmp_path / "same.npz", x=images)
+    arrays = open_dataset(tmp_path / "same.npz", model)
+    for size in (1, 3, 32):
+        data = open_dataset(folder, model, PLAIN)
+        assert (everything(data, size) == images).all()
+        assert data.fingerprint == arrays.fingerprint
+    draw(folder / "004.png", 99)
+    assert open_dataset(folder, model, PLAIN).fingerprint != arrays.fingerprint
+
+
+def test_a_pass_already_made_gives_the_fingerprint_without_another(folder, model, monkeypatch):
+    gallery(folder, 4)
+    data = open_dataset(folder, model, PLAIN)
+    next(data.batches(2))  # not a whole pass
+    everything(data)
+    monkeypatch.setattr(data, "read", None)
+    assert data.fingerprint.startswith("sha256:")
+
+
+def test_images_that_change_between_two_passes_are_noticed(folder, model):
+    gallery(folder, 4)
+    data = open_dataset(folder, model, PLAIN)
+    everything(data)
+    draw(folder / "002.png", 99)
+    with pytest.raises(InputError, match="not the same when read once more"):
+        everything(data)
+
+
+def test_memory_does_not_grow_with_the_number_of_images(folder, tmp_path):
+    model = model_of(tmp_path / "net.onnx", ("n", 3, 64, 64))
+    gallery(folder / "a", 16, height=64, width=64)
+    few = peak_of_a_pass(folder, model)
+    for number in range(5):
+        gallery(folder / f"b{number}", 16, height=64, width=64)
+    sample = 3 * 64 * 64 * 4
+    assert peak_of_a_pass(folder, model) < few + 4 * sample  # 80 more samples
+
+
+def peak_of_a_pass(folder, model):
+    data = open_dataset(folder, model, PLAIN)
+    tracemalloc.start()
+    try:
+        for feeds in data.batches(8):
+            assert len(feeds["x"]) == 8
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_batches_are_fresh_arrays(folder, model):
+    gallery(folder, 4)
+    first, second = open_dataset(folder, model, PLAIN).batches(2)
+    assert not np.shares_memory(first["x"], second["x"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "inputs"),
+    [
+        (("n", 3, 8, 8), TensorProto.FLOAT, ("x", "mask")),
+        (("n", 8), TensorProto.FLOAT, ("x",)),
+        (("n", 3, 8, 8), TensorProto.STRING, ("x",)),
+    ],
+)
+def test_models_that_take_no_images_are_refused(folder, tmp_path, shape, kind, inputs):
+    gallery(folder, 1)
+    model = model_of(tmp_path / "net.onnx", shape, kind, inputs)
+    with pytest.raises(InputError, match="does not take one batch of images"):
+        open_dataset(folder, model, PLAIN)
+
+
+def test_images_of_a_wrong_shape_are_refused(folder, model):
+    draw(folder / "a.png", height=9)
+    with pytest.raises(
+        InputError, match=r"a\.png becomes \[3, 9, 8\], the model wants x"
+    ) as caught:
+        open_dataset(folder, model, PLAIN)
+    assert "resize" in caught.value.hint
+    with pytest.raises(InputError, match=r"becomes \[9, 8, 3\]"):
+        open_dataset(folder, model, replace(PLAIN, layout="NHWC"))
+
+
+def test_where_the_model_takes_any_size_the_first_image_sets_it(folder, tmp_path):
+    model = model_of(tmp_path / "net.onnx", ("n", 3, "h", "w"))
+    draw(folder / "a.png")
+    draw(folder / "b.png", height=9)
+    data = open_dataset(folder, model, PLAIN)
+    with pytest.raises(InputError, match=r"b\.png becomes \[3, 9, 8\], the first image is \[3, 8"):
+        everything(data)
+
+
+def test_a_fixed_batch_must_divide_the_images(folder, tmp_path):
+    gallery(folder, 5)
+    with pytest.raises(InputError, match="5 samples, but the model's batch is fixed at 4"):
+        open_dataset(folder, model_of(tmp_path / "net.onnx", (4, 3, 8, 8)), PLAIN)
+
+
+def test_a_folder_of_images_and_arrays_is_not_guessed_at(folder, model):
+    gallery(folder, 1)
+    np.save(folder / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    with pytest.raises(InputError, match=r"both \.npy files and images"):
+        open_dataset(folder, model, PLAIN)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_folder_that_cannot_be_read_is_refused(folder, model):
+    gallery(folder, 1)
+    (folder / "locked").mkdir(mode=0)
+    with pytest.raises(InputError, match="cannot be read"):
+        open_dataset(folder, model, PLAIN)

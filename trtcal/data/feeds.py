@@ -1,0 +1,167 @@
+"""Feed dictionaries as a dataset: `{input: array}` after `{input: array}`, as Polygraphy has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trtcal.data.checks import (
+    LABELS,
+    check_batch,
+    check_finite,
+    empty,
+    fitting,
+    labels_in,
+    sample_count,
+)
+from trtcal.data.dataset import Feeds, StreamedDataset, fixed_batch
+from trtcal.data.fingerprint import Array, Fingerprint, Labels
+from trtcal.errors import InputError
+from trtcal.model import Model, TensorSpec
+
+Source = Callable[[], Iterable[object]]
+"""Gives the feeds of one pass; called again for the next."""
+
+
+class FeedDataset(StreamedDataset):
+    """The rows of feeds one after another, whatever the number of rows in each.
+
+    The feeds are gone through once at the start, which counts, checks and fingerprints them.
+    """
+
+    changed_hint = "give the same feeds in every pass: seed the random numbers, fix the order"
+
+    def __init__(self, path: Path, model: Model, source: Source) -> None:
+        self._specs, self._source = model.inputs, source
+        first, seen = _Pass(str(path), self._specs), Fingerprint()
+        for feeds in first.feeds(source()):
+            seen.update(feeds)
+        if not first.samples:
+            raise empty(str(path))
+        check_batch(str(path), first.samples, fixed_batch(model))
+        super().__init__(path, first.all_labels(), tuple(sorted(first.unused)))
+        self._samples, self._fingerprint = first.samples, seen.digest(self.labels)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The model's inputs that every batch feeds."""
+        return tuple(spec.name for spec in self._specs)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def read(self, size: int) -> Iterator[Feeds]:
+        """Yield fresh arrays of `size` samples in order."""
+        again = _Pass(str(self.path), self._specs)
+        yield from rebatched(again.feeds(self._source()), size)
+        if not _same(again.all_labels(), self.labels):
+            raise self.changed()
+
+
+class _Pass:
+    """Checks each feed against the model and the first feed, and remembers what it saw."""
+
+    def __init__(self, where: str, specs: tuple[TensorSpec, ...]) -> None:
+        self.where, self.specs = where, specs
+        self.samples = 0
+        self.unused: set[str] = set()
+        self._labels: list[Labels] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def feeds(self, source: Iterable[object]) -> Iterator[Feeds]:
+        """Yield the model's inputs out of each feed, checked; arrays are the source's own."""
+        for number, feed in enumerate(source):
+            where = f"{self.where}, feed {number}"
+            found = arrays_in(where, feed)
+            arrays = {spec.name: fitting(where, spec, found) for spec in self.specs}
+            rows = sample_count(where, arrays)
+            for name, array in arrays.items():
+                self._check_shape(where, name, array)
+                check_finite(where, name, array, self.samples)
+            self._keep_labels(where, labels_in(where, found, arrays, rows))
+            self.unused |= {str(name) for name in set(found) - set(arrays) - {LABELS}}
+            self.samples += rows
+            yield arrays
+
+    def all_labels(self) -> Labels | None:
+        """Return the labels of all feeds so far, None if they have none."""
+        return np.concatenate(self._labels) if self._labels else None
+
+    def _check_shape(self, where: str, name: str, array: Array) -> None:
+        shape = self._shapes.setdefault(name, array.shape[1:])
+        if shape != array.shape[1:]:
+            raise InputError(
+                f"data {where}: a sample of {name!r} has shape {list(array.shape[1:])}, "
+                f"in the feeds before {list(shape)}",
+                "give all samples one shape: pad or resize them",
+            )
+
+    def _keep_labels(self, where: str, labels: Labels | None) -> None:
+        if self.samples and (labels is None) != (not self._labels):
+            raise InputError(
+                f"data {where}: labels are there for some feeds and missing for others",
+                "give every feed its labels, or none",
+            )
+        if labels is not None:
+            self._labels.append(labels)
+
+
+def arrays_in(where: str, feed: object) -> dict[str, Array]:
+    """Return a feed as a dictionary of numpy arrays; `InputError` if it is something else."""
+    if not isinstance(feed, Mapping):
+        raise InputError(
+            f"data {where}: it is a {type(feed).__name__}, not a dictionary of arrays",
+            'give one dictionary for each feed, like {"input": array}',
+        )
+    return {name: _array(where, name, value) for name, value in feed.items()}
+
+
+def _array(where: str, name: object, value: object) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        numpy = getattr(value, "numpy", None)  # PyTorch's tensors and Polygraphy's device views
+        array = numpy() if callable(numpy) else None
+    except Exception as error:
+        raise _no_array(where, name, f"cannot become a numpy array: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise _no_array(where, name, f"is a {type(value).__name__}, not an array")
+    return array
+
+
+def _no_array(where: str, name: object, what: str) -> InputError:
+    return InputError(f"data {where}: {name!r} {what}", "give numpy arrays, samples first")
+
+
+def rebatched(feeds: Iterable[Feeds], size: int) -> Iterator[Feeds]:
+    """Yield copies of the rows of `feeds`, `size` together; the last batch may be smaller."""
+    parts: list[Feeds] = []
+    missing = size
+    for feed in feeds:
+        rows = len(next(iter(feed.values())))
+        taken = 0
+        while taken < rows:
+            stop = min(rows, taken + missing)
+            # Copied at once: a script may fill the same buffers again for its next feed.
+            parts.append({name: array[taken:stop].copy() for name, array in feed.items()})
+            missing -= stop - taken
+            taken = stop
+            if not missing:
+                yield _joined(parts)
+                parts, missing = [], size
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: list[Feeds]) -> Feeds:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _same(first: Labels | None, second: Labels | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)

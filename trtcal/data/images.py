@@ -1,0 +1,146 @@
+"""A folder of images as a dataset: sorted by relative path, decoded a batch at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from trtcal.config import IMAGES_EXAMPLE, ImagesConfig
+from trtcal.data.checks import check_batch, shape_fits
+from trtcal.data.dataset import Feeds, StreamedDataset, fixed_batch
+from trtcal.data.fingerprint import Array
+from trtcal.data.labels import CSV, image_labels
+from trtcal.data.pixels import Preprocess
+from trtcal.errors import InputError
+from trtcal.model import Model, TensorSpec
+
+ENDINGS = (
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
+
+
+class ImageDataset(StreamedDataset):
+    """Image files below a folder, preprocessed as declared, for a model with one image input.
+
+    Memory holds one batch. `InputError` if nothing is declared, or the first image does not fit
+    the model; other images are read in their turn, and named if they are damaged or of another shape.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Model,
+        images: ImagesConfig | None,
+        labels: str | None,
+        found: tuple[list[str], list[str]] | None = None,
+    ) -> None:
+        self.files, others = found or find_images(folder)
+        self._spec = _image_input(folder, model)
+        self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
+        used = [CSV] if labels == "csv" else []
+        unused = tuple(name for name in others if name not in used)
+        super().__init__(folder, image_labels(folder, self.files, labels), unused)
+        self._shape = self._first_shape()
+        check_batch(str(folder), len(self), fixed_batch(model))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The model's one input."""
+        return (self._spec.name,)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, size: int) -> Iterator[Feeds]:
+        """Yield fresh arrays of `size` samples in order, decoded on all cores."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(self), size):
+                files = self.files[start : start + size]
+                batch = np.empty((len(files), *self._shape), self._spec.dtype)
+                list(pool.map(self._fill, files, batch))
+                yield {self._spec.name: batch}
+
+    def _fill(self, name: str, place: Array) -> None:
+        sample = self._preprocess(self.path / name)
+        if sample.shape != self._shape:
+            raise self._misfit(name, sample, f"the first image is {list(self._shape)}")
+        place[...] = sample
+
+    def _first_shape(self) -> tuple[int, ...]:
+        sample = self._preprocess(self.path / self.files[0])
+        if not shape_fits((1, *sample.shape), self._spec):
+            raise self._misfit(self.files[0], sample, f"the model wants {self._spec}")
+        return sample.shape
+
+    def _misfit(self, name: str, sample: Array, wanted: str) -> InputError:
+        return InputError(
+            f"image {self.path / name} becomes {list(sample.shape)}, {wanted}",
+            "set resize, crop, channels and layout in [images] of trtcal.toml to what the model takes",
+        )
+
+
+def find_images(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the images below a folder and the other files, as sorted paths relative to it.
+
+    Links to folders are followed, unless they lead back up; what begins with a dot is left out.
+    """
+    images, others = list[str](), list[str]()
+    for file in _files(folder, ()):
+        is_image = file.suffix.lower() in ENDINGS and file.is_file()
+        (images if is_image else others).append(file.relative_to(folder).as_posix())
+    return sorted(images), sorted(others)
+
+
+def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+    here = os.path.realpath(folder)
+    if here in above:
+        return
+    try:
+        items = [item for item in folder.iterdir() if not item.name.startswith(".")]
+    except OSError as error:
+        raise InputError(f"folder {folder} cannot be read: {error}", "check it") from error
+    for item in items:
+        if item.is_dir():
+            yield from _files(item, (*above, here))
+        else:
+            yield item
+
+
+def _image_input(folder: Path, model: Model) -> TensorSpec:
+    inputs = model.inputs
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or not _is_number(inputs[0].dtype):
+        raise InputError(
+            f"data {folder} are images, and the model does not take one batch of images "
+            f"(it takes {'; '.join(map(str, inputs))})",
+            "save its inputs as an .npz, or yield them from load_data() in a script",
+        )
+    return inputs[0]
+
+
+def _is_number(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).kind in "fiu"
+    except TypeError:
+        return False
+
+
+def _declared(folder: Path, images: ImagesConfig | None) -> ImagesConfig:
+    if images is None:
+        raise InputError(
+            f"data {folder} are images, and nothing says how the model wants them",
+            f"declare it at the top of trtcal.toml as in its training, for example: {IMAGES_EXAMPLE}",
+        )
+    return images

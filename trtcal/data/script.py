@@ -1,0 +1,90 @@
+"""A Python file with `load_data()`, as for `polygraphy run --data-loader-script`.
+
+It is the user's own code, run because the user named it. The whole file is run anew for each pass:
+random numbers that are seeded at its top then come out the same, and no pass is kept in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trtcal.errors import InputError
+
+FUNCTION = "load_data"
+_END = object()
+
+
+def script_named(path: Path) -> tuple[Path, str] | None:
+    """Return script and function if `path` is `file.py` or `file.py:function`, else None."""
+    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
+    return (Path(found[1]), found[2] or FUNCTION) if found else None
+
+
+def script_source(path: Path, function: str) -> Callable[[], Iterator[object]]:
+    """Return what runs the script and gives what its function yields."""
+
+    def feeds() -> Iterator[object]:
+        with _running(path):
+            items = iter(_function(path, function)())
+        while True:
+            with _running(path):
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+    return feeds
+
+
+def _function(path: Path, name: str) -> Callable[[], Iterator[object]]:
+    if not path.is_file():
+        raise InputError(f"script {path} does not exist or is not a file", "check the path")
+    found = runpy.run_path(str(path)).get(name)
+    if not callable(found):
+        raise InputError(
+            f"script {path} has no function {name!r}",
+            f"define {FUNCTION}(), or name another one: --data {path}:name",
+        )
+    loader: Callable[[], Iterator[object]] = found
+    return loader
+
+
+@contextlib.contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """Let the script import its neighbours, keep its prints off results, and name its mistakes."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (InputError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(path, error) from error
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _failed(path: Path, error: BaseException) -> InputError:
+    line = _line(path, error)
+    at = f" at line {line}" if line else ""
+    text = " ".join(str(error).split())[:300]
+    return InputError(
+        f"script {path} failed{at}: {type(error).__name__}: {text}",
+        "mend the script; its function must yield one dictionary {input: array} after another",
+    )
+
+
+def _line(path: Path, error: BaseException) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] if lines else None
