@@ -94,3 +94,13 @@ def test_one_observation_serves_every_method(scene):
 def test_unknown_methods_are_refused(scene):
     with pytest.raises(InputError, match="unknown method 'magic'"):
         calibrate(observe(*scene), "magic")
+
+
+def test_a_network_of_which_only_the_input_is_quantized(tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], "conv")]
+    weights = {"w": np.ones((4, 3, 3, 3), np.float32)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 6, 6]})
+    model = load_model(path)
+    data = open_dataset(samples(tmp_path / "data.npz", count=5), model)
+    seen = observe(prepare(model), data, ["x"])
+    assert seen.histograms["x"].count == 5 * 3 * 8 * 8

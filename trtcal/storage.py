@@ -24,6 +24,7 @@ import numpy.typing as npt
 from trtcal.errors import InputError, ResourceError
 
 Document = dict[str, Any]
+WANTED = "give the file that the stage before it wrote"
 UNSEALED = ("digest", "measured")
 
 
@@ -156,12 +157,12 @@ def read_json(path: Path) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
-    except (OSError, UnicodeError) as error:
+    except UnicodeError:
+        raise InputError(f"{path} is not JSON: it is not text", WANTED) from None
+    except OSError as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not JSON: {error}", "give the file that the stage before it wrote"
-        ) from error
+        raise InputError(f"{path} is not JSON: {error}", WANTED) from error
 
 
 def _no_constant(name: str) -> None:

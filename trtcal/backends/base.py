@@ -16,7 +16,7 @@ from trtcal.buildlog.diagnosis import Outcome, check
 from trtcal.buildlog.layers import Layer
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.model import Model, TensorSpec, uniquely_named
-from trtcal.quantize.qdq import asked_precisions, quantization_record
+from trtcal.quantize.qdq import asked_precisions, provenance, quantization_record
 from trtcal.storage import (
     Document,
     digest_file,
@@ -210,7 +210,7 @@ def _collect(
         layers,
         _outcomes(model, backend, layers),
         record.get("skipped", {}),
-        {key: record[key] for key in ("method", "calibration", "plan") if key in record},
+        provenance(record),
         backend.engine_file,
         measured,
     )

@@ -104,6 +104,8 @@ class Taps:
 
     def read(self, feeds: Feeds) -> Iterator[Reading]:
         """Run one batch and yield every tensor; the arrays are overwritten by the next call."""
+        if not self.tensors:  # only inputs are looked at: there is nothing to run for
+            return
         names = [self.places.get(name, name) for name in self.tensors]
         for tensor, values in zip(self.tensors, self._values(names, feeds), strict=True):
             yield Reading(tensor, values, self._padding(tensor, values))

@@ -19,7 +19,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
-from trtcal.quantize.qdq import quantization_record
+from trtcal.quantize.qdq import provenance, quantization_record
 from trtcal.storage import Document, digest_file, parsing, read_document, seal, write_document
 
 KIND = "comparison"
@@ -129,7 +129,7 @@ def open_candidate(path: Path, name: str | None = None) -> Candidate:
         model.inputs,
         model.outputs,
         session,
-        _short(record),
+        provenance(record),
         path.stat().st_size,
     )
 
@@ -157,10 +157,6 @@ def _open_build(folder: Path, name: str | None) -> Candidate:
         made.quantization,
         made.engine.stat().st_size,
     )
-
-
-def _short(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: record[key] for key in ("method", "calibration", "plan") if key in record}
 
 
 def compare(

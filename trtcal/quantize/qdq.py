@@ -223,3 +223,8 @@ def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
                 return {}
             return record if isinstance(record, dict) else {}
     return {}
+
+
+def provenance(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a record that says where a model came from: method, calibration, plan."""
+    return {key: record[key] for key in ("method", "calibration", "plan") if key in record}
