@@ -61,6 +61,8 @@ def linear_bins(histogram: Histogram, bins: int) -> Edges:
     A bin of the histogram that straddles an edge is shared out in proportion.
     """
     low, high, counts = histogram.magnitudes()
+    if (low == high).all():
+        return np.histogram(low, bins, (0.0, histogram.amax), weights=counts)[0].astype(np.float64)
     total = np.cumsum(counts)
     places = np.column_stack([low, high]).ravel()
     up_to_place = np.column_stack([total - counts, total]).ravel()

@@ -5,6 +5,9 @@ A bin is named by the top bits of the IEEE-754 float32 itself: sign, exponent an
 a binade are at least as fine as 2,048 linear bins over any final range. Because the bins are fixed
 and the counts are integers, merging is exact, associative and commutative: every split of the same
 values over batches, processes or machines gives the same histogram and the same digest.
+
+While there are no more than `KEPT` values (finite and not zero), every distinct one has a bin of its
+own: what is chosen from few values is then what would be chosen from the values themselves.
 """
 
 from __future__ import annotations
@@ -21,30 +24,36 @@ from numba import njit
 MANTISSA_BITS = 11
 SHIFT = 23 - MANTISSA_BITS
 BINS = 1 << (32 - SHIFT)
-HALF = BINS // 2  # bins from here on are those of the negative values
+KEPT = 1 << 17
+SIGN = 0x80000000
 INFINITY_KEY = 0x7F800000
 ZERO_SLOTS = 8  # zeros, by far the most frequent value, are counted by turns so as not to queue
 COUNT_LIMIT = 2**32 - 1  # values that a 32-bit count is sure to hold
 BLOCK = 4096  # values counted together: 16 KiB, half of a usual first cache
 SCALARS = ("zeros", "nan", "positive_inf", "negative_inf")
 
+Bits = npt.NDArray[np.int32]
+Patterns = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]
 Edges = npt.NDArray[np.float64]
+Bins = tuple[Patterns, Counts]
+"""Occupied bins: the bit patterns of their lower ends (for negative values, upper), rising; counts."""
 
 
 class Histogram:
     """Integer counts of a tensor's values.
 
     `zeros` (of either sign), `nan`, `positive_inf` and `negative_inf` are counted apart; `minimum` and
-    `maximum` are exact over the finite values (`inf` and `-inf` while there are none). The dense
-    counts take 12 MiB of address space, of which only the pages of occupied bins become resident.
+    `maximum` are exact over the finite values (`inf` and `-inf` while there are none). Up to `KEPT`
+    values take half a MiB, more take 4 MiB.
     """
 
     __slots__ = (
+        "_dense",
+        "_kept",
         "_older",
-        "_recent",
         "_room",
-        "_sparse",
+        "_size",
         "maximum",
         "minimum",
         "nan",
@@ -54,12 +63,13 @@ class Histogram:
     )
 
     def __init__(self) -> None:
-        # New values go to 32-bit counts, which stay in the cache, and from there to 64-bit ones
-        # before they can overflow.
-        self._recent = np.zeros(BINS + ZERO_SLOTS, dtype=np.uint32)
-        self._older: Counts = np.zeros(BINS, dtype=np.int64)
-        self._room = COUNT_LIMIT
-        self._sparse: tuple[npt.NDArray[np.intp], Counts] | None = None
+        # The first values are kept. When there are too many, they and all that follow go to dense
+        # 32-bit counts, and from there to the occupied bins before they can overflow.
+        self._kept: Patterns | None = np.empty(0, np.uint32)
+        self._size = 0
+        self._dense: npt.NDArray[np.uint32] | None = None
+        self._room = 0
+        self._older: Bins = np.empty(0, np.uint32), np.empty(0, np.int64)
         self.zeros = 0
         self.nan = 0
         self.positive_inf = 0
@@ -76,53 +86,92 @@ class Histogram:
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
-        for start in range(0, bits.size, COUNT_LIMIT):
-            self._count(bits[start : start + COUNT_LIMIT])
+        if self._kept is not None and self._size + _finite_nonzero(bits) > KEPT:
+            self._spill()
+        if self._kept is not None:
+            self._keep(bits)
+        else:
+            for start in range(0, bits.size, COUNT_LIMIT):
+                self._count(bits[start : start + COUNT_LIMIT])
         self.zeros -= padding
 
-    def _count(self, bits: npt.NDArray[np.int32]) -> None:
-        self._sparse = None
+    def _keep(self, bits: Bits) -> None:
+        if self._kept is None or not self._kept.size:
+            self._kept = np.empty(KEPT, np.uint32)
+        size = self._size
+        self._size, *numbers = (int(number) for number in _collect(bits, self._kept, size))
+        self._add(numbers)
+        self._extend(*(int(key) for key in _extent(self._kept[size : self._size].view(np.int32))))
+        if numbers[0]:
+            self._extend(0, 0)
+
+    def _spill(self) -> None:
+        """Stop to keep values: count those that are there."""
+        kept, self._kept = self._values(), None
+        self._dense, self._room = np.zeros(BINS + ZERO_SLOTS, np.uint32), COUNT_LIMIT - kept.size
+        _count(kept.view(np.int32), self._dense)
+
+    def _values(self) -> Patterns:
+        """Return the values that are kept."""
+        return np.empty(0, np.uint32) if self._kept is None else self._kept[: self._size]
+
+    def _count(self, bits: Bits) -> None:
+        if self._dense is None:
+            self._dense, self._room = np.zeros(BINS + ZERO_SLOTS, np.uint32), COUNT_LIMIT
         if bits.size > self._room:
             self._fold()
         self._room -= bits.size
-        low, high, *others = (int(number) for number in _count(bits, self._recent))
-        zeros, nan, positive, negative = others
-        self.zeros += zeros
-        self.nan += nan
-        self.positive_inf += positive
-        self.negative_inf += negative
+        low, high, *numbers = (int(number) for number in _count(bits, self._dense))
+        self._add(numbers)
+        self._extend(low, high)
+
+    def _fold(self) -> None:
+        """Move the dense counts to the occupied bins."""
+        if self._dense is not None and self._room < COUNT_LIMIT:
+            self._older = _sum(*self._older, *_taken(self._dense))
+            self._room = COUNT_LIMIT
+
+    def _add(self, numbers: list[int]) -> None:
+        for name, number in zip(SCALARS, numbers, strict=True):
+            setattr(self, name, getattr(self, name) + number)
+
+    def _extend(self, low: int, high: int) -> None:
         if low <= high:
             self.minimum = min(self.minimum, _value_of_key(low))
             self.maximum = max(self.maximum, _value_of_key(high))
 
-    def _fold(self) -> None:
-        occupied = np.flatnonzero(self._recent[:BINS])
-        self._older[occupied] += self._recent[occupied]
-        self._recent[occupied] = 0
-        self._room = COUNT_LIMIT
-
-    def _occupied(self) -> tuple[npt.NDArray[np.intp], Counts]:
-        """Return the numbers of the occupied bins and their counts."""
-        if self._sparse is None:
-            self._fold()
-            index = np.flatnonzero(self._older)
-            self._sparse = index, self._older[index]
-        return self._sparse
+    def _bins(self) -> Bins:
+        if self._kept is not None:
+            patterns, counts = np.unique(self._kept[: self._size], return_counts=True)
+            return patterns, counts.astype(np.int64)
+        self._fold()
+        return self._older
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`: afterwards this is the histogram of both sets of values."""
-        index, counts = other._occupied()
-        self._older[index] += counts
-        self._sparse = None
-        for name in SCALARS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if self._size + other._size <= KEPT and self._kept is not None and other._kept is not None:
+            self._keep(other._kept[: other._size].view(np.int32))
+        else:
+            self._older = _sum(*self._coarse(), *other._coarse())
+            self._kept = None
+        self._add([getattr(other, name) for name in SCALARS])
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
+
+    def _coarse(self) -> Bins:
+        """Return the bins that this would have if there were more values."""
+        patterns, counts = self._bins()
+        if self._kept is None:
+            return patterns, counts
+        coarse, place = np.unique(patterns >> SHIFT << SHIFT, return_inverse=True)
+        totals = np.zeros(coarse.size, np.int64)
+        np.add.at(totals, place, counts)
+        return coarse, totals
 
     @property
     def count(self) -> int:
         """Number of finite values."""
-        return int(self._occupied()[1].sum()) + self.zeros
+        return int(self._bins()[1].sum()) + self.zeros
 
     @property
     def non_finite(self) -> int:
@@ -132,26 +181,33 @@ class Histogram:
     @property
     def amax(self) -> float:
         """The exact largest magnitude of the finite values, 0.0 if there are none."""
-        return max(abs(self.minimum), abs(self.maximum)) if self.count else 0.0
+        return max(abs(self.minimum), abs(self.maximum), 0.0) if self.minimum < math.inf else 0.0
 
     def magnitudes(self) -> tuple[Edges, Edges, Counts]:
         """Return lower edges, upper edges and counts of the occupied bins of |x|, rising.
 
-        Exact zeros are not in it (see `zeros`). The edges are float64, shape (occupied bins,); the
-        last upper edge is `amax` itself where that is lower than the bin's.
+        Exact zeros are not in it (see `zeros`). The edges are float64, shape (occupied bins,), and
+        are equal where a bin is one value; the last upper edge is `amax` itself where that is lower
+        than the bin's.
         """
-        signed, counts = self._occupied()
-        index, place = np.unique(signed % HALF, return_inverse=True)
-        totals = np.zeros(index.size, dtype=np.int64)
-        np.add.at(totals, place, counts)
-        low, high = _edge(index), np.minimum(_edge(index + 1), self.amax)
-        return low, high, totals
+        patterns, counts = self._bins()
+        positive = int(np.searchsorted(patterns, SIGN))
+        bins, totals = _sum(
+            patterns[:positive],
+            counts[:positive],
+            patterns[positive:] ^ np.uint32(SIGN),
+            counts[positive:],
+        )
+        low = _values(bins)
+        if self._kept is not None:
+            return low, low, totals
+        return low, np.minimum(_values(bins + np.uint32(1 << SHIFT)), self.amax), totals
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the histogram as arrays (occupied bins only) that `from_arrays` takes back."""
-        index, counts = self._occupied()
+        patterns, counts = self._bins()
         return {
-            "index": index.astype(np.uint32),
+            "bins": patterns,
             "counts": counts,
             "scalars": np.array([getattr(self, name) for name in SCALARS], dtype=np.int64),
             "extent": np.array([self.minimum, self.maximum], dtype=np.float64),
@@ -160,22 +216,20 @@ class Histogram:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Histogram:
         """Rebuild a histogram; `ValueError` or `KeyError` if the arrays are not one."""
-        index, counts = arrays["index"], arrays["counts"]
-        scalars, extent = arrays["scalars"], arrays["extent"]
-        if index.shape != counts.shape or index.ndim != 1 or (counts < 0).any():
-            raise ValueError("bin numbers and counts do not fit together")
-        if index.size and (int(index.max()) >= BINS or np.unique(index).size != index.size):
-            raise ValueError("bin numbers are out of range or repeated")
+        patterns, counts = arrays["bins"], arrays["counts"]
+        _check_bins(patterns, counts)
         histogram = cls()
-        histogram._older[index] = counts
-        for name, value in zip(SCALARS, scalars.tolist(), strict=True):
-            setattr(histogram, name, int(value))
-        histogram.minimum, histogram.maximum = (float(value) for value in extent)
+        if counts.sum() <= KEPT:
+            histogram._keep(np.repeat(patterns, counts).view(np.int32))
+        else:
+            histogram._kept, histogram._older = None, (patterns, counts)
+        histogram._add([int(number) for number in arrays["scalars"]])
+        histogram.minimum, histogram.maximum = (float(value) for value in arrays["extent"])
         return histogram
 
     def digest(self) -> str:
         """Return a SHA-256 over the whole content: equal histograms, equal digests."""
-        digest = hashlib.sha256(b"trtcal histogram %d" % MANTISSA_BITS)
+        digest = hashlib.sha256(b"trtcal histogram %d %d" % (MANTISSA_BITS, KEPT))
         for name, array in sorted(self.to_arrays().items()):
             little_endian = array.astype(array.dtype.newbyteorder("<"))
             digest.update(name.encode() + little_endian.tobytes())
@@ -190,10 +244,19 @@ class Histogram:
         return f"Histogram(count={self.count}, minimum={self.minimum}, maximum={self.maximum})"
 
 
-def _edge(index: npt.NDArray[np.intp]) -> Edges:
-    """Return the lower edge (float64) of positive bins by number."""
-    bits = (index.astype(np.uint32) << np.uint32(SHIFT)).astype(np.uint32)
-    return bits.view(np.float32).astype(np.float64)
+def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+    if patterns.dtype != np.uint32 or counts.dtype != np.int64 or patterns.ndim != 1:
+        raise ValueError("bins and counts are of other types")
+    if patterns.shape != counts.shape or (counts <= 0).any() or (np.diff(patterns) == 0).any():
+        raise ValueError("bins and counts do not fit together")
+    if (patterns[1:] < patterns[:-1]).any() or (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
+        raise ValueError("bins do not rise, or are none of finite values")
+    if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
+        raise ValueError("bins are finer than they should be for so many values")
+
+
+def _values(patterns: Patterns) -> Edges:
+    return patterns.view(np.float32).astype(np.float64)
 
 
 def _value_of_key(key: int) -> float:
@@ -203,8 +266,41 @@ def _value_of_key(key: int) -> float:
 
 
 @njit(nogil=True, cache=True)
+def _finite_nonzero(bits: Bits) -> int:
+    """Return the number of finite values that are not zero."""
+    found = 0
+    for i in range(bits.size):
+        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+        found += (magnitude > 0) & (magnitude < INFINITY_KEY)
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
+    """Append the finite values that are not zero to the `size` kept ones.
+
+    Returns the new size and the numbers of zeros, NaN, +Inf and -Inf.
+    """
+    zeros, nan, positive, negative = 0, 0, 0, 0
+    for i in range(bits.size):
+        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+        if magnitude == 0:
+            zeros += 1
+        elif magnitude < INFINITY_KEY:
+            kept[size] = np.uint32(bits[i])
+            size += 1
+        elif magnitude > INFINITY_KEY:
+            nan += 1
+        elif bits[i] > 0:
+            positive += 1
+        else:
+            negative += 1
+    return size, zeros, nan, positive, negative
+
+
+@njit(nogil=True, cache=True)
 def _count(
-    bits: npt.NDArray[np.int32], counts: npt.NDArray[np.uint32]
+    bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
     """Count values by their bit patterns, a block at a time while it lies in the first cache.
 
@@ -228,7 +324,7 @@ def _count(
 
 
 @njit(nogil=True, cache=True)
-def _finite(bits: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], int, int, int]:
+def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
     """Return the patterns of the finite values, and the numbers of NaN, +Inf and -Inf."""
     magnitude = bits & np.int32(0x7FFFFFFF)
     infinite = magnitude == INFINITY_KEY
@@ -238,7 +334,7 @@ def _finite(bits: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], int, in
 
 
 @njit(nogil=True, cache=True)
-def _extent(bits: npt.NDArray[np.int32]) -> tuple[np.int32, np.int32]:
+def _extent(bits: Bits) -> tuple[np.int32, np.int32]:
     """Return the lowest and highest key.
 
     Integer arithmetic without branches, which the compiler turns into vector instructions.
@@ -253,9 +349,40 @@ def _extent(bits: npt.NDArray[np.int32]) -> tuple[np.int32, np.int32]:
 
 
 @njit(nogil=True, cache=True)
-def _fill(bits: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint32]) -> None:
+def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
     for i in range(bits.size):
         pattern = bits[i]
         zero = (pattern & np.uint32(0x7FFFFFFF)) == 0
         slot = np.uint32(BINS) + np.uint32(i & (ZERO_SLOTS - 1))
         counts[slot if zero else pattern >> np.uint32(SHIFT)] += np.uint32(1)
+
+
+@njit(nogil=True, cache=True)
+def _taken(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
+    """Return the occupied bins and empty them."""
+    occupied = 0
+    for i in range(BINS):
+        occupied += counts[i] > 0
+    patterns, totals = np.empty(occupied, np.uint32), np.empty(occupied, np.int64)
+    place = 0
+    for i in range(BINS):
+        if counts[i] > 0:
+            patterns[place], totals[place] = np.uint32(i) << np.uint32(SHIFT), counts[i]
+            counts[i] = 0
+            place += 1
+    return patterns, totals
+
+
+@njit(nogil=True, cache=True)
+def _sum(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
+    """Return the sum of two lists of bins, both rising."""
+    patterns = np.empty(a.size + b.size, np.uint32)
+    counts = np.empty(patterns.size, np.int64)
+    i, j, size = 0, 0, 0
+    while i < a.size or j < b.size:
+        of_a = i < a.size and (j == b.size or a[i] <= b[j])
+        of_b = j < b.size and (i == a.size or b[j] <= a[i])
+        patterns[size] = a[i] if of_a else b[j]
+        counts[size] = (in_a[i] if of_a else 0) + (in_b[j] if of_b else 0)
+        i, j, size = i + of_a, j + of_b, size + 1
+    return patterns[:size].copy(), counts[:size].copy()

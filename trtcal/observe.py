@@ -59,10 +59,12 @@ def observe(
     counted = {name: Histogram() for names in needed.values() for name in names}
     computed = [name for name in counted if name not in dataset.inputs]
     first = fixed_batch(model) or 1
-    taps = Taps(model.proto, computed, next(dataset.batches(first)), threads)
-    size = max(first, min(batch, first * BATCH_BYTES // max(taps.first_bytes, 1)))
     workers = threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(workers) as pool:
+    with (
+        Taps(model.proto, computed, next(dataset.batches(first)), threads) as taps,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        size = max(first, min(batch, first * BATCH_BYTES // max(taps.batch_bytes, 1)))
         for feeds in dataset.batches(size - size % first):
             readings = [*_fed(feeds, counted), *taps.read(feeds)]
             mine, *others = _shared_out(readings, workers)
@@ -71,6 +73,7 @@ def observe(
             for task in tasks:
                 task.result()
             progress(len(next(iter(feeds.values()))))
+        _count(taps.rest(), counted)
     for name, histogram in counted.items():
         _check(name, histogram)
     histograms = {name: _sum([counted[part] for part in parts]) for name, parts in needed.items()}
@@ -144,7 +147,7 @@ def read_observation(path: Path) -> Observation:
 
 
 def _histogram(arrays: Mapping[str, Any], number: int) -> Histogram:
-    keys = ("index", "counts", "scalars", "extent")
+    keys = ("bins", "counts", "scalars", "extent")
     return Histogram.from_arrays({key: arrays[f"{number}/{key}"] for key in keys})
 
 

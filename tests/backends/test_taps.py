@@ -53,16 +53,43 @@ def plainly(proto, tensors, feeds):
 def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
     proto = network(tmp_path, channels, activation)
     tensors = ["b", "c", "e", "f", "g", "h", "t"]
-    taps = Taps(proto, tensors, {"x": IMAGES[:1]})
-    for batch in (IMAGES[:2], IMAGES[2:4], IMAGES[4:, :, :12, :8], IMAGES[:2]):
-        expected = plainly(proto, tensors, {"x": batch})
-        for reading, values in zip(taps.read({"x": batch}), expected, strict=True):
-            made, plain = Histogram(), Histogram()
-            made.update(reading.values, reading.padding)
-            plain.update(values)
-            assert (made.count, made.zeros) == (plain.count, plain.zeros), reading.tensor
-            assert made.minimum == pytest.approx(plain.minimum, rel=1e-4, abs=1e-5)
-            assert made.maximum == pytest.approx(plain.maximum, rel=1e-4, abs=1e-5)
+    batches = [IMAGES[:2], IMAGES[2:4], IMAGES[4:, :, :12, :8], IMAGES[:2], IMAGES[:1]]
+    made = {name: Histogram() for name in tensors}
+    plain = {name: Histogram() for name in tensors}
+    with Taps(proto, tensors, {"x": IMAGES[:1]}, turns=2) as taps:
+        for batch in batches:
+            count(made, taps.read({"x": batch}))
+            for name, values in zip(tensors, plainly(proto, tensors, {"x": batch}), strict=True):
+                plain[name].update(values)
+        count(made, taps.rest())
+    for name in tensors:
+        assert (made[name].count, made[name].zeros) == (plain[name].count, plain[name].zeros), name
+        assert made[name].minimum == pytest.approx(plain[name].minimum, rel=1e-4, abs=1e-5)
+        assert made[name].maximum == pytest.approx(plain[name].maximum, rel=1e-4, abs=1e-5)
+
+
+def count(histograms, readings):
+    for reading in readings:
+        histograms[reading.tensor].update(reading.values, reading.padding)
+
+
+def test_batches_are_collected_until_there_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BATCHES", 3)
+    proto = network(tmp_path, 8, "Relu")
+    feeds = [{"x": IMAGES[i : i + 1]} for i in range(6)]
+    with Taps(proto, ["b", "h"], feeds[0], turns=2) as taps:
+        read = [taps.read(each) for each in feeds]
+        assert [len(readings) for readings in read] == [0, 0, 2, 0, 0, 2]
+        assert not taps.rest()
+        for number, (first, second) in enumerate(zip(read[2], read[5], strict=True)):
+            name = ("b", "h")[number]
+            for reading, part in ((first, feeds[:3]), (second, feeds[3:])):
+                values = np.concatenate([plainly(proto, [name], each)[0] for each in part])
+                np.testing.assert_allclose(
+                    np.sort(reading.values, None)[-40:], np.sort(values, None)[-40:], 1e-3
+                )
+        folder = taps.folder
+    assert not folder.exists()
 
 
 def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
@@ -76,10 +103,9 @@ def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "locate", wrong)
     feeds = {"x": IMAGES[:, :, :8, :8]}
-    taps = Taps(proto, ["b", "e", "g"], feeds)
-    for reading, values in zip(
-        taps.read(feeds), plainly(proto, ["b", "e", "g"], feeds), strict=True
-    ):
+    with Taps(proto, ["b", "e", "g"], feeds) as taps:
+        readings = [*taps.read(feeds), *taps.rest()]
+    for reading, values in zip(readings, plainly(proto, ["b", "e", "g"], feeds), strict=True):
         np.testing.assert_allclose(
             np.sort(reading.values, None)[-9:], np.sort(values, None)[-9:], 1e-3
         )

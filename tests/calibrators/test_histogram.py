@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from calibrators import Histogram
+from calibrators import histogram as histograms
 from calibrators.histogram import MANTISSA_BITS
 
 values = arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
@@ -24,6 +25,17 @@ def merged(first: Histogram, second: Histogram) -> Histogram:
     result.merge(first)
     result.merge(second)
     return result
+
+
+@pytest.fixture(
+    params=[histograms.KEPT, 10], ids=["few values", "many values"], autouse=True, scope="module"
+)
+def kept(request):
+    """Every law holds below, above and across the number of values that are kept exactly."""
+    before = histograms.KEPT
+    histograms.KEPT = request.param
+    yield request.param
+    histograms.KEPT = before
 
 
 @given(values, values)
@@ -106,8 +118,33 @@ def test_nonsense_arrays_are_refused():
     made = histogram(np.ones(3, np.float32)).to_arrays()
     for wrong in (
         {**made, "counts": -made["counts"]},
-        {**made, "index": np.array([2**31], np.uint32)},
+        {**made, "counts": made["counts"].astype(np.float64)},
         {**made, "counts": np.array([1, 2])},
+        {**made, "bins": np.array([0x7F800000], np.uint32)},
+        {**made, "bins": np.array([0xFFC00000], np.uint32)},
+        {**made, "bins": np.array([[1]], np.uint32), "counts": np.array([[1]])},
+        {**made, "bins": np.array([2, 1], np.uint32), "counts": np.array([1, 1])},
+        {**made, "bins": np.array([1, 1], np.uint32), "counts": np.array([1, 1])},
+        {**made, "bins": np.array([1], np.uint32), "counts": np.array([10**6])},
     ):
-        with pytest.raises(ValueError, match="bin numbers"):
+        with pytest.raises(ValueError, match=r"^bins"):
             Histogram.from_arrays(wrong)
+
+
+def test_few_values_are_counted_exactly():
+    few = np.random.default_rng(0).standard_normal(histograms.KEPT).astype(np.float32)
+    low, high, counts = histogram(few).magnitudes()
+    assert (low == high).all()
+    np.testing.assert_array_equal(np.repeat(low, counts), np.sort(np.abs(few)).astype(np.float64))
+    one_more = histogram(few, few[:1])
+    assert (one_more.magnitudes()[0] != one_more.magnitudes()[1]).any()
+
+
+def test_counts_that_would_overflow_are_moved_in_time(monkeypatch):
+    monkeypatch.setattr(histograms, "COUNT_LIMIT", 2**31)
+    ones = np.ones(2**17 + 1, np.float32)
+    made = histogram(ones)
+    made._dense[made._dense > 0] = 2**32 - 1  # as if there had been so many
+    made._room = 5
+    made.update(ones)
+    assert made.count == 2**32 - 1 + ones.size

@@ -7,6 +7,7 @@ from scipy.stats import entropy as kullback_leibler
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibratorError, create
 from calibrators.entropy import linear_bins
+from calibrators.histogram import KEPT
 from calibrators.range import FLOOR
 
 
@@ -65,9 +66,17 @@ def test_percentile_is_numpys_within_one_bin(seed, percent):
     assert chosen >= exact * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(14))
-def test_entropy_loses_hardly_more_than_the_literal_optimum(seed):
+@pytest.mark.parametrize("seed", range(50))
+def test_entropy_of_few_values_is_the_literal_optimum(seed):
     values = draw(seed)
+    literal = 128 + int(np.argmin(literal_divergences(values)))
+    width = np.abs(values).max() / 2048
+    assert abs(create("entropy")(histogram(values)).amax - (literal + 0.5) * width) <= width
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_entropy_of_many_values_loses_hardly_more_than_the_literal_optimum(seed):
+    values = draw(seed, 2 * KEPT)
     divergences = literal_divergences(values)
     amax = create("entropy")(histogram(values)).amax
     kept = round(amax / np.abs(values).max() * 2048 - 0.5)

@@ -48,7 +48,9 @@ class OnnxRuntime:
         onnx.save(model.proto, folder / "model.onnx")
         request = {"model": "model.onnx", "engine": self.engine_file, "optimized": "optimized.onnx"}
         work("trtcal.backends.onnxruntime_worker", request, folder, options)
-        return read_layers(onnx.load(folder / "optimized.onnx"), model.proto)
+        return read_layers(
+            onnx.load(folder / "optimized.onnx", load_external_data=False), model.proto
+        )
 
     def explain(self, outcome: Outcome, op: str) -> Outcome:
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""

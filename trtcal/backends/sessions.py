@@ -25,6 +25,11 @@ Session: TypeAlias = onnxruntime.InferenceSession
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
+# The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
+BESIDE = {
+    "session.optimized_model_external_initializers_file_name": "optimized.bin",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+}
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
 
@@ -51,6 +56,8 @@ def open_session(
         options.graph_optimization_level = level
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+        for key, value in BESIDE.items():
+            options.add_session_config_entry(key, value)
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     source = str(source) if isinstance(source, Path) else source
     try:

@@ -12,10 +12,10 @@ its tensor asked for plainly, and a session without any tap is always possible.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,15 @@ NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 TOLERANCE = 1e-3
+COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
+MOST_BATCHES = 8
+WEIGHTS = "weights.bin"
+SMALL, PAGE = 1024, 4096  # bytes
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A batch of one tensor: its elements in any order, and how many zeros among them are padding."""
+    """Some batches of one tensor: elements in any order, and how many zeros among them are padding."""
 
     tensor: str
     values: Array
@@ -41,46 +45,88 @@ class Reading:
 
 
 class Taps:
-    """Reads the same tensors of one model, batch after batch.
+    """Reads the same tensors of one model, batch after batch; a context manager.
 
-    `first_bytes` is what the tensors of the first batch take.
+    Small tensors are collected over several batches, because counting many values of one tensor at
+    a time is cheaper than counting a few of each. What is collected goes by turns into as many sets
+    of buffers as `turns` says, so that one can be counted while the next is filled.
+    `batch_bytes` is what the tensors of the first batch take.
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, tensors: Sequence[str], first: Feeds, threads: int = 0
+        self,
+        proto: onnx.ModelProto,
+        tensors: Sequence[str],
+        first: Feeds,
+        threads: int = 0,
+        turns: int = 1,
     ) -> None:
-        self.proto, self.tensors, self.threads = proto, tuple(tensors), threads
-        self.data = proto.SerializeToString()
+        self.proto, self.tensors, self.threads, self.turns = proto, tuple(tensors), threads, turns
         self.known = {value.name for value in proto.graph.output}
-        plain = open_session(self._with_outputs(self.data, tensors), threads)
-        expected = dict(zip(tensors, _run(plain, tensors, first), strict=True))
-        self.first_bytes = sum(array.nbytes for array in expected.values())
-        self.channels = {name: _channels(array) for name, array in expected.items()}
         self.places: dict[str, str] = {}
-        self.session = self._tapped(expected, first) or plain
-        self.bound: tuple[Shapes, Any, list[Array]] | None = None
+        self.buffers: dict[Shapes, _Buffers] = {}
+        self.sample: tuple[Shapes, dict[str, Array]] = ((), {})
+        self.latest: Shapes = ()
+        self._folder = tempfile.TemporaryDirectory(prefix="trtcal-")
+        try:
+            self._open(first)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, first: Feeds) -> None:
+        self.folder = Path(self._folder.name)
+        self.data = without_weights(self.proto, self.folder)
+        plain = self._session(self._with_outputs(self.data, self.tensors), as_it_is=True)
+        expected = dict(zip(self.tensors, _run(plain, self.tensors, first), strict=True))
+        del plain
+        self.batch_bytes = sum(array.nbytes for array in expected.values())
+        self.channels = {name: _channels(array) for name, array in expected.items()}
+        self.session = self._tapped(expected, first) or self._session(
+            self._with_outputs(self.data, self.tensors)
+        )
+
+    def __enter__(self) -> Taps:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete the model's temporary copy."""
+        self._folder.cleanup()
 
     def _tapped(self, expected: dict[str, Array], first: Feeds) -> Session | None:
         plainly: list[str] = []
         for _ in range(3):  # a tap that fails its check is asked for plainly, and all is done again
-            data = optimize(self._with_outputs(self.data, plainly), self.threads)
+            data = self._optimize(self._with_outputs(self.data, plainly))
             self.places = locate(onnx.ModelProto.FromString(data), self.proto, self.tensors)
             missing = [name for name in self.tensors if name not in self.places]
             if not missing:
                 outputs = [name for name in self.places.values() if name not in plainly]
-                tapped = self._with_outputs(data, outputs)
-                session = open_session(tapped, self.threads, as_it_is=True)
+                session = self._session(self._with_outputs(data, outputs), as_it_is=True)
                 missing = self._differing(session, expected, first)
                 if not missing:
                     return session
             plainly += missing
-        self.places = {}
+        self.places, self.sample = {}, ((), {})
         return None
+
+    def _session(self, data: bytes, **options: Any) -> Session:
+        path = self.folder / "model.onnx"
+        path.write_bytes(data)
+        return open_session(path, self.threads, **options)
+
+    def _optimize(self, data: bytes) -> bytes:
+        """Return the graph that ONNX Runtime would run on this machine, its weights beside it."""
+        path = self.folder / "optimized.onnx"
+        self._session(data, optimized=path)
+        return path.read_bytes()
 
     def _with_outputs(self, data: bytes, tensors: Sequence[str]) -> bytes:
         """Return a serialized model with these tensors as graph outputs too.
 
-        Serialized messages that are joined are merged, so that the weights need not be read again.
+        Serialized messages that are joined are merged.
         """
         new = [name for name in dict.fromkeys(tensors) if name not in self.known]
         values = [onnx.ValueInfoProto(name=name) for name in new]
@@ -89,6 +135,7 @@ class Taps:
 
     def _differing(self, session: Session, expected: dict[str, Array], first: Feeds) -> list[str]:
         values = _run(session, list(self.places.values()), first)
+        self.sample = _shapes(first), dict(zip(self.places.values(), values, strict=True))
         return [
             name
             for name, array in zip(self.places, values, strict=True)
@@ -102,34 +149,119 @@ class Taps:
             return 0
         return int(values.size - values.size // values.shape[1] * channels)
 
-    def read(self, feeds: Feeds) -> Iterator[Reading]:
-        """Run one batch and yield every tensor; the arrays are overwritten by the next call."""
-        if not self.tensors:  # only inputs are looked at: there is nothing to run for
-            return
-        names = [self.places.get(name, name) for name in self.tensors]
-        for tensor, values in zip(self.tensors, self._values(names, feeds), strict=True):
-            yield Reading(tensor, values, self._padding(tensor, values))
+    def read(self, feeds: Feeds) -> list[Reading]:
+        """Run one batch; return what has been collected once it is enough, until then nothing.
 
-    def _values(self, names: list[str], feeds: Feeds) -> list[Array]:
-        """Run into the buffers of the last batch of the same shapes, or make some."""
-        shapes = tuple(array.shape for array in feeds.values())
-        if self.bound is None or self.bound[0] != shapes:
-            values = _run(self.session, names, feeds)
-            self.bound = shapes, _binding(self.session, names, values), values
-            return values
-        _, binding, values = self.bound
+        What is returned is overwritten after as many returns as there are turns.
+        """
+        if not self.tensors:  # only inputs are looked at: there is nothing to run for
+            return []
+        shapes = _shapes(feeds)
+        before = self.rest() if shapes != self.latest else []
+        self.latest = shapes
+        buffers = self._buffers(shapes, feeds)
+        run_bound(self.session, buffers.next(feeds))
+        return before + (self.rest() if buffers.full else [])
+
+    def rest(self) -> list[Reading]:
+        """Return what is collected and was not yet returned."""
+        buffers = self.buffers.get(self.latest)
+        collected = buffers.take() if buffers else {}
+        names = {name: self.places.get(name, name) for name in self.tensors}
+        return [
+            Reading(name, values, len(values) * self._padding(name, values[0]))
+            for name, place in names.items()
+            if (values := collected.get(place)) is not None
+        ]
+
+    def _buffers(self, shapes: Shapes, feeds: Feeds) -> _Buffers:
+        """Return the buffers for batches of these shapes; those of the two latest are kept."""
+        if shapes not in self.buffers:
+            known, sample = self.sample
+            if known != shapes:
+                names = [self.places.get(name, name) for name in self.tensors]
+                sample = dict(zip(names, _run(self.session, names, feeds), strict=True))
+            self.buffers = {key: self.buffers[key] for key in list(self.buffers)[-1:]}
+            self.buffers[shapes] = _Buffers(self.session, sample, self.turns)
+        return self.buffers[shapes]
+
+
+class _Buffers:
+    """Room for some batches of all tensors, a binding for each batch, in one or two turns."""
+
+    def __init__(self, session: Session, sample: dict[str, Array], turns: int) -> None:
+        batch_bytes = sum(array.nbytes for array in sample.values())
+        self.batches = int(max(1, min(MOST_BATCHES, COLLECTED_BYTES // max(batch_bytes, 1))))
+        self.turns = [
+            {name: np.empty((self.batches, *a.shape), a.dtype) for name, a in sample.items()}
+            for _ in range(turns)
+        ]
+        self.bindings = [
+            [
+                _binding(session, {name: a[i] for name, a in arrays.items()})
+                for i in range(self.batches)
+            ]
+            for arrays in self.turns
+        ]
+        self.turn, self.filled = 0, 0
+
+    @property
+    def full(self) -> bool:
+        return self.filled == self.batches
+
+    def next(self, feeds: Feeds) -> Any:
+        """Return the binding to run the next batch with."""
+        binding = self.bindings[self.turn][self.filled]
         for name, array in feeds.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        run_bound(self.session, binding)
-        return values
+        self.filled += 1
+        return binding
+
+    def take(self) -> dict[str, Array]:
+        """Return what is filled, shape (batches, *batch), and turn to the next buffers."""
+        taken = {name: array[: self.filled] for name, array in self.turns[self.turn].items()}
+        found = taken if self.filled else {}
+        self.turn, self.filled = (self.turn + 1) % len(self.turns), 0
+        return found
 
 
-def optimize(data: bytes, threads: int) -> bytes:
-    """Return the graph that ONNX Runtime would run on this machine, serialized."""
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
-        path = Path(folder) / "optimized.onnx"
-        open_session(data, threads, optimized=path)
-        return path.read_bytes()
+def without_weights(proto: onnx.ModelProto, folder: Path) -> bytes:
+    """Write the large initializers to a file in `folder`; return the model that refers to it.
+
+    What is left is small whatever the model's size, and ONNX Runtime maps the file.
+    """
+    small, graph = onnx.ModelProto(), onnx.GraphProto()
+    _copy_fields(proto.graph, graph, but="initializer")
+    with (folder / WEIGHTS).open("wb") as file:
+        for tensor in proto.graph.initializer:
+            graph.initializer.append(_moved(tensor, file))
+    _copy_fields(proto, small, but="graph")
+    small.graph.CopyFrom(graph)
+    return bytes(small.SerializeToString())
+
+
+def _copy_fields(source: Any, target: Any, but: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        else:
+            setattr(target, field.name, value)
+
+
+def _moved(tensor: onnx.TensorProto, file: IO[bytes]) -> onnx.TensorProto:
+    size = len(tensor.raw_data)
+    if size < SMALL:
+        return tensor
+    file.write(bytes(-file.tell() % PAGE))  # ONNX Runtime maps what begins at a page
+    where = {"location": WEIGHTS, "offset": str(file.tell()), "length": str(size)}
+    file.write(tensor.raw_data)
+    moved = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    moved.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in where.items():
+        moved.external_data.add(key=key, value=value)
+    return moved
 
 
 def locate(
@@ -181,11 +313,15 @@ def _run(session: Session, names: Sequence[str], feeds: Feeds) -> list[Array]:
     return [found[name] for name in names]
 
 
-def _binding(session: Session, names: Sequence[str], values: Sequence[Array]) -> Any:
+def _binding(session: Session, places: Mapping[str, Array]) -> Any:
     binding = session.io_binding()
-    for name, array in dict(zip(names, values, strict=True)).items():
+    for name, array in places.items():
         binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
     return binding
+
+
+def _shapes(feeds: Feeds) -> Shapes:
+    return tuple(array.shape for array in feeds.values())
 
 
 def _channels(array: Array) -> int | None:
