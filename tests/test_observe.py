@@ -4,6 +4,7 @@ import pytest
 from onnx import helper
 
 from calibrators import Histogram
+from tests.data.pictures import everything
 from tests.networks import conv_net, samples, save
 from trtcal.calibration import calibrate, read_calibration, write_calibration
 from trtcal.data import open_dataset
@@ -29,12 +30,13 @@ def test_histograms_hold_what_the_network_computes(scene):
     proto.CopyFrom(model.proto)
     proto.graph.output.extend([helper.ValueInfoProto(name=name) for name in ("b", "g")])
     session = onnxruntime.InferenceSession(proto.SerializeToString())
-    values = dict(zip(("b", "g"), session.run(["b", "g"], {"x": data.arrays["x"]}), strict=True))
-    for name, array in {"x": data.arrays["x"], **values}.items():
+    images = everything(data)
+    values = dict(zip(("b", "g"), session.run(["b", "g"], {"x": images}), strict=True))
+    for name, array in {"x": images, **values}.items():
         assert seen.histograms[name].count == array.size
         assert seen.histograms[name].amax == pytest.approx(np.abs(array).max(), rel=1e-6)
     expected = Histogram()
-    expected.update(data.arrays["x"])
+    expected.update(images)
     assert seen.histograms["x"] == expected
 
 

@@ -126,15 +126,21 @@ def write_json(path: Path, value: object) -> None:
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            arrays = {name: archive[name] for name in archive.files}
+    with unpacking(path), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        arrays = {name: archive[name] for name in archive.files}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("it holds something else than arrays")
         return arrays
+
+
+@contextmanager
+def unpacking(path: Path) -> Iterator[None]:
+    """Turn what numpy and zipfile raise about the arrays in a file into errors that name it."""
+    try:
+        yield
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
@@ -147,7 +153,8 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     text = str(error) if "pickle" not in str(error) else "it holds Python objects, or is no .npz"
-    return InputError(f"{path} cannot be read: {text}", "it must be an .npz of plain arrays")
+    hint = "it must hold plain arrays, as numpy.save or numpy.savez writes them"
+    return InputError(f"{path} cannot be read: {text}", hint)
 
 
 def read_json(path: Path) -> Any:

@@ -7,12 +7,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
 from polygraphy.json import save_json
 
 from tests.data.pictures import everything, model_of
 from trtcal.data import open_dataset
-from trtcal.data.feeds import rebatched
+from trtcal.data.feeds import Cursor
 from trtcal.errors import InputError
 
 ROWS = np.random.default_rng(3).standard_normal((7, 3, 8, 8)).astype(np.float32)
@@ -296,12 +298,19 @@ def peak(path, model):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8])
-def test_rebatching_keeps_every_row_once_in_order(size):
-    parts = [{"x": part} for part in np.split(np.arange(7), [1, 5])]
-    made = [batch["x"] for batch in rebatched(parts, size)]
-    assert np.concatenate(made).tolist() == list(range(7))
-    assert all(len(batch) == size for batch in made[:-1])
+@given(
+    st.lists(st.integers(1, 5), min_size=1), st.lists(st.tuples(st.booleans(), st.integers(0, 9)))
+)
+def test_a_cursor_takes_and_skips_rows_whatever_the_feeds(rows, steps):
+    samples = np.arange(sum(rows))
+    cursor = Cursor({"x": part} for part in np.split(samples, np.cumsum(rows)[:-1]))
+    position = 0
+    for taken, count in steps:
+        wanted = samples[position : position + count].tolist()
+        got = cursor.take(count) if taken else cursor.skip(count)
+        assert not taken or ([*got["x"]] if got else []) == wanted
+        position += len(wanted)
+        assert cursor.position == position
 
 
 def test_an_input_called_labels_is_an_input(tmp_path):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 import numpy as np
 
-from trtcal.data.dataset import BLOCK, Feeds
 from trtcal.data.fingerprint import Array, Labels
+from trtcal.data.rows import Rows
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 
 LABELS = "labels"
+BLOCK = 1 << 20  # elements looked at together
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
-def fitting(where: str, spec: TensorSpec, found: Mapping[str, Array]) -> Array:
+def fitting(where: str, spec: TensorSpec, found: Mapping[str, AnyRows]) -> AnyRows:
     """Return the array for one input; `InputError` if it is not there or not of its form."""
     if spec.name not in found:
         has = ", ".join(sorted(map(str, found))) or "nothing"
@@ -45,7 +49,7 @@ def shape_fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
     return all(isinstance(wanted, str) or have == wanted for have, wanted in pairs)
 
 
-def sample_count(where: str, arrays: Feeds) -> int:
+def sample_count(where: str, arrays: Mapping[str, Rows]) -> int:
     """Return the number of samples; `InputError` if the inputs disagree, or there is none."""
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
@@ -53,7 +57,7 @@ def sample_count(where: str, arrays: Feeds) -> int:
             f"data {where}: the inputs have different numbers of samples: {counts}",
             "every array needs the same length along its first axis",
         )
-    if any(array.size == 0 for array in arrays.values()):
+    if any(0 in array.shape for array in arrays.values()):
         raise empty(where)
     return next(iter(counts.values()))
 
@@ -89,7 +93,7 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
 
 
 def labels_in(
-    where: str, found: Mapping[str, Array], inputs: Collection[str], samples: int
+    where: str, found: Mapping[str, Rows], inputs: Collection[str], samples: int
 ) -> Labels | None:
     """Return the array called `labels` as int64, None if there is none or it is an input."""
     if LABELS not in found or LABELS in inputs:
@@ -101,4 +105,4 @@ def labels_in(
             "not one integer a sample",
             f"save them as integers of shape ({samples},)",
         )
-    return labels.astype(np.int64)
+    return labels[:].astype(np.int64)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtcal.data.fingerprint import Array, Fingerprint, Labels
+from trtcal.data.fingerprint import Digests, Feeds, Fingerprint, Labels, changed, digests_of
+from trtcal.data.rows import Rows
 from trtcal.errors import InputError
 from trtcal.model import Model
 
-Feeds = dict[str, Array]
-
-BLOCK = 1 << 22  # elements looked at together when arrays are checked or digested
-
 
 class Dataset(Protocol):
-    """Samples that can be gone through again and again, always the same and in the same order."""
+    """Samples that can be gone through again and again, always the same and in the same order.
+
+    It can be pickled: another process then reads the data without checking them once more.
+    """
 
     @property
     def name(self) -> str:
@@ -37,21 +37,31 @@ class Dataset(Protocol):
         """Arrays or files among the data that are not used."""
 
     @property
+    def identity(self) -> str:
+        """Digest that is known before the samples are read, to recognize unfinished work by."""
+
+    @property
     def fingerprint(self) -> str:
         """Digest of samples and labels; the same for the same data in another container."""
 
     def __len__(self) -> int: ...
 
-    def batches(self, size: int) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order; the last one may be smaller."""
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+
+    def witnessed(self) -> Digests:
+        """Return the digests of the samples read so far; (0, 32) if the fingerprint needs none."""
+
+    def learn(self, witnessed: Digests) -> None:
+        """Take in what another process witnessed; `InputError` if it read other samples."""
 
 
 @dataclass(frozen=True)
 class ArrayDataset:
-    """Samples along the first axis of arrays that are in memory, or mapped from files."""
+    """Samples along the first axis of arrays, in memory or in files that tell if they are changed."""
 
     name: str
-    arrays: Feeds
+    arrays: Mapping[str, Rows]
     labels: Labels | None
     fingerprint: str
     unused: tuple[str, ...] = ()
@@ -61,27 +71,39 @@ class ArrayDataset:
         """The model's inputs that every batch feeds."""
         return tuple(self.arrays)
 
+    @property
+    def identity(self) -> str:
+        """The fingerprint, as it is known."""
+        return self.fingerprint
+
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
-    def batches(self, size: int) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order; the last one may be smaller."""
-        for start in range(0, len(self), size):
-            yield {name: array[start : start + size] for name, array in self.arrays.items()}
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        for first, last in spans(size, start, _end(self, stop)):
+            yield {name: array[first:last] for name, array in self.arrays.items()}
+
+    def witnessed(self) -> Digests:
+        """Return no digests: the fingerprint is known."""
+        return Fingerprint(0).digests
+
+    def learn(self, witnessed: Digests) -> None:
+        """Do nothing: the fingerprint is known."""
 
 
 class StreamedDataset(ABC):
     """Samples that are read anew in each pass, a batch at a time.
 
-    The first complete pass, whoever makes it, gives the fingerprint; every later one has to give
-    the same, else `InputError`.
+    Whoever first reads a sample gives its digest; every later pass has to give the same, else
+    `InputError`. The fingerprint is made of the digests of all samples.
     """
 
-    changed_hint = "leave the files alone while trtcal reads them"
-
-    def __init__(self, path: Path, labels: Labels | None, unused: tuple[str, ...]) -> None:
+    def __init__(
+        self, path: Path, samples: int, labels: Labels | None, unused: tuple[str, ...]
+    ) -> None:
         self.path, self.labels, self.unused = path, labels, unused
-        self._fingerprint: str | None = None
+        self._seen = Fingerprint(samples)
 
     @property
     def name(self) -> str:
@@ -90,42 +112,62 @@ class StreamedDataset(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of samples and labels; reads everything if nobody has yet."""
-        while self._fingerprint is None:
-            for _ in self.batches(32):
+        """Digest of samples and labels; reads the samples that nobody has read yet."""
+        for start, stop in self._seen.gaps():
+            for _ in self.batches(32, start, stop):
                 pass
-        return self._fingerprint
+        return self._seen.digest(self.labels)
 
-    def batches(self, size: int) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order; the last one may be smaller."""
-        seen = Fingerprint()
-        for feeds in self.read(size):
-            seen.update(feeds)
+    def __len__(self) -> int:
+        return len(self._seen.digests)
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        for feeds in self.read(size, start, _end(self, stop)):
+            digests = digests_of(feeds)
+            self._meet(start, digests)
+            start += len(digests)
             yield feeds
-        self._settle(seen.digest(self.labels))
 
-    def _settle(self, fingerprint: str) -> None:
-        if self._fingerprint not in (None, fingerprint):
+    def witnessed(self) -> Digests:
+        """Return the digests of the samples read so far, (samples, 32), zeros for the others."""
+        return self._seen.digests.copy()
+
+    def learn(self, witnessed: Digests) -> None:
+        """Take in what another process witnessed; `InputError` if it read other samples."""
+        self._meet(0, witnessed)
+
+    def _meet(self, start: int, digests: Digests) -> None:
+        if not self._seen.add(start, digests):
             raise self.changed()
-        self._fingerprint = fingerprint
 
     def changed(self) -> InputError:
         """Return the error for data that were not the same in two passes."""
-        return InputError(
-            f"data {self.path} were not the same when read once more", self.changed_hint
-        )
+        return changed(self.path)
 
     @abstractmethod
-    def read(self, size: int) -> Iterator[Feeds]:
-        """Yield fresh arrays of `size` samples in order."""
+    def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
+        """Yield fresh arrays of `size` samples in order, from `start` up to `stop`."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Digest that is known before the samples are read."""
 
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
         """The model's inputs that every batch feeds."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+
+def spans(size: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the first sample of each batch and one past its last; the last batch may be smaller."""
+    for first in range(start, stop, size):
+        yield first, min(first + size, stop)
+
+
+def _end(dataset: Dataset, stop: int | None) -> int:
+    return len(dataset) if stop is None else min(stop, len(dataset))
 
 
 def name_of(path: Path) -> str:

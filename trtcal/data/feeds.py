@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,48 +17,78 @@ from trtcal.data.checks import (
     labels_in,
     sample_count,
 )
-from trtcal.data.dataset import Feeds, StreamedDataset, fixed_batch
-from trtcal.data.fingerprint import Array, Fingerprint, Labels
+from trtcal.data.dataset import StreamedDataset, fixed_batch, spans
+from trtcal.data.fingerprint import Array, Feeds, Labels, changed, digests_of
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
 
 Source = Callable[[], Iterable[object]]
-"""Gives the feeds of one pass; called again for the next."""
+"""Gives the feeds of one pass; called again for the next, perhaps in another process."""
 
 
 class FeedDataset(StreamedDataset):
     """The rows of feeds one after another, whatever the number of rows in each.
 
-    The feeds are gone through once at the start, which counts, checks and fingerprints them.
+    The feeds are gone through once at the start, which counts, checks and fingerprints them. A
+    later pass that begins behind the one before goes on with its feeds.
     """
-
-    changed_hint = "give the same feeds in every pass: seed the random numbers, fix the order"
 
     def __init__(self, path: Path, model: Model, source: Source) -> None:
         self._specs, self._source = model.inputs, source
-        first, seen = _Pass(str(path), self._specs), Fingerprint()
-        for feeds in first.feeds(source()):
-            seen.update(feeds)
+        self._cursor: Cursor | None = None
+        first = _Pass(str(path), self._specs)
+        digests = [digests_of(feeds) for feeds in first.feeds(source())]
         if not first.samples:
             raise empty(str(path))
         check_batch(str(path), first.samples, fixed_batch(model))
-        super().__init__(path, first.all_labels(), tuple(sorted(first.unused)))
-        self._samples, self._fingerprint = first.samples, seen.digest(self.labels)
+        super().__init__(path, first.samples, first.all_labels(), tuple(sorted(first.unused)))
+        self.learn(np.concatenate(digests))
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The model's inputs that every batch feeds."""
         return tuple(spec.name for spec in self._specs)
 
-    def __len__(self) -> int:
-        return self._samples
+    @property
+    def identity(self) -> str:
+        """The fingerprint, as it is known."""
+        return self.fingerprint
 
-    def read(self, size: int) -> Iterator[Feeds]:
-        """Yield fresh arrays of `size` samples in order."""
+    def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
+        """Yield fresh arrays of `size` samples in order, from `start` up to `stop`."""
+        if start >= stop:
+            return
+        cursor = self._cursor_at(start)
+        for _, last in spans(size, start, stop):
+            feeds = cursor.take(last - cursor.position)
+            if cursor.position != last or (last == len(self) and cursor.take(1)):
+                raise self.changed()
+            if last == stop < len(self):
+                self._cursor = cursor
+            yield feeds
+
+    def changed(self) -> InputError:
+        """Return the error for feeds that were not the same in two passes."""
+        hint = "give the same feeds in every pass: seed the random numbers, fix the order"
+        return changed(self.path, hint)
+
+    def _cursor_at(self, start: int) -> Cursor:
+        """Return a cursor at a sample; it is kept only by the one who uses it, until he is done."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is None or cursor.position > start:
+            cursor = Cursor(self._again())
+        cursor.skip(start - cursor.position)
+        return cursor
+
+    def _again(self) -> Iterator[Feeds]:
+        """Yield the feeds of a new pass; `InputError` at its end if the labels are others."""
         again = _Pass(str(self.path), self._specs)
-        yield from rebatched(again.feeds(self._source()), size)
+        yield from again.feeds(self._source())
         if not _same(again.all_labels(), self.labels):
             raise self.changed()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_cursor": None}
 
 
 class _Pass:
@@ -135,24 +166,35 @@ def _no_array(where: str, name: object, what: str) -> InputError:
     return InputError(f"data {where}: {name!r} {what}", "give numpy arrays, samples first")
 
 
-def rebatched(feeds: Iterable[Feeds], size: int) -> Iterator[Feeds]:
-    """Yield copies of the rows of `feeds`, `size` together; the last batch may be smaller."""
-    parts: list[Feeds] = []
-    missing = size
-    for feed in feeds:
-        rows = len(next(iter(feed.values())))
-        taken = 0
-        while taken < rows:
-            stop = min(rows, taken + missing)
-            # Copied at once: a script may fill the same buffers again for its next feed.
-            parts.append({name: array[taken:stop].copy() for name, array in feed.items()})
-            missing -= stop - taken
-            taken = stop
-            if not missing:
-                yield _joined(parts)
-                parts, missing = [], size
-    if parts:
-        yield _joined(parts)
+class Cursor:
+    """Takes samples out of feeds in order, whatever the number of rows in each."""
+
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
+        self.position = 0
+        self._feeds = iter(feeds)
+        self._rest: Feeds = {}  # of the feed that was taken from last
+
+    def take(self, count: int) -> Feeds:
+        """Return copies of the next samples: fewer than `count` at the end, and then nothing."""
+        pieces = self._pieces(count)
+        parts = [{name: array.copy() for name, array in piece.items()} for piece in pieces]
+        return _joined(parts) if parts else {}
+
+    def skip(self, count: int) -> None:
+        """Leave out the next samples."""
+        for _ in self._pieces(count):
+            pass
+
+    def _pieces(self, count: int) -> Iterator[Feeds]:
+        """Yield the next samples, as many together as one feed holds; good until the next ones."""
+        while count:
+            feed = self._rest or next(self._feeds, {})
+            if not feed:
+                return
+            rows = min(count, len(next(iter(feed.values()))))
+            count, self.position = count - rows, self.position + rows
+            self._rest = {name: array[rows:] for name, array in feed.items() if len(array) > rows}
+            yield {name: array[:rows] for name, array in feed.items()}
 
 
 def _joined(parts: list[Feeds]) -> Feeds:

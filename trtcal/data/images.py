@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from trtcal.config import IMAGES_EXAMPLE, ImagesConfig
 from trtcal.data.checks import check_batch, shape_fits
-from trtcal.data.dataset import Feeds, StreamedDataset, fixed_batch
-from trtcal.data.fingerprint import Array
+from trtcal.data.dataset import StreamedDataset, fixed_batch, spans
+from trtcal.data.fingerprint import Array, Feeds, labels_digest
 from trtcal.data.labels import CSV, image_labels
 from trtcal.data.pixels import Preprocess
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.storage import canonical_json, digest_bytes
 
 ENDINGS = (
     ".bmp",
@@ -52,7 +55,8 @@ class ImageDataset(StreamedDataset):
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
-        super().__init__(folder, image_labels(folder, self.files, labels), unused)
+        classes = image_labels(folder, self.files, labels)
+        super().__init__(folder, len(self.files), classes, unused)
         self._shape = self._first_shape()
         check_batch(str(folder), len(self), fixed_batch(model))
 
@@ -61,14 +65,18 @@ class ImageDataset(StreamedDataset):
         """The model's one input."""
         return (self._spec.name,)
 
-    def __len__(self) -> int:
-        return len(self.files)
+    @cached_property
+    def identity(self) -> str:
+        """Digest of the files' paths, sizes and times, of what is declared, and of the labels."""
+        found = [[name, *_state(self.path / name)] for name in self.files]
+        how = [asdict(self._preprocess), str(self._spec)]
+        return digest_bytes(canonical_json([found, how, labels_digest(self.labels)]))
 
-    def read(self, size: int) -> Iterator[Feeds]:
+    def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield fresh arrays of `size` samples in order, decoded on all cores."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for start in range(0, len(self), size):
-                files = self.files[start : start + size]
+            for first, last in spans(size, start, stop):
+                files = self.files[first:last]
                 batch = np.empty((len(files), *self._shape), self._spec.dtype)
                 list(pool.map(self._fill, files, batch))
                 yield {self._spec.name: batch}
@@ -117,6 +125,14 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
             yield from _files(item, (*above, here))
         else:
             yield item
+
+
+def _state(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise InputError(f"image {file} cannot be read: {error}", "check it") from error
+    return found.st_size, found.st_mtime_ns
 
 
 def _image_input(folder: Path, model: Model) -> TensorSpec:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from trtcal.config import ImagesConfig
-from trtcal.data.checks import LABELS, check_batch, check_finite, fitting, labels_in, sample_count
-from trtcal.data.dataset import BLOCK, ArrayDataset, Dataset, Feeds, fixed_batch, name_of
+from trtcal.data.checks import (
+    BLOCK,
+    LABELS,
+    check_batch,
+    check_finite,
+    fitting,
+    labels_in,
+    sample_count,
+)
+from trtcal.data.dataset import ArrayDataset, Dataset, fixed_batch, name_of, spans
 from trtcal.data.feeds import FeedDataset
-from trtcal.data.fingerprint import Array, Fingerprint, Labels
+from trtcal.data.fingerprint import Fingerprint, digests_of
 from trtcal.data.images import ImageDataset, find_images
-from trtcal.data.polygraphy_json import json_source
-from trtcal.data.script import script_named, script_source
+from trtcal.data.npz import direct, open_npz
+from trtcal.data.polygraphy_json import JsonInputs
+from trtcal.data.rows import Rows, open_npy
+from trtcal.data.script import script_named
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.storage import read_npz
 
 
 def open_dataset(
@@ -43,11 +52,11 @@ def _open(path: Path, model: Model, images: ImagesConfig | None, labels: str | N
     if path.is_dir():
         return _open_folder(path, model, images, labels)
     if path.suffix.lower() == ".json":
-        return FeedDataset(path, model, json_source([path]))
+        return FeedDataset(path, model, JsonInputs((path,)))
     script = script_named(path)
     if script is not None:
-        return FeedDataset(script[0], model, script_source(*script))
-    return _of_arrays(path, model, read_npz(path))
+        return FeedDataset(script.path, model, script)
+    return _of_arrays(path, model, open_npz(path))
 
 
 def _open_folder(
@@ -61,41 +70,36 @@ def _open_folder(
             "put them into folders of their own",
         )
     if arrays:
-        return _of_arrays(folder, model, {file.stem: _read_array(file) for file in arrays})
+        return _of_arrays(folder, model, {file.stem: open_npy(file) for file in arrays})
     if found[0]:
         return ImageDataset(folder, model, images, labels, found)
     if feeds:
-        return FeedDataset(folder, model, json_source(feeds))
+        return FeedDataset(folder, model, JsonInputs(tuple(feeds)))
     raise InputError(
         f"folder {folder} has no .npy files, no images, and no .json inputs of Polygraphy",
         "give arrays named after the model's inputs, or images",
     )
 
 
-def _read_array(file: Path) -> Array:
-    try:
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} cannot be read: {error}", "it must hold a plain array") from error
-    return array
-
-
-def _of_arrays(path: Path, model: Model, found: Feeds) -> Dataset:
+def _of_arrays(path: Path, model: Model, found: Mapping[str, Rows]) -> Dataset:
     where = str(path)
     arrays = {spec.name: fitting(where, spec, found) for spec in model.inputs}
     samples = sample_count(where, arrays)
     check_batch(where, samples, fixed_batch(model))
-    for name, array in arrays.items():
-        check_finite(where, name, array)
     labels = labels_in(where, found, arrays, samples)
+    fingerprint = _look(where, arrays, samples).digest(labels)
     unused = tuple(sorted(set(found) - set(arrays) - {LABELS}))
-    return ArrayDataset(name_of(path), arrays, labels, _fingerprint(arrays, labels), unused)
+    arrays = {name: direct(array) for name, array in arrays.items()}
+    return ArrayDataset(name_of(path), arrays, labels, fingerprint, unused)
 
 
-def _fingerprint(arrays: Feeds, labels: Labels | None) -> str:
-    seen = Fingerprint()
-    for name, array in arrays.items():
-        rows = max(1, BLOCK // array[0].size)
-        for start in range(0, len(array), rows):
-            seen.update({name: array[start : start + rows]})
-    return seen.digest(labels)
+def _look(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:
+    """Go through all samples once, a block at a time, to check and to digest them."""
+    seen = Fingerprint(samples)
+    largest = max(math.prod(array.shape[1:]) for array in arrays.values())
+    for start, stop in spans(max(1, BLOCK // largest), 0, samples):
+        feeds = {name: array[start:stop] for name, array in arrays.items()}
+        for name, array in feeds.items():
+            check_finite(where, name, array, start)
+        seen.add(start, digests_of(feeds))
+    return seen

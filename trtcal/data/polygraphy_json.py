@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from trtcal.data.fingerprint import Array
+from trtcal.data.fingerprint import Array, Feeds
 from trtcal.errors import InputError
 from trtcal.storage import read_json
 
@@ -22,17 +23,19 @@ OLD_CLASS = "__polygraphy_encoded_"
 HINT = "give the file or folder that `polygraphy run --save-inputs` wrote"
 
 
-def json_source(files: list[Path]) -> Callable[[], Iterator[dict[str, Array]]]:
-    """Return what gives the feeds of all files in order, holding one file at a time."""
+@dataclass(frozen=True)
+class JsonInputs:
+    """What Polygraphy wrote, in a file for all feeds or in many."""
 
-    def feeds() -> Iterator[dict[str, Array]]:
-        for file in files:
+    files: tuple[Path, ...]
+
+    def __call__(self) -> Iterator[Feeds]:
+        """Yield the feeds of all files in order, holding one file at a time."""
+        for file in self.files:
             yield from read_feeds(file)
 
-    return feeds
 
-
-def read_feeds(path: Path) -> Iterator[dict[str, Array]]:
+def read_feeds(path: Path) -> Iterator[Feeds]:
     """Yield the feeds in one file, which holds a list of them or a single one."""
     value = read_json(path)
     feeds = value if isinstance(value, list) else [value]

@@ -12,6 +12,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.errors import InputError
@@ -20,26 +21,29 @@ FUNCTION = "load_data"
 _END = object()
 
 
-def script_named(path: Path) -> tuple[Path, str] | None:
-    """Return script and function if `path` is `file.py` or `file.py:function`, else None."""
-    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
-    return (Path(found[1]), found[2] or FUNCTION) if found else None
+@dataclass(frozen=True)
+class Script:
+    """A Python file, and the function in it that gives the feeds."""
 
+    path: Path
+    function: str
 
-def script_source(path: Path, function: str) -> Callable[[], Iterator[object]]:
-    """Return what runs the script and gives what its function yields."""
-
-    def feeds() -> Iterator[object]:
-        with _running(path):
-            items = iter(_function(path, function)())
+    def __call__(self) -> Iterator[object]:
+        """Run the file and yield what its function yields."""
+        with _running(self.path):
+            items = iter(_function(self.path, self.function)())
         while True:
-            with _running(path):
+            with _running(self.path):
                 item = next(items, _END)
             if item is _END:
                 return
             yield item
 
-    return feeds
+
+def script_named(path: Path) -> Script | None:
+    """Return the script if `path` is `file.py` or `file.py:function`, else None."""
+    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
+    return Script(Path(found[1]), found[2] or FUNCTION) if found else None
 
 
 def _function(path: Path, name: str) -> Callable[[], Iterator[object]]:
