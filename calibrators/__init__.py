@@ -9,6 +9,8 @@ the `Histogram` of one tensor to its `Range`; the same histogram serves every ca
     >>> histogram.update(np.linspace(-1.0, 3.0, 1001, dtype=np.float32))
     >>> create("minmax")(histogram).amax
     3.0
+
+TensorRT's own calibration, inside its builder and up to TensorRT 10, is `calibrators.tensorrt_builder`.
 """
 
 from calibrators.histogram import Histogram

@@ -1,0 +1,154 @@
+"""Batches on their way to a device: each one checked, in one buffer for each input.
+
+TensorRT gets bare addresses, and reads from them as many bytes as the network's input has, whatever
+lies there. So every array must have exactly the shape that the builder calibrates with, and be float32
+(also where the network's input is of half precision or INT8) unless the input is no float at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from calibrators.device_memory import Array, Memory
+
+Feeds = Mapping[str, Array]
+Shapes = Mapping[str, Sequence[int]]
+
+FLOAT = "float32"
+OTHERS = ("bool", "int32", "int64")
+
+
+class FeedError(ValueError):
+    """A batch is not what the network is calibrated with."""
+
+
+class Feeder:
+    """Copies one batch after the other to the device, and counts what it gave and what it did not.
+
+    `shapes` are those that the builder calibrates with, the samples along the first axis; `types`
+    names the type of each input that is not float. A last batch of fewer samples is a `FeedError`,
+    or counted in `left_out` if that is wanted.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Feeds],
+        shapes: Shapes,
+        memory: Memory,
+        types: Mapping[str, str] | None = None,
+        leave_out_rest: bool = False,
+    ) -> None:
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.types = dict.fromkeys(self.shapes, FLOAT) | dict(types or {})
+        self.batch_size = _common_size(self.shapes)
+        _check_types(self.types, self.shapes)
+        self.given, self.left_out = 0, 0
+        self.ended = False
+        self.unused: tuple[str, ...] = ()
+        self._batches = iter(batches)
+        self._memory, self._leave_out_rest = memory, leave_out_rest
+        self._addresses: dict[str, int] = {}
+
+    def next(self, names: Sequence[str]) -> list[int] | None:
+        """Return the addresses of the next batch's arrays in the order of `names`, None at the end.
+
+        `FeedError` if the batch does not fit, or there never was one.
+        """
+        feeds = self._next_full()
+        if feeds is None:
+            return None
+        arrays = [self._fitting(name, feeds) for name in names]
+        self.unused = tuple(sorted(set(feeds) - set(names)))
+        addresses = [self._put(name, array) for name, array in zip(names, arrays, strict=True)]
+        self.given += 1
+        return addresses
+
+    def _next_full(self) -> Feeds | None:
+        """Return the next full batch; None, and `ended` set, if there is no more."""
+        for feeds in self._batches:
+            rest = self._rest(feeds)
+            if not rest:
+                return feeds
+            self._leave_out(rest)
+        if not self.given:
+            raise FeedError(f"there is no batch of {self.batch_size} samples to calibrate with")
+        self.ended = True
+        return None
+
+    def _rest(self, feeds: Feeds) -> int:
+        """Return the number of samples of a batch that has fewer than the others, else 0."""
+        if not isinstance(feeds, Mapping):
+            raise FeedError(f"{self._where()} is {type(feeds).__name__}, not arrays by input name")
+        if self.left_out:
+            raise FeedError(f"{self._where()} comes after one of {self.left_out} samples only")
+        sizes = {len(array) if np.ndim(array) else 0 for array in feeds.values()}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        return size if size < self.batch_size else 0
+
+    def _leave_out(self, rest: int) -> None:
+        if not self._leave_out_rest:
+            raise FeedError(
+                f"{self._where()} has {rest} samples, the others {self.batch_size}: TensorRT takes "
+                "full batches only; choose a batch size that divides the number of samples, or "
+                "leave_out_rest=True"
+            )
+        self.left_out = rest
+
+    def _fitting(self, name: str, feeds: Feeds) -> Array:
+        if name not in feeds or name not in self.shapes:
+            has = ", ".join(sorted(set(feeds) & set(self.shapes))) or "nothing"
+            raise FeedError(
+                f"{self._where()}: TensorRT asks for {name!r}; given are arrays and shapes of {has}"
+            )
+        array = np.asarray(feeds[name])
+        if array.shape != self.shapes[name]:
+            raise FeedError(
+                f"{self._where()}: {name!r} has shape {list(array.shape)}, "
+                f"the builder calibrates with {list(self.shapes[name])}"
+            )
+        self._check_values(name, array)
+        return array
+
+    def _check_values(self, name: str, array: Array) -> None:
+        if array.dtype != np.dtype(self.types[name]):
+            raise FeedError(
+                f"{self._where()}: {name!r} is {array.dtype}, "
+                f"the builder calibrates with {self.types[name]}"
+            )
+        if not np.isfinite(array).all():
+            raise FeedError(f"{self._where()}: {name!r} has NaN or infinite values")
+
+    def _put(self, name: str, array: Array) -> int:
+        if name not in self._addresses:
+            self._addresses[name] = self._memory.allocate(array.nbytes)
+        self._memory.copy(self._addresses[name], array)
+        return self._addresses[name]
+
+    def _where(self) -> str:
+        return f"batch {self.given + bool(self.left_out) + 1}"
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        while self._addresses:
+            self._memory.free(self._addresses.popitem()[1])
+
+
+def _common_size(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the first axis that all shapes share; `ValueError` if they do not, or one has no size."""
+    if not shapes or any(not shape or min(shape) < 1 for shape in shapes.values()):
+        raise ValueError(f"calibration needs sizes above 0 for every input: {shapes}")
+    sizes = {shape[0] for shape in shapes.values()}
+    if len(sizes) > 1:
+        raise ValueError(f"the inputs have different numbers of samples: {shapes}")
+    return sizes.pop()
+
+
+def _check_types(types: Mapping[str, str], shapes: Mapping[str, object]) -> None:
+    """Let pass what TensorRT can calibrate with; `ValueError` for others and for unknown inputs."""
+    for name, dtype in types.items():
+        if name not in shapes:
+            raise ValueError(f"there is a type for {name!r} and no shape")
+        if dtype not in (FLOAT, *OTHERS):
+            raise ValueError(f"{name!r} cannot be {dtype}: inputs are {FLOAT}, {', '.join(OTHERS)}")

@@ -1,0 +1,237 @@
+"""Calibration inside TensorRT's builder, up to TensorRT 10. This has not been run on a GPU.
+
+TensorRT 11 and TensorRT-RTX have no such calibration, and for a network with Q/DQ it is ignored. Where
+there is a choice, prefer ranges from `calibrators` and Q/DQ. Here TensorRT runs its own closed
+algorithms on the GPU, on the batches that it is given:
+
+    batches = dataset.batches(32)                      # dicts of arrays by input name
+    calibrator = calibrator_object("entropy2", batches, {"image": (32, 3, 224, 224)})
+    with calibrator:                                   # raises what went wrong in a callback
+        config.set_flag(trt.BuilderFlag.INT8)
+        config.int8_calibrator = calibrator
+        engine = builder.build_serialized_network(network, config)
+    served = calibrator.finish()                       # what TensorRT took; its cache is served.cache
+
+TensorRT swallows exceptions of a calibrator and goes on with the data so far. This one keeps them; the
+end of `with`, or `finish`, raises them, or says that TensorRT did not take all batches. An engine
+must not be used before. Without `with`, Ctrl-C may be swallowed, though never an end of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+from calibrators.device_memory import Memory, PyCudaMemory
+from calibrators.failures import Failures, never_raises
+from calibrators.feeder import Feeder, Feeds, Shapes
+
+KINDS = {
+    "entropy": "IInt8EntropyCalibrator",
+    "entropy2": "IInt8EntropyCalibrator2",
+    "legacy": "IInt8LegacyCalibrator",
+    "minmax": "IInt8MinMaxCalibrator",
+}
+
+
+class NotCalibratedError(RuntimeError):
+    """TensorRT did not take the batches, or not all of them."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What TensorRT took of the data, and the cache that it made of them.
+
+    `left_out` counts the samples of a last batch that was not full, `unused` names the inputs that
+    TensorRT did not ask for. `from_cache` says that it took the ranges of the cache given,
+    `cache_refused` that it did not and calibrated from the data.
+    """
+
+    batches: int
+    samples: int
+    left_out: int
+    unused: tuple[str, ...]
+    from_cache: bool
+    cache_refused: bool
+    cache: bytes | None
+
+
+@dataclass(frozen=True)
+class Legacy:
+    """Parameters of TensorRT's legacy calibrator, shares from 0 to 1.
+
+    `quantile` chooses the largest value that counts, `regression_cutoff` the share of it at which
+    the regression is cut off. The formulas are not published: `calibrators.percentile` is something
+    else, and reaches TensorRT as Q/DQ or in an exported cache.
+    """
+
+    quantile: float
+    regression_cutoff: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (isinstance(value, (int, float)) and 0 <= value <= 1):
+                raise ValueError(f"{name} must be from 0 to 1, not {value!r}")
+
+
+def calibrator_object(
+    kind: str,
+    batches: Iterable[Feeds],
+    shapes: Shapes,
+    *,
+    types: Mapping[str, str] | None = None,
+    cache: bytes | None = None,
+    leave_out_rest: bool = False,
+    legacy: Legacy | None = None,
+    memory: Memory | None = None,
+) -> Any:
+    """Return a `BuilderCalibrator` that is also what `IBuilderConfig.int8_calibrator` wants.
+
+    `kind` is one of `KINDS`. `shapes` are those that the builder calibrates with, batch first: the
+    network's, or the optimum of the calibration profile; `types` are those of inputs that are no
+    floats, such as `{"ids": "int32"}`. `cache` must be of this very network: that is for the caller
+    to know. `legacy` is for the kind "legacy". `memory` is `PyCudaMemory()` if not given. One object
+    is for one build. `ImportError` if PyCUDA is missing, or a TensorRT that has calibrators;
+    `ValueError` for parameters that do not fit.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"TensorRT has no calibrator {kind!r}; choose one of: {', '.join(KINDS)}")
+    if (legacy is not None) != (kind == "legacy"):
+        raise ValueError("`legacy` is for the kind 'legacy', which needs it")
+    if cache is not None and not (isinstance(cache, bytes) and cache):
+        raise ValueError("a cache is not empty and given as bytes")
+    trt = _tensorrt(KINDS[kind])
+    device = memory if memory is not None else PyCudaMemory()
+    feeder = Feeder(batches, shapes, device, types, leave_out_rest)
+    return _class_on(getattr(trt, KINDS[kind]))(feeder, cache, legacy)
+
+
+def _tensorrt(base: str) -> Any:
+    try:
+        trt = import_module("tensorrt")
+    except ImportError as error:
+        raise ImportError(
+            f"TensorRT cannot be imported here ({error}); a version up to 10 can calibrate: "
+            "`pip install 'tensorrt<11'`"
+        ) from error
+    if not hasattr(trt, base):
+        raise ImportError(
+            f"TensorRT {trt.__version__} has no calibrators (the last with them is 10): quantize "
+            "the network with Q/DQ instead"
+        )
+    return trt
+
+
+def _class_on(base: Any) -> Any:
+    def initialize(self: Any, *arguments: Any) -> None:
+        base.__init__(self)  # pybind11 insists on it
+        BuilderCalibrator.__init__(self, *arguments)
+
+    return type("BuilderCalibrator", (BuilderCalibrator, base), {"__init__": initialize})
+
+
+class BuilderCalibrator:
+    """The callbacks of TensorRT's calibrators, over a `Feeder`."""
+
+    def __init__(self, feeder: Feeder, cache: bytes | None, legacy: Legacy | None) -> None:
+        self.failures = Failures()
+        self._feeder, self._legacy = feeder, legacy
+        self._given, self._made = cache, b""
+        self._read = False
+        self._watching = ExitStack()
+
+    def get_batch_size(self) -> int:
+        """Return the number of samples in each batch."""
+        return self._feeder.batch_size
+
+    @never_raises
+    def get_batch(self, names: list[str]) -> list[int] | None:
+        """Return the addresses of the inputs' next arrays, None if there are no more."""
+        if self._made:
+            raise NotCalibratedError(
+                "TensorRT asks for batches once more: make a calibrator for each build"
+            )
+        return self._feeder.next(names)
+
+    @never_raises
+    def read_calibration_cache(self) -> bytes | None:
+        """Return the cache given, None if there is none."""
+        self._read = True
+        return self._given
+
+    @never_raises
+    def write_calibration_cache(self, cache: memoryview) -> None:
+        """Keep a copy of the cache: the memory is TensorRT's."""
+        self._made = bytes(cache)
+
+    def get_quantile(self) -> float:
+        """Return the legacy calibrator's first parameter."""
+        return self._legacy.quantile if self._legacy else 0.0
+
+    def get_regression_cutoff(self) -> float:
+        """Return the legacy calibrator's second parameter."""
+        return self._legacy.regression_cutoff if self._legacy else 0.0
+
+    def read_histogram_cache(self, length: int) -> None:
+        """Return None: the bindings have no way to say how long a histogram cache is."""
+
+    def write_histogram_cache(self, pointer: object, length: int) -> None:
+        """Drop the histograms, which could not be read again."""
+
+    def finish(self) -> Served:
+        """Free the device's memory and return what TensorRT took.
+
+        Raises the first exception of a callback, whatever it was (`KeyboardInterrupt` too), or
+        `NotCalibratedError`.
+        """
+        try:
+            self._feeder.close()
+        finally:
+            if self.failures.first is not None:
+                raise self.failures.first
+        return self._served()
+
+    def _served(self) -> Served:
+        feeder = self._feeder
+        asked = feeder.ended or feeder.given > 0
+        from_cache = self._read and self._given is not None and not asked
+        if not (asked or from_cache):
+            raise NotCalibratedError(
+                "TensorRT asked for no batch: the build failed before, the INT8 flag is not set, or "
+                "the network has Q/DQ or ranges of its own"
+            )
+        if asked and not feeder.ended:
+            raise NotCalibratedError(
+                f"TensorRT stopped after batch {feeder.given}, before the data came to an end"
+            )
+        return Served(
+            batches=feeder.given,
+            samples=feeder.given * feeder.batch_size,
+            left_out=feeder.left_out,
+            unused=feeder.unused,
+            from_cache=from_cache,
+            cache_refused=self._given is not None and not from_cache,
+            cache=self._made or None,
+        )
+
+    def __enter__(self) -> Any:
+        self._watching.enter_context(self.failures.of_signals())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watching.close()
+        # A builder that failed may have failed because of a callback, which then says why.
+        because = self.failures.first is not None and isinstance(error, Exception)
+        if error is None or because:
+            self.finish()
+        else:
+            self._feeder.close()
