@@ -125,6 +125,11 @@ class Histogram:
         self._add(numbers)
         self._extend(low, high)
 
+    def compact(self) -> None:
+        """Free what dense counts take; they are made again when they are needed."""
+        self._fold()
+        self._dense = None
+
     def _fold(self) -> None:
         """Move the dense counts to the occupied bins."""
         if self._dense is not None and self._room < COUNT_LIMIT:

@@ -1,0 +1,21 @@
+"""Look once at the data: histograms of all tensors that a plan can give a range to."""
+
+from trtcal.observe.observation import (
+    Observation,
+    cached,
+    read_observation,
+    write_observation,
+)
+from trtcal.observe.observing import observe
+from trtcal.observe.profile import Advice, Profile, Settings
+
+__all__ = [
+    "Advice",
+    "Observation",
+    "Profile",
+    "Settings",
+    "cached",
+    "observe",
+    "read_observation",
+    "write_observation",
+]
