@@ -6,7 +6,7 @@ from trtcal.observe.observation import (
     read_observation,
     write_observation,
 )
-from trtcal.observe.observing import observe
+from trtcal.observe.observing import observe, unfinished
 from trtcal.observe.profile import Advice, Profile, Settings
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "cached",
     "observe",
     "read_observation",
+    "unfinished",
     "write_observation",
 ]

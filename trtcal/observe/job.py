@@ -17,9 +17,9 @@ Task = tuple[int, list[Span]]
 class Job:
     """One model, laid out in `folder`, over one dataset, in one or more passes.
 
-    `passes` are the tensors counted in each. `unit` is the number of samples that batches are made
-    of: the model's fixed batch, else 1. `batch` is the most samples run together, `threads` those of
-    each worker, `room` the bytes that collected tensors may take.
+    `passes` are the tensors counted in each. `batch` is the most samples run together and `unit` the
+    least: both are the model's batch where that is fixed. `threads` are those of each worker, `room`
+    the bytes that collected tensors may take.
     """
 
     folder: Path

@@ -79,9 +79,8 @@ class Looker:
         self.inputs = [name for name in job.passes[number] if name in first]
         turns = 2 if job.threads > 1 else 1
         self.taps = Taps(job.folder, self.computed, first, job.threads, turns, job.room // turns)
-        most = max(1, BATCH_BYTES // max(self.taps.batch_bytes, 1)) * job.unit
-        size = max(job.unit, min(job.batch, most))
-        self.size = size - size % job.unit
+        most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
+        self.size = max(job.unit, min(job.batch, most))
         self.number = number
 
     def _loaded(self, spans: Sequence[Span]) -> Iterator[Feeds]:

@@ -86,7 +86,8 @@ def observe(
         tally, passes, message = resumed(kept or None, passes)
         if message:
             say(message)
-        job = Job(folder, dataset, passes, unit, batch, settings.threads, room)
+        size = fixed_batch(model) or batch
+        job = Job(folder, dataset, passes, unit, size, settings.threads, room)
         _Work(job, tally, kept or None, progress).do(settings)
         profile.of(tally, len(dataset) * len(passes))
     profiled(profile)
@@ -96,6 +97,11 @@ def observe(
         kept.remove()
     histograms = {name: _sum([tally.of(part) for part in parts]) for name, parts in needed.items()}
     return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+
+
+def unfinished(result: Path) -> Path:
+    """Return where the checkpoint for a result lies: beside it."""
+    return result.with_name(f"{result.name}.unfinished")
 
 
 class _Work:

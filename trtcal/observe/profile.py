@@ -6,6 +6,7 @@ and how many cores were busy. The next run of the same work says whether they ca
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trtcal.observe.tally import Tally
+from trtcal.storage import Document, seal
 
+KIND = "profile"
 STAGES = ("load", "infer", "count", "checkpoint")
 WORTH = 1.1  # a change that is not predicted to bring more is not proposed
 
@@ -92,6 +95,42 @@ class Profile:
                 f"{longest}, with {self.busy:.1f} of {self.cores} cores busy", change, by_cores
             )
         return Advice(f"{longest}, and this machine's cores are busy", MACHINES, 1.0)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the profile as lines for people."""
+        yield f"{self.samples} samples in {self.elapsed_s:.1f} s by {self.settings}"
+        for stage, seconds in self.seconds.items():
+            size = self.bytes.get(stage, 0)
+            rate = (
+                f", {size / 1e6:.0f} MB at {size / 1e6 / seconds:.0f} MB/s"
+                if size and seconds
+                else ""
+            )
+            yield f"  {stage:10} {seconds:8.1f} s of the workers' time{rate}"
+        yield f"  waited for data: {self.waited_s:.1f} s; cores busy: {self.busy:.1f} of {self.cores}"
+        advice = self.advice()
+        yield f"limited by {advice.limit}"
+        gain = f" (predicted: {advice.gain:.2f} times as fast)" if advice.gain > 1 else ""
+        yield f"{advice.change}{gain}"
+
+    def to_document(self, model: str, dataset: str) -> Document:
+        """Return the profile of observing this model over these data, as a document."""
+        advice = dataclasses.asdict(self.advice())
+        measured = {**dataclasses.asdict(self), "advice": advice}
+        fields = {"kind": KIND, "schema_version": 1, "model": model, "dataset": dataset}
+        return seal({**fields, "measured": measured})
+
+    def checked(self, earlier: Document) -> str | None:
+        """Say whether what an earlier profile of the same work predicted came true.
+
+        None if that predicted nothing, or nothing was changed since.
+        """
+        before = earlier["measured"]
+        advice, same = before["advice"], Settings(**before["settings"]) == self.settings
+        if advice["gain"] <= 1.0 or (same and advice["change"] != DATA):
+            return None
+        gain = before["elapsed_s"] / before["samples"] / (self.elapsed_s / self.samples)
+        return f"predicted: {advice['gain']:.2f} times as fast; it is {gain:.2f} times as fast"
 
 
 DATA = "write the preprocessed samples once, uncompressed (numpy.savez), and calibrate from that"
