@@ -9,7 +9,7 @@ same test samples.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts (Q/DQ, symmetric
 int8, weights per channel, bias in float), and NVIDIA ModelOpt's, if it is installed; every method with
-its tool's own parameters. `percentile 99.999` is trtcal's with ONNX Runtime's parameter.
+its tool's own parameters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH = 32
 METHODS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("minmax", {}),
     ("percentile", {}),
-    ("percentile", {"percentile": 99.999}),
+    ("percentile", {"percentile": 99.99}),
     ("entropy", {}),
     ("mse", {}),
     ("auto", {}),
