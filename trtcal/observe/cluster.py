@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import tempfile
 from concurrent.futures import Future
 from importlib import import_module
@@ -25,6 +26,7 @@ from trtcal.observe.tally import Tally
 
 CLUSTERS = ("ray",)
 ADDRESS = "RAY_ADDRESS"
+REACH_S = 10.0
 
 
 class Worker:
@@ -117,10 +119,19 @@ def connected() -> Any:
         ) from error
     if not ray.is_initialized():
         try:
-            ray.init(os.environ.get(ADDRESS, "auto"), log_to_driver=False, logging_level="error")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            address = os.environ.get(ADDRESS, "auto")
+            _reach(address)
+            ray.init(address, log_to_driver=False, logging_level="error")
+        except (OSError, RuntimeError, ValueError) as error:
             raise BackendError(
                 f"no Ray cluster can be reached: {first_line(error)}",
                 f"start one with `ray start --head`, or set {ADDRESS}",
             ) from error
     return ray
+
+
+def _reach(address: str) -> None:
+    """Raise `OSError` if nobody listens at host:port; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), REACH_S).close()

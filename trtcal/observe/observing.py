@@ -118,11 +118,14 @@ class _Work:
 
     def do(self, settings: Settings) -> None:
         self._progress(self.before)
+        crew = (
+            [] if settings.alone else hands(self.job, settings)
+        )  # Ray takes signals when it begins
         with finishing_on_interrupt() as asked:
-            if settings.alone:
-                self._alone(asked.is_set)
+            if crew:
+                self._shared(crew, asked.is_set)
             else:
-                self._shared(settings, asked.is_set)
+                self._alone(asked.is_set)
         if asked.is_set() and self.job.left(self.tally):
             self._interrupted()
 
@@ -137,10 +140,10 @@ class _Work:
         with Looker(self.job) as looker:
 
             def between(samples: int) -> bool:
-                self._progress(samples)
                 if self.checkpoint and self.checkpoint.due:
                     looker.settle()
                     self._keep()
+                self._progress(samples)
                 return not asked()
 
             for number, names in enumerate(self.job.passes):
@@ -150,14 +153,14 @@ class _Work:
                 for name in names:
                     self.tally.of(name).compact()
 
-    def _shared(self, settings: Settings, asked: Callable[[], bool]) -> None:
+    def _shared(self, crew: Sequence[Hand], asked: Callable[[], bool]) -> None:
         def between(samples: int) -> bool:
-            self._progress(samples)
             if samples and self.checkpoint and self.checkpoint.due:
                 self._keep()
+            self._progress(samples)
             return not asked()
 
-        share_out(self.job, self.tally, hands(self.job, settings), between)
+        share_out(self.job, self.tally, crew, between)
 
     def _keep(self) -> None:
         if self.checkpoint:
