@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,35 @@ class Histogram:
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
 
+    def keeps(self, more: int) -> bool:
+        """Say whether all values would still be kept with `more` that are finite and not zero."""
+        return self._kept is not None and self._size + more <= KEPT
+
+    def add_counts(
+        self, counts: npt.NDArray[np.uint32], scalars: Sequence[int], low: int, high: int
+    ) -> None:
+        """Add values that were counted elsewhere, and are too many to be kept.
+
+        `counts` is uint32 of shape (BINS,), a value's bin being its pattern >> SHIFT. In no bin are
+        zeros, NaN, +Inf and -Inf, whose numbers are `scalars`. `low` and `high` are the lowest and
+        highest key (see `_count`) of the finite values, 0 for a zero of either sign, and low > high
+        if there are none. `ValueError` if this does not fit together, or if `keeps` the values.
+        """
+        if counts.dtype != np.uint32 or counts.shape != (BINS,):
+            raise ValueError(f"counts are uint32 of shape ({BINS},)")
+        if len(scalars) != len(SCALARS) or min(scalars) < 0:
+            raise ValueError(f"scalars are the numbers of {', '.join(SCALARS)}")
+        other = Histogram()
+        other._older = patterns, totals = _taken(counts.copy())
+        _check_counted(patterns, scalars[0], low, high)
+        if totals.size:
+            if self.keeps(int(totals.sum())):
+                raise ValueError("counts are of so few values that they should be kept instead")
+            other._kept = None
+        other._add([int(number) for number in scalars])
+        other._extend(low, high)
+        self.merge(other)
+
     def _coarse(self) -> Bins:
         """Return the bins that this would have if there were more values."""
         patterns, counts = self._bins()
@@ -258,6 +287,17 @@ def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
         raise ValueError("bins do not rise, or are none of finite values")
     if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
         raise ValueError("bins are finer than they should be for so many values")
+
+
+def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:
+    if (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
+        raise ValueError("counts have bins of values that are not finite")
+    bits = patterns.view(np.int32)
+    keys = (bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) >> np.int32(SHIFT)
+    keys = np.append(keys, np.zeros(int(zeros > 0), np.int32))
+    ends = (int(keys.min()), int(keys.max())) if keys.size else None
+    if ends != ((low >> SHIFT, high >> SHIFT) if low <= high else None):
+        raise ValueError("counts and the lowest and highest key do not fit together")
 
 
 def _values(patterns: Patterns) -> Edges:
