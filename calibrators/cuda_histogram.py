@@ -22,8 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.counting import BINS, SHIFT
 from calibrators.device_memory import Array, Memory, PyCudaMemory
-from calibrators.histogram import BINS, COUNT_LIMIT, SCALARS, SHIFT, Histogram
+from calibrators.histogram import COUNT_LIMIT, SCALARS, Histogram
 
 # The words that a kernel writes: the bins, the scalars, and these. `histogram.cu` has them too.
 LOW = BINS + len(SCALARS)
@@ -92,7 +93,7 @@ class PyCudaDevice(PyCudaMemory):
 
 
 def kernel_source() -> str:
-    """Return the kernels' CUDA C++, with the constants of `histogram.py`."""
+    """Return the kernels' CUDA C++, with the constants of `counting.py`."""
     source = files("calibrators").joinpath("histogram.cu").read_text(encoding="utf-8")
     return f"#define SHIFT {SHIFT}\n#define BINS {BINS}u\n{source}"
 

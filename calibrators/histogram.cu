@@ -1,4 +1,4 @@
-// Counts a tensor's values in the bins of histogram.py. SHIFT and BINS are defined in front of this.
+// Counts a tensor's values in the bins of counting.py. SHIFT and BINS are defined in front of this.
 //
 // Everything is done in integers on the values' bit patterns: no denormal can become zero, and no
 // half is rounded. Behind the counts of the bins lie the numbers of zeros, NaN, +Inf and -Inf, the

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from calibrators import Histogram
 from calibrators import histogram as histograms
-from calibrators.histogram import BINS, MANTISSA_BITS, SHIFT
+from calibrators.counting import BINS, MANTISSA_BITS, SHIFT
 
 values = arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 

@@ -176,8 +176,7 @@ import sys
 from trtcal.cli.main import run_command
 from trtcal.observe import tally
 tally.SPACING_S = 0.0
-if __name__ == "__main__":
-    sys.exit(run_command(sys.argv[1:]))
+sys.exit(run_command(sys.argv[1:]))
 """
 
 

@@ -37,6 +37,7 @@ class Worker:
         for name, content in files.items():
             content.tofile(Path(self.folder.name) / name)
         self.looker = Looker(dataclasses.replace(job, folder=Path(self.folder.name)))
+        self.tally = Tally()
 
     def hired(self) -> bool:
         """Say that the actor is there."""
@@ -44,12 +45,12 @@ class Worker:
 
     def work(self, task: Task) -> Tally | TrtcalError:
         """Count the samples of a task; errors of ours are returned, as Ray wraps what is raised."""
-        tally = Tally()
+        self.tally.clear()  # what it had was sent when the last task was done
         try:
-            self.looker.look(task, tally, lambda samples: True)
+            self.looker.look(task, self.tally, lambda samples: True)
         except TrtcalError as error:
             return error
-        return tally
+        return self.tally
 
 
 class RayHand:

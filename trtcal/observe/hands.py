@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
+from types import ModuleType
 from typing import Protocol
 
 from trtcal.errors import BackendError, TrtcalError
@@ -68,7 +71,8 @@ class LocalHand:
 
     def submit(self, task: Task) -> Future[Tally | TrtcalError]:
         """Begin a task."""
-        return self.pool.submit(_work, task)
+        with _alone():
+            return self.pool.submit(_work, task)
 
     def again(self) -> LocalHand:
         """Return a new process."""
@@ -84,17 +88,32 @@ class LocalHand:
         self.pool.shutdown()
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let a process that starts meanwhile import trtcal, not the user's script once more.
+
+    So a script, a notebook or standard input needs no `if __name__ == "__main__":`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 _looker: Looker
+_tally: Tally
 _stop: Event
 
 
 def _begin(job: Job, stop: Event) -> None:
     """Make this process a worker: it leaves Ctrl-C to its parent, and ends when that does."""
-    global _looker, _stop
+    global _looker, _tally, _stop
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _looker, _stop = Looker(job), stop
+    _looker, _tally, _stop = Looker(job), Tally(), stop
 
 
 def _end_with_parent() -> None:
@@ -105,9 +124,9 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> Tally | TrtcalError:
-    tally = Tally()
-    _looker.look(task, tally, lambda samples: not _stop.is_set())
-    return tally
+    _tally.clear()  # what it had was sent when the last task was done
+    _looker.look(task, _tally, lambda samples: not _stop.is_set())
+    return _tally
 
 
 def share_out(

@@ -55,9 +55,6 @@ def observe(
     `checkpoint` is a file from which the same call goes on after it was killed; in the end it is
     deleted.
 
-    Workers are started by `multiprocessing`: a script that asks for some needs the usual
-    `if __name__ == "__main__":`.
-
     `InputError` if a tensor takes a NaN, which no range can hold; `ResourceError` if memory does not
     suffice; `BackendError` if workers die; `Interrupted` after Ctrl-C, once the batch is done.
     """

@@ -52,6 +52,14 @@ class Tally:
         for stage, size in other.bytes.items():
             self.bytes[stage] += size
 
+    def clear(self) -> None:
+        """Forget everything, but keep the memory for as much again."""
+        for histogram in self.histograms.values():
+            histogram.clear()
+        self.done.clear()
+        self.seconds.clear()
+        self.bytes.clear()
+
     def __getstate__(self) -> dict[str, Any]:
         plain = {"seconds": dict(self.seconds), "bytes": dict(self.bytes)}
         return {**self.__dict__, **plain, "histograms": pack(self.histograms)}
