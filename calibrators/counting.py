@@ -111,8 +111,8 @@ def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
 
 
 @njit(nogil=True, cache=True)
-def take_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
-    """Return the occupied bins and empty them."""
+def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
+    """Return the occupied bins of dense counts."""
     occupied = 0
     for i in range(BINS):
         occupied += counts[i] > 0
@@ -121,9 +121,16 @@ def take_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
     for i in range(BINS):
         if counts[i] > 0:
             patterns[place], totals[place] = np.uint32(i) << np.uint32(SHIFT), counts[i]
-            counts[i] = 0
             place += 1
     return patterns, totals
+
+
+@njit(nogil=True, cache=True)
+def empty_bins(counts: npt.NDArray[np.uint32]) -> None:
+    """Empty the occupied bins; memory that was never touched stays untouched."""
+    for i in range(counts.size):
+        if counts[i] > 0:
+            counts[i] = 0
 
 
 @njit(nogil=True, cache=True)

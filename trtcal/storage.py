@@ -13,7 +13,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,15 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
 
 
-def write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]], compressed: bool = True) -> None:
-    """Write arrays to an `.npz`, whole or not at all."""
-    write = np.savez_compressed if compressed else np.savez
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        write(file, **arrays)  # type: ignore[arg-type]  # a name is taken for an option
+def write_npz(
+    path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], compressed: bool = True
+) -> None:
+    """Write named arrays to an `.npz`, whole or not at all, holding one at a time."""
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", method) as archive:
+        for name, array in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -23,7 +23,8 @@ from trtcal.observe.looker import Looker
 from trtcal.observe.shards import Span, count
 from trtcal.observe.tally import Tally
 
-TASK_S = 5.0  # about how long a worker is on its own
+TASK_S = 10.0  # about how long a worker is on its own
+LEAST_S = 1.0  # about how long at the end, where smaller pieces would cost more than they even out
 CHANCES = 3  # that a piece of work gets before it is held to be what kills workers
 PATIENCE_S = 0.2
 LONELY_S = 120.0
@@ -184,7 +185,7 @@ class _Office:
     def _next_task(self) -> Task:
         """Take work for about `TASK_S`, less towards the end, so that all end together."""
         fair = len(self.queue) // (2 * len(self.hands))
-        wanted = max(1, min(fair, int(TASK_S / self.pace_s)))
+        wanted = max(1, int(LEAST_S / self.pace_s), min(fair, int(TASK_S / self.pace_s)))
         number, span = self.queue.popleft()
         spans = [span]
         while len(spans) < wanted and self.queue and self.queue[0][0] == number:
@@ -196,21 +197,25 @@ class _Office:
         if not self.running:
             time.sleep(PATIENCE_S)
         done, _ = wait(self.running, PATIENCE_S, FIRST_COMPLETED)
-        return [self._settle(future) for future in done]
+        made = [tally for future in done if (tally := self._taken(future))]
+        self.assign()  # before the sums are made, so that nobody waits for them
+        for tally in made:
+            self.tally.add(tally)
+        return [sum(count(spans) for spans in tally.done.values()) for tally in made]
 
-    def _settle(self, future: Future[Tally | TrtcalError]) -> int:
+    def _taken(self, future: Future[Tally | TrtcalError]) -> Tally | None:
+        """Return what a task gave; None if its worker was lost."""
         number, task, started = self.running.pop(future)
         hand = self.hands[number]
         try:
             made = future.result()
         except hand.lost as error:
             self._again(number, task, error)
-            return 0
+            return None
         if isinstance(made, TrtcalError):
             raise made
         self.pace_s = (time.perf_counter() - started) / len(task[1])
-        self.tally.add(made)
-        return sum(count(spans) for spans in made.done.values())
+        return made
 
     def _again(self, number: int, task: Task, error: BaseException) -> None:
         """Put back what a lost worker had, and hire another."""

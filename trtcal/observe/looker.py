@@ -73,6 +73,8 @@ class Looker:
             return
         if self.taps is not None:
             self.taps.close()
+        for histogram in self.tally.histograms.values():  # of the pass before
+            histogram.compact()
         job = self.job
         first = next(job.dataset.batches(job.unit, 0, job.unit))
         self.computed = [name for name in job.passes[number] if name not in first]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from trtcal.model import Model
 from trtcal.storage import canonical_json, digest_bytes, parsing, read_npz, write_npz
 
 KEYS = ("bins", "counts", "scalars", "extent")
-Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,12 @@ class Observation:
         return digest_bytes(canonical_json([self.model, self.dataset, self.samples, parts]))
 
 
-def pack(histograms: Mapping[str, Histogram]) -> Arrays:
-    """Return histograms as arrays without objects, which `unpack` takes back."""
-    arrays: Arrays = {"names": np.array(list(histograms))}
+def pack(histograms: Mapping[str, Histogram]) -> Iterator[tuple[str, Any]]:
+    """Yield histograms as named arrays without objects, which `unpack` takes back."""
+    yield "names", np.array(list(histograms))
     for number, histogram in enumerate(histograms.values()):
         for key, array in histogram.to_arrays().items():
-            arrays[f"{number}/{key}"] = array
-    return arrays
+            yield f"{number}/{key}", array
 
 
 def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
@@ -55,7 +54,7 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
-    write_npz(path, {"header": np.array(header), **pack(observation.histograms)})
+    write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
 
 
 def read_observation(path: Path) -> Observation:

@@ -89,6 +89,7 @@ def observe(
         profile.of(tally, len(dataset) * len(passes))
     profiled(profile)
     for tensor, histogram in tally.histograms.items():
+        histogram.compact()
         _check(tensor, histogram)
     if kept:
         kept.remove()
@@ -143,12 +144,10 @@ class _Work:
                 self._progress(samples)
                 return not asked()
 
-            for number, names in enumerate(self.job.passes):
+            for number in range(len(self.job.passes)):
                 spans = [span for other, span in self.job.left(self.tally) if other == number]
                 if spans and not asked():
                     looker.look((number, spans), self.tally, between)
-                for name in names:
-                    self.tally.of(name).compact()
 
     def _shared(self, crew: Sequence[Hand], asked: Callable[[], bool]) -> None:
         def between(samples: int) -> bool:
