@@ -57,12 +57,12 @@ def command(
     calibration = read_calibration(ranges)
     plan = read_plan(plan_path) if plan_path else Plan()
     quantized = quantize(prepare(load_model(path)), calibration, plan)
-    write_quantized(output, quantized)
+    digest = write_quantized(output, quantized)
     if as_json:
         print_json(
             {
                 "output": str(output),
-                "digest": quantized.digest,
+                "digest": digest,
                 "asked": quantized.asked,
                 "skipped": quantized.skipped,
             }
@@ -72,4 +72,4 @@ def command(
     say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
-    say(f"wrote {output}  {quantized.digest[:19]}")
+    say(f"wrote {output}  {digest[:19]}")
