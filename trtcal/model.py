@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.errors import InputError
@@ -100,17 +100,20 @@ def checked(model: Model) -> Model:
             f"model {model.path} is not valid ONNX: {first_line(error)}",
             "export it again, or see what `python -m onnx.checker` says of it",
         ) from error
+    except EncodeError as error:  # protobuf says no more than that it failed
+        raise InputError(
+            f"model {model.path} has 2 GiB besides the initializers of its main graph",
+            "move constants out of its subgraphs and nodes",
+        ) from error
     return model
 
 
 def check_sample_axes(model: Model) -> None:
     """`InputError` if an input has no first axis that could count samples, or if those disagree."""
-    stated = {value.name: _has_shape(value) for value in model.proto.graph.input}
     for spec in model.inputs:
         if not spec.shape:
-            scalar, unknown = "is a scalar: it has no axis for samples", "has no stated shape"
             raise InputError(
-                f"the model's input {spec.name!r} {scalar if stated[spec.name] else unknown}",
+                f"the model's input {spec.name!r} is a scalar: it has no axis for samples",
                 "export it as a constant, or with samples along its first axis, like [n, 3]",
             )
     fixed = {spec.shape[0]: spec for spec in model.inputs if isinstance(spec.shape[0], int)}
@@ -185,10 +188,6 @@ def _inside(folder: Path, name: str) -> Path:
     if not file.is_relative_to(folder.resolve()):
         raise ValueError(f"its external data {name!r} lie outside its folder")
     return file
-
-
-def _has_shape(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.HasField("shape"))
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
