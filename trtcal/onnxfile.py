@@ -247,8 +247,9 @@ def fits(proto: onnx.ModelProto, most: int = MESSAGE) -> bool:
 class OnnxFile:
     """A model as it is written: in one file, or with its weights beside it if it does not fit.
 
-    The second file is named after the digest of its bytes, so the model's own digest covers it, and
-    the new weights never stand beside the old model.
+    `weights` is the second file's name, None if there is none. It is made from the digest of its
+    bytes: so the model's own digest covers them, and new weights never come under an old model. Who
+    writes models with other weights to one path clears up the files of the former ones himself.
     """
 
     def __init__(self, proto: onnx.ModelProto, most: int = MESSAGE) -> None:
@@ -276,8 +277,8 @@ class OnnxFile:
         write_bytes(path, self.data)
 
 
-def write_onnx(path: Path, proto: onnx.ModelProto, most: int = MESSAGE) -> str:
-    """Write a model, with its weights beside it if need be; return the digest of the ONNX file."""
+def write_onnx(path: Path, proto: onnx.ModelProto, most: int = MESSAGE) -> OnnxFile:
+    """Write a model, with its weights beside it if need be, and return what was written."""
     made = OnnxFile(proto, most)
     made.write(path)
-    return made.digest
+    return made

@@ -113,6 +113,21 @@ def test_ranges_are_those_of_the_float32_model_but_for_rounding(tmp_path, kind):
         assert found.amax == pytest.approx(item.amax, rel=5e-3)
 
 
+def test_half_weights_may_stay_in_their_file(tmp_path):
+    path = half_net(tmp_path, "whole")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin")
+    data = open_dataset(data_for(tmp_path, "whole"), load_model(path))
+    made = []
+    for embedded in (0, 1 << 20):
+        prepared = prepare(load_model(path, embedded))
+        outside = [one.name for one in prepared.proto.graph.initializer if one.external_data]
+        assert outside == ([] if embedded else ["w2"])
+        tensors = tensors_to_observe(find_layers(prepared))
+        calibration = calibrate(observe(prepared, data, tensors), "minmax")
+        made.append(quantize(prepared, calibration).digest)
+    assert made[0] == made[1]
+
+
 def test_what_a_plan_leaves_is_asked_in_half(tmp_path):
     model, calibration, _ = calibrated(tmp_path, "whole")
     quantized = quantize(model, calibration, Plan(layers={"second": "fp32", "add": "fp32"}))

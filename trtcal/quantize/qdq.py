@@ -200,8 +200,8 @@ def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-def write_quantized(path: Path, quantized: QuantizedModel) -> str:
-    """Write the ONNX file, and weights beside it that it can't hold; return the file's digest."""
+def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
+    """Write the ONNX file, and beside it the weights of a model that is too large for one file."""
     return write_onnx(path, quantized.proto)
 
 
