@@ -10,6 +10,7 @@ the `Histogram` of one tensor to its `Range`; the same histogram serves every ca
     >>> create("minmax")(histogram).amax
     3.0
 
+`calibrators.cuda_histogram` counts tensors where they lie in a GPU's memory, into the same histograms.
 TensorRT's own calibration, inside its builder and up to TensorRT 10, is `calibrators.tensorrt_builder`.
 """
 

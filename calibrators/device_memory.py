@@ -97,6 +97,6 @@ def _pycuda() -> Any:
         return import_module("pycuda.driver")
     except ImportError as error:
         raise ImportError(
-            "calibrating in TensorRT copies data with PyCUDA, which cannot be imported here "
-            f"({error}); it needs `pip install pycuda`, the CUDA toolkit and an NVIDIA driver"
+            f"a GPU's memory is reached with PyCUDA, which cannot be imported here ({error}); it "
+            "needs `pip install pycuda`, the CUDA toolkit and an NVIDIA driver"
         ) from error

@@ -14,27 +14,34 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-MANTISSA_BITS = 11
-SHIFT = 23 - MANTISSA_BITS
-BINS = 1 << (32 - SHIFT)
+from calibrators.counting import (
+    BINS,
+    INFINITY_KEY,
+    MANTISSA_BITS,
+    SHIFT,
+    ZERO_SLOTS,
+    Bits,
+    Counts,
+    Patterns,
+    collect,
+    count_values,
+    extent,
+    finite_nonzero,
+    sum_bins,
+    take_bins,
+)
+
 KEPT = 1 << 17
 SIGN = 0x80000000
-INFINITY_KEY = 0x7F800000
-ZERO_SLOTS = 8  # zeros, by far the most frequent value, are counted by turns so as not to queue
 COUNT_LIMIT = 2**32 - 1  # values that a 32-bit count is sure to hold
-BLOCK = 4096  # values counted together: 16 KiB, half of a usual first cache
 SCALARS = ("zeros", "nan", "positive_inf", "negative_inf")
 
-Bits = npt.NDArray[np.int32]
-Patterns = npt.NDArray[np.uint32]
-Counts = npt.NDArray[np.int64]
 Edges = npt.NDArray[np.float64]
 Bins = tuple[Patterns, Counts]
 """Occupied bins: the bit patterns of their lower ends (for negative values, upper), rising; counts."""
@@ -63,12 +70,17 @@ class Histogram:
     )
 
     def __init__(self) -> None:
+        self._dense: npt.NDArray[np.uint32] | None = None
+        self._room = COUNT_LIMIT
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all values, but keep the memory for counts."""
+        self._fold(keep=False)
         # The first values are kept. When there are too many, they and all that follow go to dense
         # 32-bit counts, and from there to the occupied bins before they can overflow.
         self._kept: Patterns | None = np.empty(0, np.uint32)
         self._size = 0
-        self._dense: npt.NDArray[np.uint32] | None = None
-        self._room = 0
         self._older: Bins = np.empty(0, np.uint32), np.empty(0, np.int64)
         self.zeros = 0
         self.nan = 0
@@ -86,7 +98,7 @@ class Histogram:
         if array.dtype not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {array.dtype}")
         bits = array.astype(np.float32, copy=False).reshape(-1).view(np.int32)
-        if self._kept is not None and self._size + _finite_nonzero(bits) > KEPT:
+        if self._kept is not None and self._size + finite_nonzero(bits) > KEPT:
             self._spill()
         if self._kept is not None:
             self._keep(bits)
@@ -99,36 +111,45 @@ class Histogram:
         if self._kept is None or not self._kept.size:
             self._kept = np.empty(KEPT, np.uint32)
         size = self._size
-        self._size, *numbers = (int(number) for number in _collect(bits, self._kept, size))
+        self._size, *numbers = (int(number) for number in collect(bits, self._kept, size))
         self._add(numbers)
-        self._extend(*(int(key) for key in _extent(self._kept[size : self._size].view(np.int32))))
+        self._extend(*(int(key) for key in extent(self._kept[size : self._size].view(np.int32))))
         if numbers[0]:
             self._extend(0, 0)
 
     def _spill(self) -> None:
         """Stop to keep values: count those that are there."""
         kept, self._kept = self._values(), None
-        self._dense, self._room = np.zeros(BINS + ZERO_SLOTS, np.uint32), COUNT_LIMIT - kept.size
-        _count(kept.view(np.int32), self._dense)
+        self._room -= kept.size
+        count_values(kept.view(np.int32), self._counts())
 
     def _values(self) -> Patterns:
         """Return the values that are kept."""
         return np.empty(0, np.uint32) if self._kept is None else self._kept[: self._size]
 
     def _count(self, bits: Bits) -> None:
-        if self._dense is None:
-            self._dense, self._room = np.zeros(BINS + ZERO_SLOTS, np.uint32), COUNT_LIMIT
         if bits.size > self._room:
             self._fold()
         self._room -= bits.size
-        low, high, *numbers = (int(number) for number in _count(bits, self._dense))
+        low, high, *numbers = (int(number) for number in count_values(bits, self._counts()))
         self._add(numbers)
         self._extend(low, high)
 
-    def _fold(self) -> None:
-        """Move the dense counts to the occupied bins."""
+    def compact(self) -> None:
+        """Free what dense counts take; they are made again when they are needed."""
+        self._fold()
+        self._dense = None
+
+    def _counts(self) -> npt.NDArray[np.uint32]:
+        if self._dense is None:
+            self._dense = np.zeros(BINS + ZERO_SLOTS, np.uint32)
+        return self._dense
+
+    def _fold(self, keep: bool = True) -> None:
+        """Move the dense counts to the occupied bins, or drop them."""
         if self._dense is not None and self._room < COUNT_LIMIT:
-            self._older = _sum(*self._older, *_taken(self._dense))
+            bins = take_bins(self._dense)
+            self._older = sum_bins(*self._older, *bins) if keep else self._older
             self._room = COUNT_LIMIT
 
     def _add(self, numbers: list[int]) -> None:
@@ -152,11 +173,41 @@ class Histogram:
         if self._size + other._size <= KEPT and self._kept is not None and other._kept is not None:
             self._keep(other._kept[: other._size].view(np.int32))
         else:
-            self._older = _sum(*self._coarse(), *other._coarse())
+            self._older = sum_bins(*self._coarse(), *other._coarse())
             self._kept = None
         self._add([getattr(other, name) for name in SCALARS])
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
+
+    def keeps(self, more: int) -> bool:
+        """Say whether all values would still be kept with `more` that are finite and not zero."""
+        return self._kept is not None and self._size + more <= KEPT
+
+    def add_counts(
+        self, counts: npt.NDArray[np.uint32], scalars: Sequence[int], low: int, high: int
+    ) -> None:
+        """Add values that were counted elsewhere, and are too many to be kept.
+
+        `counts` is uint32 of shape (BINS,), a value's bin being its pattern >> SHIFT. In no bin are
+        zeros, NaN, +Inf and -Inf, whose numbers are `scalars`. `low` and `high` are the lowest and
+        highest key (see `count_values`) of the finite values, 0 for a zero of either sign, and
+        low > high if there are none. `ValueError` if this does not fit together, or if `keeps` the
+        values.
+        """
+        if counts.dtype != np.uint32 or counts.shape != (BINS,):
+            raise ValueError(f"counts are uint32 of shape ({BINS},)")
+        if len(scalars) != len(SCALARS) or min(scalars) < 0:
+            raise ValueError(f"scalars are the numbers of {', '.join(SCALARS)}")
+        other = Histogram()
+        other._older = patterns, totals = take_bins(counts.copy())
+        _check_counted(patterns, scalars[0], low, high)
+        if totals.size:
+            if self.keeps(int(totals.sum())):
+                raise ValueError("counts are of so few values that they should be kept instead")
+            other._kept = None
+        other._add([int(number) for number in scalars])
+        other._extend(low, high)
+        self.merge(other)
 
     def _coarse(self) -> Bins:
         """Return the bins that this would have if there were more values."""
@@ -192,7 +243,7 @@ class Histogram:
         """
         patterns, counts = self._bins()
         positive = int(np.searchsorted(patterns, SIGN))
-        bins, totals = _sum(
+        bins, totals = sum_bins(
             patterns[:positive],
             counts[:positive],
             patterns[positive:] ^ np.uint32(SIGN),
@@ -255,134 +306,22 @@ def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
         raise ValueError("bins are finer than they should be for so many values")
 
 
+def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:
+    if (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
+        raise ValueError("counts have bins of values that are not finite")
+    bits = patterns.view(np.int32)
+    keys = (bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) >> np.int32(SHIFT)
+    keys = np.append(keys, np.zeros(int(zeros > 0), np.int32))
+    ends = (int(keys.min()), int(keys.max())) if keys.size else None
+    if ends != ((low >> SHIFT, high >> SHIFT) if low <= high else None):
+        raise ValueError("counts and the lowest and highest key do not fit together")
+
+
 def _values(patterns: Patterns) -> Edges:
     return patterns.view(np.float32).astype(np.float64)
 
 
 def _value_of_key(key: int) -> float:
-    """Undo the ordering transformation of `_extent`."""
+    """Undo the ordering transformation of `extent`."""
     bits = np.int32(key) if key >= 0 else np.int32(key ^ 0x7FFFFFFF)
     return float(bits.view(np.float32)) + 0.0  # -0.0 and 0.0 are one value
-
-
-@njit(nogil=True, cache=True)
-def _finite_nonzero(bits: Bits) -> int:
-    """Return the number of finite values that are not zero."""
-    found = 0
-    for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        found += (magnitude > 0) & (magnitude < INFINITY_KEY)
-    return found
-
-
-@njit(nogil=True, cache=True)
-def _collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
-    """Append the finite values that are not zero to the `size` kept ones.
-
-    Returns the new size and the numbers of zeros, NaN, +Inf and -Inf.
-    """
-    zeros, nan, positive, negative = 0, 0, 0, 0
-    for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        if magnitude == 0:
-            zeros += 1
-        elif magnitude < INFINITY_KEY:
-            kept[size] = np.uint32(bits[i])
-            size += 1
-        elif magnitude > INFINITY_KEY:
-            nan += 1
-        elif bits[i] > 0:
-            positive += 1
-        else:
-            negative += 1
-    return size, zeros, nan, positive, negative
-
-
-@njit(nogil=True, cache=True)
-def _count(
-    bits: Bits, counts: npt.NDArray[np.uint32]
-) -> tuple[np.int32, np.int32, int, int, int, int]:
-    """Count values by their bit patterns, a block at a time while it lies in the first cache.
-
-    Returns the lowest and highest key of the finite values, and the numbers of zeros, NaN, +Inf and
-    -Inf. The key of a float is its pattern made to sort like its value.
-    """
-    lowest, highest = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    nan, positive, negative = 0, 0, 0
-    for start in range(0, bits.size, BLOCK):
-        block = bits[start : start + BLOCK]
-        low, high = _extent(block)
-        if high >= INFINITY_KEY or low <= -INFINITY_KEY - 1:
-            block, a, b, c = _finite(block)
-            nan, positive, negative = nan + a, positive + b, negative + c
-            low, high = _extent(block)
-        lowest, highest = min(lowest, low), max(highest, high)
-        _fill(block.view(np.uint32), counts)
-    zeros = counts[BINS:].sum()
-    counts[BINS:] = 0
-    return lowest, highest, zeros, nan, positive, negative
-
-
-@njit(nogil=True, cache=True)
-def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
-    """Return the patterns of the finite values, and the numbers of NaN, +Inf and -Inf."""
-    magnitude = bits & np.int32(0x7FFFFFFF)
-    infinite = magnitude == INFINITY_KEY
-    negative = (infinite & (bits < 0)).sum()
-    nan = (magnitude > INFINITY_KEY).sum()
-    return bits[magnitude < INFINITY_KEY], nan, infinite.sum() - negative, negative
-
-
-@njit(nogil=True, cache=True)
-def _extent(bits: Bits) -> tuple[np.int32, np.int32]:
-    """Return the lowest and highest key.
-
-    Integer arithmetic without branches, which the compiler turns into vector instructions.
-    """
-    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    for i in range(bits.size):
-        pattern = bits[i]
-        key = np.int32(pattern ^ ((pattern >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        low = min(low, key)
-        high = max(high, key)
-    return low, high
-
-
-@njit(nogil=True, cache=True)
-def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
-    for i in range(bits.size):
-        pattern = bits[i]
-        zero = (pattern & np.uint32(0x7FFFFFFF)) == 0
-        slot = np.uint32(BINS) + np.uint32(i & (ZERO_SLOTS - 1))
-        counts[slot if zero else pattern >> np.uint32(SHIFT)] += np.uint32(1)
-
-
-@njit(nogil=True, cache=True)
-def _taken(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
-    """Return the occupied bins and empty them."""
-    occupied = 0
-    for i in range(BINS):
-        occupied += counts[i] > 0
-    patterns, totals = np.empty(occupied, np.uint32), np.empty(occupied, np.int64)
-    place = 0
-    for i in range(BINS):
-        if counts[i] > 0:
-            patterns[place], totals[place] = np.uint32(i) << np.uint32(SHIFT), counts[i]
-            counts[i] = 0
-            place += 1
-    return patterns, totals
-
-
-@njit(nogil=True, cache=True)
-def _sum(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
-    """Return the sum of two lists of bins, both rising."""
-    patterns = np.empty(a.size + b.size, np.uint32)
-    counts = np.empty(patterns.size, np.int64)
-    i, j, size = 0, 0, 0
-    while i < a.size or j < b.size:
-        of_a = i < a.size and (j == b.size or a[i] <= b[j])
-        of_b = j < b.size and (i == a.size or b[j] <= a[i])
-        patterns[size] = a[i] if of_a else b[j]
-        counts[size] = (in_a[i] if of_a else 0) + (in_b[j] if of_b else 0)
-        i, j, size = i + of_a, j + of_b, size + 1
-    return patterns[:size].copy(), counts[:size].copy()

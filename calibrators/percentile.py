@@ -20,7 +20,7 @@ class Percentile:
     "Percentile".
     """
 
-    percentile: float = 99.99
+    percentile: float = 99.999
 
     def __post_init__(self) -> None:
         number = isinstance(self.percentile, (int, float))

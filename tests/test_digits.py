@@ -13,7 +13,7 @@ from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
-METHODS = ("minmax", "percentile", "entropy")
+METHODS = {"minmax": {}, "percentile": {"percentile": 99.99}, "entropy": {}}
 RTX = BACKENDS["tensorrt-rtx"].availability()
 
 
@@ -24,8 +24,9 @@ def drops(digits, folder, data):
     tensors = tensors_to_observe(find_layers(prepared))
     seen = observe(prepared, open_dataset(digits / data, model), tensors)
     candidates = []
-    for method in METHODS:
-        write_quantized(folder / f"{method}.onnx", quantize(prepared, calibrate(seen, method)))
+    for method, parameters in METHODS.items():
+        calibration = calibrate(seen, method, parameters)
+        write_quantized(folder / f"{method}.onnx", quantize(prepared, calibration))
         candidates.append(open_candidate(folder / f"{method}.onnx"))
     test = open_dataset(digits / "test.npz", model)
     made = compare(open_candidate(model.path), candidates, test, Gates(), rounds=2)

@@ -26,6 +26,7 @@ LAYOUTS = ("NCHW", "NHWC")
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 ALPHAS = ("black", "white", "drop")
 TABLES = ("model", "output", "images", "calibration", "evaluation", "plans", "build", "gates")
+CALIBRATION = ("data", "labels", "methods", "method", "batch", "workers", "parameters")
 LABEL_SOURCES = ("csv", "folders")
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -59,6 +60,7 @@ class ImagesConfig:
 class CalibrationConfig:
     """The data and methods to calibrate with; `method` is the one used where one is wanted.
 
+    `workers` is the number of processes that observe, which share the cores out.
     `labels` says where the labels of an image folder stand: "csv" or "folders".
     """
 
@@ -67,6 +69,7 @@ class CalibrationConfig:
     methods: tuple[str, ...] = METHODS
     method: str = "percentile"
     batch: int = 32
+    workers: int = 1
     parameters: dict[str, Parameters] = field(default_factory=dict)
 
 
@@ -165,7 +168,7 @@ class _Reader:
 
     def calibration(self, table: Mapping[str, Any]) -> CalibrationConfig:
         here, default = "calibration", CalibrationConfig()
-        self.known(here, table, ("data", "labels", "methods", "method", "batch", "parameters"))
+        self.known(here, table, CALIBRATION)
         methods = self.strings(here, table, "methods", default.methods)
         parameters = self.table(here, table, "parameters")
         return CalibrationConfig(
@@ -174,6 +177,7 @@ class _Reader:
             methods=methods,
             method=self.get(here, table, "method", str, _preferred(methods)),
             batch=self.positive(here, table, "batch", default.batch),
+            workers=self.positive(here, table, "workers", default.workers),
             parameters={name: self.scalars(here, parameters, name) for name in parameters},
         )
 

@@ -4,10 +4,10 @@
     ├── GateFailed     1   the work is done and a limit that the user set does not hold
     ├── InputError     2   a model, dataset, file, name or option is not usable
     ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
-    └── ResourceError  4   memory, disk or time ran out
+    ├── ResourceError  4   memory, disk or time ran out
+    └── Interrupted  130   the user broke it off; it can be started again
 
-An interrupted command ends with 130 (`INTERRUPTED`) and can be started again. Anything else that
-escapes is a defect of trtcal and is reported as one.
+Anything else that escapes is a defect of trtcal and is reported as one.
 """
 
 from __future__ import annotations
@@ -48,3 +48,9 @@ class ResourceError(TrtcalError):
     """Memory, disk or time ran out."""
 
     exit_status = 4
+
+
+class Interrupted(TrtcalError):  # noqa: N818  # to be interrupted is not an error
+    """The user broke the work off; what was done is kept where that is possible."""
+
+    exit_status = INTERRUPTED

@@ -24,7 +24,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
-from trtcal.observe import Observation, observe, write_observation
+from trtcal.observe import Observation, observe, unfinished, write_observation
 from trtcal.quantize import (
     Plan,
     find_layers,
@@ -70,7 +70,12 @@ class RunResult:
     missing_builds: dict[str, str]
 
 
-def run(config: Config, command: str = "trtcal run", reporter: Reporter = silent) -> RunResult:
+def run(
+    config: Config,
+    command: str = "trtcal run",
+    reporter: Reporter = silent,
+    say: Callable[[str], None] = lambda message: None,
+) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
 
     Files there that no run wrote are kept. `InputError` if the configuration lacks a model or data,
@@ -83,7 +88,7 @@ def run(config: Config, command: str = "trtcal run", reporter: Reporter = silent
     except (OSError, ValueError) as error:
         raise unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-        job = _Job(config, Path(name), reporter)
+        job = _Job(config, Path(name), reporter, say)
         report = job.run(command)
         _replace(folder, Path(name))
     return RunResult(folder, report, job.lineage.missing)
@@ -117,8 +122,10 @@ def _replace(folder: Path, made: Path) -> None:
 class _Job:
     """One pass through the pipeline in one folder."""
 
-    def __init__(self, config: Config, folder: Path, reporter: Reporter) -> None:
-        self.config, self.folder, self.reporter = config, folder, reporter
+    def __init__(
+        self, config: Config, folder: Path, reporter: Reporter, say: Callable[[str], None]
+    ) -> None:
+        self.config, self.folder, self.reporter, self.say = config, folder, reporter, say
         self.model = load_model(_required(config.model, "model"))
         self.prepared = prepare(self.model)
         self.calibration_data = self._data(config.calibration, "calibration.data")
@@ -152,7 +159,16 @@ class _Job:
         with self._step("observe", "histograms.npz") as record:
             title = f"observing {len(tensors)} tensors"
             with self.reporter(title, len(self.calibration_data)) as advance:
-                seen = observe(self.prepared, self.calibration_data, tensors, batch, advance)
+                seen = observe(
+                    self.prepared,
+                    self.calibration_data,
+                    tensors,
+                    batch,
+                    advance,
+                    workers=self.config.calibration.workers,
+                    checkpoint=unfinished(self.config.run_folder),
+                    say=self.say,
+                )
             write_observation(self.folder / "histograms.npz", seen)
             record(seen.digest)
         return seen

@@ -124,6 +124,13 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, to_json(value).encode("utf-8", "surrogatepass"))
 
 
+def write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]], compressed: bool = True) -> None:
+    """Write arrays to an `.npz`, whole or not at all."""
+    write = np.savez_compressed if compressed else np.savez
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        write(file, **arrays)  # type: ignore[arg-type]  # a name is taken for an option
+
+
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
     with unpacking(path), path.open("rb") as file:

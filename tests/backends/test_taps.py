@@ -7,7 +7,7 @@ from calibrators import Histogram
 from tests.networks import conv_net, rng, save, weight
 from trtcal.backends import taps as module
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.backends.taps import Taps
+from trtcal.backends.taps import Taps, lay_out
 from trtcal.derive import sources
 
 IMAGES = rng(8).standard_normal((6, 3, 16, 16)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
     batches = [IMAGES[:2], IMAGES[2:4], IMAGES[4:, :, :12, :8], IMAGES[:2], IMAGES[:1]]
     made = {name: Histogram() for name in tensors}
     plain = {name: Histogram() for name in tensors}
-    with Taps(proto, tensors, {"x": IMAGES[:1]}, turns=2) as taps:
+    with Taps(laid_out(proto, tmp_path), tensors, {"x": IMAGES[:1]}, turns=2) as taps:
         for batch in batches:
             count(made, taps.read({"x": batch}))
             for name, values in zip(tensors, plainly(proto, tensors, {"x": batch}), strict=True):
@@ -68,6 +68,11 @@ def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
         assert made[name].maximum == pytest.approx(plain[name].maximum, rel=1e-4, abs=1e-5)
 
 
+def laid_out(proto, folder):
+    lay_out(proto, folder)
+    return folder
+
+
 def count(histograms, readings):
     for reading in readings:
         histograms[reading.tensor].update(reading.values, reading.padding)
@@ -77,7 +82,7 @@ def test_batches_are_collected_until_there_are_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_BATCHES", 3)
     proto = network(tmp_path, 8, "Relu")
     feeds = [{"x": IMAGES[i : i + 1]} for i in range(6)]
-    with Taps(proto, ["b", "h"], feeds[0], turns=2) as taps:
+    with Taps(laid_out(proto, tmp_path), ["b", "h"], feeds[0], turns=2) as taps:
         read = [taps.read(each) for each in feeds]
         assert [len(readings) for readings in read] == [0, 0, 2, 0, 0, 2]
         assert not taps.rest()
@@ -103,7 +108,7 @@ def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "locate", wrong)
     feeds = {"x": IMAGES[:, :, :8, :8]}
-    with Taps(proto, ["b", "e", "g"], feeds) as taps:
+    with Taps(laid_out(proto, tmp_path), ["b", "e", "g"], feeds) as taps:
         readings = [*taps.read(feeds), *taps.rest()]
     for reading, values in zip(readings, plainly(proto, ["b", "e", "g"], feeds), strict=True):
         np.testing.assert_allclose(

@@ -65,6 +65,11 @@ class Driver(ModuleType):
         assert array.flags.c_contiguous
         self.under_way, self.idle = (address, array), False
 
+    def memcpy_dtoh(self, array, address):
+        assert self.stack, "no current context"
+        assert self.idle, "what is to be read may not be there yet"
+        self.host.read(address, array)
+
 
 class Allocation:
     def __init__(self, driver, address):

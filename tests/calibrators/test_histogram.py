@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from calibrators import Histogram
 from calibrators import histogram as histograms
-from calibrators.histogram import MANTISSA_BITS
+from calibrators.counting import BINS, MANTISSA_BITS, SHIFT
 
 values = arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 
@@ -89,6 +89,69 @@ def test_bins_hold_their_values(a):
     nonzero = np.sort(np.abs(a[a != 0]).astype(np.float64))
     assert (np.repeat(low, counts) <= nonzero).all()
     assert (nonzero <= np.repeat(high, counts)).all()
+
+
+def counted(a):
+    """Return what `add_counts` takes of some values, by NumPy."""
+    finite = a[np.isfinite(a)]
+    bins = finite[finite != 0].view(np.uint32) >> SHIFT
+    counts = np.bincount(bins, minlength=BINS).astype(np.uint32)
+    scalars = [(a == 0).sum(), np.isnan(a).sum(), np.isposinf(a).sum(), np.isneginf(a).sum()]
+    return counts, [int(number) for number in scalars], *extent(finite)
+
+
+def extent(finite):
+    """Return the lowest and highest key, which orders float32 values as integers."""
+    bits = (np.sort(finite)[[0, -1]] + np.float32(0)).view(np.int32) if finite.size else (1, 0)
+    return [int(key) if key >= 0 else int(key) ^ 0x7FFFFFFF for key in bits]
+
+
+@given(values, values)
+def test_adding_counts_equals_counting_the_values(kept, a, b):
+    made, finite = histogram(a), np.concatenate([a, b])[np.isfinite(np.concatenate([a, b]))]
+    if np.isfinite(b[b != 0]).any() and np.count_nonzero(finite) <= kept:
+        with pytest.raises(ValueError, match="so few values"):
+            made.add_counts(*counted(b))
+    else:
+        made.add_counts(*counted(b))
+        assert made == histogram(a, b)
+        made.update(b)
+        assert made == histogram(a, b, b)
+
+
+def test_counts_are_taken_from_one_value_more_than_are_kept_on(kept):
+    few = np.ones(kept, np.float32)
+    with pytest.raises(ValueError, match="so few values"):
+        Histogram().add_counts(*counted(few))
+    made = histogram(few)
+    made.add_counts(*counted(few[:1]))
+    assert made == histogram(few, few[:1])
+
+
+def test_counts_that_do_not_fit_together_are_refused():
+    ends = np.array([-2.5, 0, 3.5], np.float32)
+    counts, scalars, low, high = counted(np.repeat(ends, histograms.KEPT))
+    infinite = counts.copy()
+    infinite[0x7F800000 >> SHIFT] = 1
+    none = np.zeros(BINS, np.uint32)
+    for wrong in (
+        (counts.astype(np.int64), scalars, low, high),
+        (counts[:-1], scalars, low, high),
+        (counts, scalars[:3], low, high),
+        (counts, [-1, 0, 0, 0], low, high),
+        (counts, scalars, low, high + (1 << SHIFT)),
+        (counts, scalars, low - (1 << SHIFT), high),
+        (counts, scalars, high, low),
+        (infinite, scalars, low, high),
+        (none, [0, 1, 1, 1], 0, 0),
+        (none, [1, 0, 0, 0], 1, 0),
+    ):
+        with pytest.raises(ValueError, match=r"^(counts|scalars)"):
+            Histogram().add_counts(*wrong)
+    made, before = Histogram(), counts.copy()
+    made.add_counts(counts, scalars, low, high)
+    assert (made.minimum, made.maximum) == (-2.5, 3.5)
+    np.testing.assert_array_equal(counts, before)
 
 
 def test_bins_are_at_least_as_fine_as_2048_linear_ones():

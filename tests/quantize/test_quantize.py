@@ -3,6 +3,8 @@ import json
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.networks import conv_net, samples, save, transposed_net, weight
@@ -104,7 +106,7 @@ def test_a_product_of_two_activations_has_pairs_on_both_sides(tmp_path):
     assert list(product.input) == ["x/dequantized", "t/dequantized"]
 
 
-def test_weights_round_trip_within_half_a_step():
+def test_weights_round_trip_within_a_step():
     values = weight(5, 4, 3, 3)
     values[2] = 0
     steps, scale = quantize_weight(values, 0)
@@ -112,8 +114,41 @@ def test_weights_round_trip_within_half_a_step():
     assert np.abs(steps).max() == 127
     assert (scale > 0).all()
     restored = steps * scale.reshape(-1, 1, 1, 1)
-    assert (np.abs(restored - values) <= scale.reshape(-1, 1, 1, 1) / 2 * (1 + 1e-5)).all()
+    assert (np.abs(restored - values) < scale.reshape(-1, 1, 1, 1)).all()
     assert not steps[2].any()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 9, 100, 2000]), st.sampled_from([0, 1]))
+def test_the_errors_of_a_channel_cancel(seed, size, axis):
+    rng = np.random.default_rng(seed)
+    shape = [size, size]
+    shape[axis] = 3
+    values = (rng.standard_normal(shape) + rng.uniform(-1, 1)).astype(np.float32)
+    steps, scale = quantize_weight(values, axis)
+    exact = np.moveaxis(values.astype(np.float64), axis, -1) / scale
+    error = np.moveaxis(steps, axis, -1) - exact
+    assert (np.abs(error) < 1).all()
+    assert (np.abs(error.sum(axis=0)) <= 0.5 + 1e-5 * size).all()
+
+
+def test_weights_do_not_shift_the_output_and_are_hardly_less_exact_than_the_nearest():
+    values = weight(8, 3, 5, 5).astype(np.float64)
+    steps, scale = quantize_weight(values, 0)
+    exact = values / scale.reshape(-1, 1, 1, 1)
+    ours, nearest = steps - exact, np.rint(exact) - exact
+    assert np.abs(nearest.sum(axis=(1, 2, 3))).max() > 1.5
+    assert np.abs(ours.sum(axis=(1, 2, 3))).max() <= 0.51
+    assert np.square(ours).mean() <= 1.1 * np.square(nearest).mean()
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_weights_that_are_whole_steps_stay(axis):
+    rng = np.random.default_rng(0)
+    steps = rng.integers(-126, 127, (6, 40)) * rng.integers(0, 2, (6, 40))
+    steps[:, 0] = 127
+    steps[0] = 127
+    values = (steps * np.float32(0.013)).astype(np.float32)
+    assert (quantize_weight(values, axis)[0] == steps).all()
 
 
 def test_a_plan_leaves_named_layers_in_float(tmp_path):

@@ -32,7 +32,7 @@ ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 TOLERANCE = 1e-3
 COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
 MOST_BATCHES = 8
-WEIGHTS = "weights.bin"
+MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,35 @@ class Reading:
 
 
 class Taps:
-    """Reads the same tensors of one model, batch after batch; a context manager.
+    """Reads the same tensors of a model laid out in a folder, batch after batch; a context manager.
 
     Small tensors are collected over several batches, because counting many values of one tensor at
     a time is cheaper than counting a few of each. What is collected goes by turns into as many sets
-    of buffers as `turns` says, so that one can be counted while the next is filled.
+    of buffers as `turns` says, so that one can be counted while the next is filled; `room` is how
+    many bytes each may take, unless one batch takes more.
     `batch_bytes` is what the tensors of the first batch take.
     """
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
+        folder: Path,
         tensors: Sequence[str],
         first: Feeds,
         threads: int = 0,
         turns: int = 1,
+        room: int = COLLECTED_BYTES,
     ) -> None:
-        self.proto, self.tensors, self.threads, self.turns = proto, tuple(tensors), threads, turns
-        self.known = {value.name for value in proto.graph.output}
+        self.tensors, self.threads, self.turns, self.room = tuple(tensors), threads, turns, room
+        self.data = (folder / MODEL).read_bytes()
+        self.graph = onnx.ModelProto.FromString(self.data)
+        self.known = {value.name for value in self.graph.graph.output}
         self.places: dict[str, str] = {}
         self.buffers: dict[Shapes, _Buffers] = {}
         self.sample: tuple[Shapes, dict[str, Array]] = ((), {})
         self.latest: Shapes = ()
-        self._folder = tempfile.TemporaryDirectory(prefix="trtcal-")
+        self._folder = tempfile.TemporaryDirectory(dir=folder, prefix="taps-")
+        self.folder = Path(self._folder.name)
+        (self.folder / WEIGHTS).hardlink_to(folder / WEIGHTS)
         try:
             self._open(first)
         except BaseException:
@@ -75,8 +81,6 @@ class Taps:
             raise
 
     def _open(self, first: Feeds) -> None:
-        self.folder = Path(self._folder.name)
-        self.data = without_weights(self.proto, self.folder)
         plain = self._session(self._with_outputs(self.data, self.tensors), as_it_is=True)
         expected = dict(zip(self.tensors, _run(plain, self.tensors, first), strict=True))
         del plain
@@ -100,7 +104,7 @@ class Taps:
         plainly: list[str] = []
         for _ in range(3):  # a tap that fails its check is asked for plainly, and all is done again
             data = self._optimize(self._with_outputs(self.data, plainly))
-            self.places = locate(onnx.ModelProto.FromString(data), self.proto, self.tensors)
+            self.places = locate(onnx.ModelProto.FromString(data), self.graph, self.tensors)
             missing = [name for name in self.tensors if name not in self.places]
             if not missing:
                 outputs = [name for name in self.places.values() if name not in plainly]
@@ -113,7 +117,7 @@ class Taps:
         return None
 
     def _session(self, data: bytes, **options: Any) -> Session:
-        path = self.folder / "model.onnx"
+        path = self.folder / MODEL
         path.write_bytes(data)
         return open_session(path, self.threads, **options)
 
@@ -182,16 +186,17 @@ class Taps:
                 names = [self.places.get(name, name) for name in self.tensors]
                 sample = dict(zip(names, _run(self.session, names, feeds), strict=True))
             self.buffers = {key: self.buffers[key] for key in list(self.buffers)[-1:]}
-            self.buffers[shapes] = _Buffers(self.session, sample, self.turns)
+            self.buffers[shapes] = _Buffers(self.session, sample, self.turns, self.room)
+            self.sample = (), {}
         return self.buffers[shapes]
 
 
 class _Buffers:
     """Room for some batches of all tensors, a binding for each batch, in one or two turns."""
 
-    def __init__(self, session: Session, sample: dict[str, Array], turns: int) -> None:
+    def __init__(self, session: Session, sample: dict[str, Array], turns: int, room: int) -> None:
         batch_bytes = sum(array.nbytes for array in sample.values())
-        self.batches = int(max(1, min(MOST_BATCHES, COLLECTED_BYTES // max(batch_bytes, 1))))
+        self.batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
         self.turns = [
             {name: np.empty((self.batches, *a.shape), a.dtype) for name, a in sample.items()}
             for _ in range(turns)
@@ -225,12 +230,12 @@ class _Buffers:
         return found
 
 
-def without_weights(proto: onnx.ModelProto, folder: Path) -> bytes:
-    """Write the large initializers to a file in `folder`; return the model that refers to it.
+def lay_out(proto: onnx.ModelProto, folder: Path) -> None:
+    """Write the model into `folder` in two files, of which the second has the large initializers.
 
-    What is left is small whatever the model's size, and ONNX Runtime maps the file.
+    The first is small whatever the model's size; ONNX Runtime maps the other.
     """
-    return write_beside(proto, folder / WEIGHTS)
+    (folder / MODEL).write_bytes(write_beside(proto, folder / WEIGHTS))
 
 
 def locate(

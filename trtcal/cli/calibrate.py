@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +18,11 @@ from trtcal.cli.output import (
     progress,
     required,
     say,
+    size_in_bytes,
 )
+
+if TYPE_CHECKING:
+    from trtcal.observe import Observation, Profile
 
 NAMED = 10  # arrays or files that a note names, at most
 
@@ -43,6 +48,20 @@ NAMED = 10  # arrays or files that a note names, at most
 )
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @click.option(
+    "--workers", type=click.IntRange(1), help="Processes that share the cores out.  [default: 1]"
+)
+@click.option(
+    "--cluster",
+    type=click.Choice(["ray"]),
+    help="Take the workers from a Ray cluster, all its cores if --workers says nothing.",
+)
+@click.option(
+    "--max-memory",
+    metavar="SIZE",
+    help="Ceiling like 4GB: the data are then looked at several times if need be.",
+)
+@click.option("--profile", is_flag=True, help="Say where the time went and what would bring more.")
+@click.option(
     "--histograms",
     type=click.Path(path_type=Path),
     help="Keep the histograms in this .npz; if it fits model and data, run nothing.",
@@ -63,6 +82,10 @@ def command(
     method: str | None,
     pairs: tuple[str, ...],
     batch: int | None,
+    workers: int | None,
+    cluster: str | None,
+    max_memory: str | None,
+    profile: bool,
     histograms: Path | None,
     output: Path,
     config_path: Path | None,
@@ -71,13 +94,14 @@ def command(
     """Choose the range of every tensor of MODEL from data, and write calibration.json.
 
     MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
-    tensor; a method only reads the histograms.
+    tensor; a method only reads the histograms. If it is interrupted or killed, the same command goes on
+    from the checkpoint beside its output.
     """
     from trtcal.calibration import calibrate, create_calibrator, write_calibration
     from trtcal.compare.comparison import batch_for
     from trtcal.data import open_dataset
     from trtcal.model import load_model
-    from trtcal.observe import Observation, cached, observe
+    from trtcal.observe import cached, observe, unfinished
     from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
     config = config_here(config_path)
@@ -95,12 +119,28 @@ def command(
         names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
         note(f"note: not used from the data: {names}")
 
+    ceiling = None if max_memory is None else size_in_bytes(max_memory)
+    profiles: list[Profile] = []
+
     def look() -> Observation:
         with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:
-            size = batch_for(loaded, batch or settings.batch)
-            return observe(prepared, dataset, tensors, size, advance)
+            return observe(
+                prepared,
+                dataset,
+                tensors,
+                batch_for(loaded, batch or settings.batch),
+                advance,
+                workers=workers or (0 if cluster else settings.workers),
+                cluster=cluster,
+                max_memory=ceiling,
+                checkpoint=unfinished(histograms or output),
+                say=lambda message: note(f"note: {message}"),
+                profiled=profiles.append,
+            )
 
     observation = cached(histograms, loaded, dataset, tensors, look)
+    if profile:
+        show_profile(profiles, observation, output.with_suffix(".profile.json"))
     result = calibrate(observation, chosen, given)
     document = write_calibration(output, result)
     if as_json:
@@ -121,3 +161,21 @@ def command(
     for name, reason in result.unranged.items():
         say(f"no range for {name}: {reason}")
     say(f"wrote {output}  {document['digest'][:19]}")
+
+
+def show_profile(profiles: list[Profile], observation: Observation, path: Path) -> None:
+    """Print where the time went, check what an earlier profile predicted, and keep this one."""
+    from trtcal.observe.profile import KIND
+    from trtcal.storage import read_document, write_document
+
+    if not profiles:
+        note("note: nothing was run, so there is nothing to profile")
+        return
+    (profile,) = profiles
+    document = profile.to_document(observation.model, observation.dataset)
+    earlier = read_document(path, KIND) if path.exists() else None
+    write_document(path, document)
+    for line in profile.lines():
+        note(line)
+    if earlier and all(earlier[key] == document[key] for key in ("model", "dataset")):
+        note(profile.checked(earlier) or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +110,15 @@ def parameters(
             raise InputError(f"{pair!r} is not NAME=VALUE", f"write it like {example}")
         found[name] = _number(text)
     return found
+
+
+def size_in_bytes(text: str) -> int:
+    """Read a size like 512MB, 4GB or 1.5GiB; `InputError` if it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise InputError(f"{text!r} is not a size", "write it like 512MB or 4GB")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 
 
 def _number(text: str) -> int | float | str:

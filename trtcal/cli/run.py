@@ -24,7 +24,10 @@ def command(config: Path, as_json: bool) -> None:
     from trtcal.config import read_config
     from trtcal.pipeline import run
 
-    result = run(read_config(config), f"trtcal run {config.name}", progress)
+    command_line = f"trtcal run {config.name}"
+    result = run(
+        read_config(config), command_line, progress, lambda message: note(f"note: {message}")
+    )
     verdict = result.report["measured"]["verdict"]
     for target, reason in result.missing_builds.items():
         note(f"note: no engine: {target}: {reason}")

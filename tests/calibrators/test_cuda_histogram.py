@@ -1,0 +1,313 @@
+"""The kernels of `histogram.cu`, compiled for this machine's CPU, against the histogram of the host."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from calibrators import Histogram, cuda_histogram
+from calibrators import histogram as histograms
+from calibrators.cuda_histogram import BINS, WORDS, DeviceHistogram, PyCudaDevice, kernel_source
+from tests.calibrators.bindings import HostMemory
+from tests.calibrators.test_device_memory import driver  # noqa: F401  # a fixture
+
+ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
+FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+
+
+def patterns(dtype, of):
+    """Arrays of any bit patterns and, more often than by chance, of the special ones and one bin."""
+    special = np.array(
+        [0.0, -0.0, np.nan, np.inf, -np.inf, 1, 1.0001, -1, 6e-8, -6e-8, 65504], dtype
+    ).view(of)
+    sign = 1 << (8 * special.itemsize - 1)
+    denormal = [1, sign + 1]
+    elements = st.sampled_from([*special.tolist(), *denormal]) | st.integers(0, 2 * sign - 1)
+    return arrays(of, st.integers(0, 200), elements=elements).map(lambda bits: bits.view(dtype))
+
+
+tensors = patterns(np.float32, np.uint32) | patterns(np.float16, np.uint16)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """The kernels as a library; the sources are the header, what nvcc would get, and two entries."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    header = Path(__file__).with_name("cuda_on_host.h")
+    if compiler is None or subprocess.run([compiler, *FLAGS, "-fsyntax-only", header]).returncode:
+        pytest.skip("there is no compiler of C++20 `c++`, and CXX names no other")
+    folder = tmp_path_factory.mktemp("kernels")
+    launchers = "LAUNCHER(count_values)\nLAUNCHER(count_nonzero)\n"
+    (folder / "kernels.cpp").write_text(header.read_text() + kernel_source() + launchers)
+    command = [compiler, *FLAGS, "-shared", "-fPIC", "kernels.cpp", "-o", "kernels.so"]
+    subprocess.run(command, check=True, cwd=folder)
+    return ctypes.CDLL(str(folder / "kernels.so"))
+
+
+class HostDevice(HostMemory):
+    """The kernels on this machine's memory; `blocks` and `threads` are tried instead of a GPU's."""
+
+    def __init__(self, kernels, blocks=2, threads=4):
+        super().__init__()
+        self.kernels, self.blocks, self.threads = kernels, blocks, threads
+        self.launched, self.bytes_read = [], 0
+
+    def copy(self, address, array):
+        ctypes.memmove(address, array.tobytes(), array.nbytes)
+
+    def read(self, address, array):
+        self.bytes_read += array.nbytes
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    def launch(self, kernel, blocks, *arguments):
+        assert 1 <= blocks <= cuda_histogram.BLOCKS
+        self.launched.append(kernel)
+        run = getattr(self.kernels, f"launch_{kernel}")
+        run.argtypes, run.restype = (ctypes.c_uint, ctypes.c_uint, *ARGUMENTS), None
+        run(self.blocks, self.threads, *arguments)
+
+
+def count(histogram, array, padding=0):
+    histogram.update(array.ctypes.data, array.size, array.dtype, padding)
+
+
+def on_host(*parts):
+    made = Histogram()
+    for part in parts:
+        made.update(part)
+    return made
+
+
+def at_offset(array, elements):
+    """Return a copy of an array that lies so many elements behind an address for 16 bytes."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 16 + elements * array.itemsize
+    moved = room[start : start + array.nbytes].view(array.dtype)
+    moved[:] = array
+    return moved
+
+
+@pytest.fixture(params=[0, 10, histograms.KEPT], ids="at most {} kept".format)
+def kept(request, monkeypatch):
+    """With none kept every value goes through the kernels, with 10 the host and the kernels share."""
+    monkeypatch.setattr(histograms, "KEPT", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("limit", [histograms.COUNT_LIMIT, 100])
+def test_the_device_counts_what_the_host_counts(kernels, kept, limit, monkeypatch):
+    monkeypatch.setattr(cuda_histogram, "COUNT_LIMIT", limit)
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(tensors, max_size=3), st.integers(1, 3), st.integers(1, 9), st.integers(0, 3))
+    def law(parts, blocks, threads, offset):
+        device = HostDevice(kernels, blocks, threads)
+        with DeviceHistogram(device) as counted:
+            for part in parts[:2]:
+                count(counted, at_offset(part, offset))
+            early = counted.histogram()
+            for part in parts[2:]:
+                count(counted, at_offset(part, offset))
+        assert early == on_host(*parts[:2])
+        assert counted.histogram() == on_host(*parts)
+        assert not device.buffers
+
+    law()
+
+
+@pytest.mark.parametrize("kept", [0], indirect=True)
+def test_every_half_is_counted_as_its_value(kernels, kept):
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    halves = np.repeat(halves, halves % 7 + 1).view(np.float16)  # each has a bin; numbers differ
+    counted = DeviceHistogram(HostDevice(kernels, threads=8))
+    count(counted, halves)
+    assert counted.histogram() == on_host(halves)
+
+
+@pytest.mark.parametrize("kept", [0], indirect=True)
+def test_every_bin_is_counted_to_its_ends(kernels, kept):
+    first = np.arange(BINS, dtype=np.uint32) << histograms.SHIFT
+    ends = np.concatenate([first, first + ((1 << histograms.SHIFT) - 1), first[1::3]])
+    counted = DeviceHistogram(HostDevice(kernels, threads=8))
+    count(counted, ends.view(np.float32))
+    assert counted.histogram() == on_host(ends.view(np.float32))
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+def test_many_threads_at_frequent_and_rare_bins_lose_nothing(kernels, kept):
+    random = np.random.default_rng(0)
+    values = random.standard_normal(300_000).astype(np.float32)
+    values[random.random(values.size) < 0.5] = 6.0
+    counted = DeviceHistogram(HostDevice(kernels, blocks=5, threads=64))
+    count(counted, values)
+    assert counted.histogram() == on_host(values)
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+def test_a_tensor_is_copied_only_while_its_values_are_kept(kernels, kept):
+    device, large = HostDevice(kernels), np.arange(1, 1001, dtype=np.float32)
+    counted = DeviceHistogram(device)
+    count(counted, large[:4])
+    assert (device.bytes_read, device.launched) == (16, [])
+    count(counted, large)
+    assert (device.bytes_read, device.launched) == (16 + 4, ["count_nonzero", "count_values"])
+    count(counted, large[:1])
+    assert (device.bytes_read, device.launched[2:]) == (16 + 4, ["count_values"])
+    assert counted.histogram() == on_host(large[:4], large, large[:1])
+    assert device.bytes_read == 16 + 4 + WORDS * 4
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+def test_few_values_in_large_tensors_are_kept_exactly(kernels, kept):
+    sparse = np.zeros(1000, np.float16)
+    sparse[::250] = 0.3, np.nan, -2.7, 1e-7
+    counted = DeviceHistogram(HostDevice(kernels))
+    for _ in range(3):
+        count(counted, sparse)
+    low, high, _ = counted.histogram().magnitudes()
+    assert (low == high).all()
+    assert counted.histogram() == on_host(*[sparse] * 3)
+    last = sparse[:1]
+    for number in (10, 11):  # of all values: as many as are kept, and one more
+        count(counted, last)
+        assert counted.histogram() == on_host(*[sparse] * 3, *[last] * (number - 9))
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+def test_counts_are_moved_before_they_can_overflow(kernels, kept):
+    device, ones = HostDevice(kernels), np.ones(100, np.float32)
+    counted = DeviceHistogram(device)
+    count(counted, ones)
+    words = (ctypes.c_uint32 * WORDS).from_address(counted._words)
+    words[int(ones.view(np.uint32)[0]) >> histograms.SHIFT] = histograms.COUNT_LIMIT - 99
+    counted._pending = histograms.COUNT_LIMIT - 99  # as if there had been so many ones
+    count(counted, ones)
+    assert counted.histogram().count == histograms.COUNT_LIMIT - 99 + ones.size
+
+
+def test_padding_is_not_counted(kernels, kept):
+    values = np.array([0, 1, 0, 0], np.float32)
+    counted, wanted = DeviceHistogram(HostDevice(kernels)), Histogram()
+    for _ in range(2):
+        count(counted, values, padding=2)
+        wanted.update(values, padding=2)
+    assert counted.histogram() == wanted
+    assert wanted.zeros == 2
+
+
+def test_other_types_and_addresses_are_refused(kernels):
+    counted = DeviceHistogram(HostDevice(kernels))
+    with pytest.raises(TypeError, match="not float64"):
+        counted.update(64, 1, np.float64)
+    with pytest.raises(ValueError, match="no 1 values of float32 at address 0x42"):
+        counted.update(66, 1, "float32")
+    with pytest.raises(ValueError, match="no -1 values"):
+        counted.update(64, -1, "float16")
+
+
+def test_memory_is_given_back_when_reading_it_fails(kernels, kept):
+    device = HostDevice(kernels)
+    counted = DeviceHistogram(device)
+    count(counted, np.ones(histograms.KEPT + 1, np.float32))
+    device.read = None
+    with pytest.raises(TypeError):
+        counted.close()
+    assert not device.buffers
+
+
+def nvcc(*arguments):
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
+    command = ["nvcc", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_nvcc_compiles_the_kernels_for_every_architecture(tmp_path):
+    known = nvcc("--list-gpu-code").split()
+    wanted = [number for number in ARCHITECTURES if f"sm_{number}" in known]
+    assert wanted
+    (tmp_path / "kernels.cu").write_text(kernel_source())
+    codes = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in wanted]
+    nvcc("-fatbin", *codes, "-o", f"{tmp_path}/fat", f"{tmp_path}/kernels.cu")
+    assert (tmp_path / "fat").stat().st_size
+
+
+def test_there_is_no_floating_point_that_could_flush_a_denormal(tmp_path):
+    (tmp_path / "kernels.cu").write_text(kernel_source())
+    nvcc("-ptx", "-o", f"{tmp_path}/kernels.ptx", f"{tmp_path}/kernels.cu")
+    text = (tmp_path / "kernels.ptx").read_text()
+    assert "count_values" in text
+    assert not re.findall(r"\.(?:f|bf|tf)\d\d", text)
+
+
+class Compiler(ModuleType):
+    """As `pycuda.compiler`, but for this machine's CPU; arguments must be what the kernels take."""
+
+    def __init__(self, of):
+        super().__init__("pycuda.compiler")
+        self.driver, self.device, self.compiled = of, of.host, 0
+
+    def SourceModule(self, source, no_extern_c):  # noqa: N802
+        assert self.driver.stack, "no current context"
+        assert no_extern_c, "templates cannot be C"
+        assert source == kernel_source()
+        self.compiled += 1
+        return self
+
+    def get_function(self, name):
+        def run(*arguments, block, grid):
+            assert self.driver.idle, "what makes the tensor may not be done"
+            assert [type(argument) for argument in arguments] == [
+                np.uint64,
+                np.uint64,
+                np.int32,
+                np.uint64,
+            ]
+            assert (len(block), len(grid)) == (3, 2)
+            self.device.launch(name, grid[0], *(int(argument) for argument in arguments))
+            self.driver.idle = False
+
+        return run
+
+
+@pytest.fixture
+def compiler(driver, kernels, monkeypatch):  # noqa: F811
+    driver.host = HostDevice(kernels)
+    made = Compiler(driver)
+    monkeypatch.setitem(sys.modules, "pycuda.compiler", made)
+    monkeypatch.setattr(cuda_histogram, "which", lambda name: name)
+    return made
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+def test_pycuda_is_asked_for_what_it_has(compiler, kept):
+    device, large = PyCudaDevice(), np.arange(1, 1001, dtype=np.float32)
+    with DeviceHistogram(device) as first, DeviceHistogram(device) as second:
+        for part in (large[:4], large, large):
+            count(first, part)
+        count(second, large)
+    assert first.histogram() == on_host(large[:4], large, large)
+    assert second.histogram() == on_host(large)
+    assert (compiler.compiled, compiler.driver.stack, compiler.driver.host.buffers) == (1, [], {})
+
+
+def test_what_is_missing_is_said(compiler, monkeypatch):
+    monkeypatch.setattr(cuda_histogram, "which", lambda name: None)
+    counted = DeviceHistogram(PyCudaDevice())
+    with pytest.raises(ImportError, match="install the CUDA toolkit"):
+        count(counted, np.ones(histograms.KEPT + 1, np.float32))
+    counted.close()
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    with pytest.raises(ImportError, match="pip install pycuda"):
+        PyCudaDevice()

@@ -1,0 +1,22 @@
+"""Look once at the data: histograms of all tensors that a plan can give a range to."""
+
+from trtcal.observe.observation import (
+    Observation,
+    cached,
+    read_observation,
+    write_observation,
+)
+from trtcal.observe.observing import observe, unfinished
+from trtcal.observe.profile import Advice, Profile, Settings
+
+__all__ = [
+    "Advice",
+    "Observation",
+    "Profile",
+    "Settings",
+    "cached",
+    "observe",
+    "read_observation",
+    "unfinished",
+    "write_observation",
+]
