@@ -11,6 +11,7 @@ import trtcal
 HOUSE = [
     {"errors"},
     {"storage"},
+    {"onnxfile"},
     {"config", "lineage", "buildlog", "model", "derive"},
     {"data", "quantize"},
     {"backends"},

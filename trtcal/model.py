@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.errors import InputError
+from trtcal.onnxfile import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
+from trtcal.storage import digest_file
 
 Shape = tuple[int | str, ...]
 
@@ -30,7 +31,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Model:
-    """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data."""
+    """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
+
+    `proto` holds the weights, or refers to the files in which they were left (`trtcal.onnxfile`).
+    """
 
     path: Path
     proto: onnx.ModelProto
@@ -65,14 +69,18 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return max(versions, default=1)
 
 
-def load_model(path: Path) -> Model:
-    """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX."""
+def load_model(path: Path, embedded: int = EMBEDDED) -> Model:
+    """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX.
+
+    If its external data are more than `embedded` bytes, the weights are left in their files.
+    """
     try:
         if not path.is_file():
             raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _fingerprint(path, proto)
-        onnx.load_external_data_for_model(proto, str(path.parent))
+        load_external(proto, path.parent, embedded)
+        _check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         raise InputError(
             f"model {path} cannot be read as ONNX: {first_line(error)}",
@@ -86,13 +94,34 @@ def checked(model: Model) -> Model:
     if not model.proto.graph.node:
         raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
     try:
-        onnx.checker.check_model(model.proto)
+        onnx.checker.check_model(stand_in(model.proto))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InputError(
             f"model {model.path} is not valid ONNX: {first_line(error)}",
             "export it again, or see what `python -m onnx.checker` says of it",
         ) from error
+    except EncodeError as error:  # protobuf says no more than that it failed
+        raise InputError(
+            f"model {model.path} has 2 GiB besides the initializers of its main graph",
+            "move constants out of its subgraphs and nodes",
+        ) from error
     return model
+
+
+def check_sample_axes(model: Model) -> None:
+    """`InputError` if an input has no first axis that could count samples, or if those disagree."""
+    for spec in model.inputs:
+        if not spec.shape:
+            raise InputError(
+                f"the model's input {spec.name!r} is a scalar: it has no axis for samples",
+                "export it as a constant, or with samples along its first axis, like [n, 3]",
+            )
+    fixed = {spec.shape[0]: spec for spec in model.inputs if isinstance(spec.shape[0], int)}
+    if len(fixed) > 1:
+        raise InputError(
+            f"the model's inputs have different first sizes: {'; '.join(map(str, fixed.values()))}",
+            "every input needs samples along its first axis: make other inputs constants",
+        )
 
 
 def first_line(error: Exception) -> str:
@@ -105,27 +134,22 @@ def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
     digest = hashlib.sha256()
     external = {
         ExternalDataInfo(tensor).location
-        for tensor in _tensors(proto)
+        for tensor in tensors_of(proto)
         if uses_external_data(tensor)
     }
     for file in [path, *(_inside(path.parent, name) for name in sorted(external))]:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+        digest.update(bytes.fromhex(digest_file(file).removeprefix("sha256:")))
     return "sha256:" + digest.hexdigest()
 
 
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every constant tensor of a model: of its graph, subgraphs, nodes and functions."""
-    pending = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
-    while pending or nodes:
-        if pending:
-            graph = pending.pop()
-            yield from graph.initializer
-            nodes.extend(graph.node)
-            continue
-        for attribute in nodes.pop().attribute:
-            yield from [attribute.t, *attribute.tensors]
-            pending.extend([attribute.g, *attribute.graphs])
+def _check_sizes(proto: onnx.ModelProto) -> None:
+    """Do what the checker can't, which does not see the weights."""
+    for name, tensor in weights_of(proto).items():
+        if not uses_external_data(tensor) and len(tensor.raw_data) != size_of(tensor):
+            raise ValueError(
+                f"tensor {name!r} has {len(tensor.raw_data)} bytes, "
+                f"its type and shape want {size_of(tensor)}"
+            )
 
 
 def uniquely_named(model: Model) -> Model:
@@ -136,11 +160,17 @@ def uniquely_named(model: Model) -> Model:
     names = [node.name for node in model.proto.graph.node]
     if all(names) and len(set(names)) == len(names):
         return model
-    proto, taken = onnx.ModelProto(), set[str]()
+    proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
+    name_nodes(proto)
+    return replace(model, proto=proto)
+
+
+def name_nodes(proto: onnx.ModelProto) -> None:
+    """Give every node a name of its own, in place: see `uniquely_named`."""
+    taken = set[str]()
     for number, node in enumerate(proto.graph.node):
         node.name = unique(node.name or f"{node.op_type}_{number}", taken)
-    return replace(model, proto=proto)
 
 
 def unique(name: str, taken: set[str]) -> str:

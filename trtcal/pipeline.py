@@ -213,8 +213,7 @@ class _Job:
         path = self.folder / "models" / f"{name}.onnx"
         with self._step("quantize", f"models/{name}.onnx") as record:
             quantized = quantize(self.prepared, calibration, plan)
-            write_quantized(path, quantized)
-            record(quantized.digest)
+            record(write_quantized(path, quantized).digest)
         return path
 
     def build(self, models: list[Model]) -> None:

@@ -262,24 +262,6 @@ def test_weights_that_are_not_numbers_stay_float_and_say_so(tmp_path):
     }
 
 
-def test_half_precision_activations_are_left_alone(tmp_path):
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], "half", to=onnx.TensorProto.FLOAT16),
-        helper.make_node("MatMul", ["h", "h"], ["m"], "product"),
-        helper.make_node("Cast", ["m"], ["y"], "back", to=onnx.TensorProto.FLOAT),
-        helper.make_node("MatMul", ["x", "w"], ["z"], "single"),
-    ]
-    path = save(
-        tmp_path / "n.onnx",
-        nodes,
-        {"w": weight(4, 4)},
-        {"x": ["n", 4, 4]},
-        {"y": ["n", 4, 4], "z": ["n", 4, 4]},
-    )
-    model, calibration, _ = calibrated(path, tmp_path, shape=(4, 4))
-    assert quantize(model, calibration).asked == {"product": "fp32", "single": "int8"}
-
-
 def test_names_inside_subgraphs_are_not_taken_again(tmp_path):
     inner = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["x/quantized"], "x/quantize")],

@@ -14,6 +14,7 @@ from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer, TensorInfo
 from trtcal.errors import InputError
 from trtcal.model import Model
+from trtcal.onnxfile import write_onnx
 from trtcal.quantize.qdq import CHECKED_OPS
 
 INTEGER_KERNELS = (
@@ -45,7 +46,7 @@ class OnnxRuntime:
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
         """Lower the model, let ONNX Runtime optimize it in a child process, and list its nodes."""
-        onnx.save(model.proto, folder / "model.onnx")
+        write_onnx(folder / "model.onnx", model.proto)
         request = {"model": "model.onnx", "engine": self.engine_file, "optimized": "optimized.onnx"}
         work("trtcal.backends.onnxruntime_worker", request, folder, options)
         return read_layers(

@@ -11,6 +11,7 @@ from trtcal.backends.child import fail, read_request
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session
 from trtcal.errors import TrtcalError
+from trtcal.onnxfile import OnnxFile
 
 VERBOSE = 0
 
@@ -18,7 +19,10 @@ VERBOSE = 0
 def main() -> None:
     """Do what the request says; ONNX Runtime's own log goes to standard error."""
     request = read_request()
-    onnx.save(lower(onnx.load(request["model"])), request["engine"])
+    engine = OnnxFile(lower(onnx.load(request["model"])))
+    if engine.weights is not None:
+        fail("the engine would be one ONNX file of more than 2 GB, which protobuf can't write")
+    engine.write(Path(request["engine"]))
     try:
         open_session(
             Path(request["engine"]), optimized=Path(request["optimized"]), severity=VERBOSE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +16,7 @@ import onnxruntime
 
 from trtcal.errors import BackendError
 from trtcal.model import first_line
+from trtcal.onnxfile import fits, write_beside
 
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
 
@@ -58,20 +61,35 @@ def open_session(
         options.optimized_model_filepath = str(optimized)
         for key, value in BESIDE.items():
             options.add_session_config_entry(key, value)
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    source = str(source) if isinstance(source, Path) else source
     try:
-        return onnxruntime.InferenceSession(
-            source,
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=[QUANTIZES_UNASKED],
-        )
+        with _source(model) as source:
+            return onnxruntime.InferenceSession(
+                source,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=[QUANTIZES_UNASKED],
+            )
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         raise BackendError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
             "run it in ONNX Runtime alone, and export it anew or update onnxruntime",
         ) from error
+
+
+@contextmanager
+def _source(model: onnx.ModelProto | bytes | Path) -> Iterator[bytes | str]:
+    """Yield what a session is opened with: bytes, or the path of a file that may go afterwards."""
+    if isinstance(model, Path):
+        yield str(model)
+    elif isinstance(model, bytes):
+        yield model
+    elif fits(model):
+        yield bytes(model.SerializeToString())
+    else:
+        with tempfile.TemporaryDirectory(prefix="trtcal-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(write_beside(model, path.with_suffix(".bin")))
+            yield str(path)
 
 
 def run_session(

@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import Array, Session, open_session, run_bound, run_session
+from trtcal.onnxfile import write_beside
 
 Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
@@ -32,7 +33,6 @@ TOLERANCE = 1e-3
 COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
 MOST_BATCHES = 8
 MODEL, WEIGHTS = "model.onnx", "weights.bin"
-SMALL, PAGE = 1024, 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -235,38 +235,7 @@ def lay_out(proto: onnx.ModelProto, folder: Path) -> None:
 
     The first is small whatever the model's size; ONNX Runtime maps the other.
     """
-    small, graph = onnx.ModelProto(), onnx.GraphProto()
-    _copy_fields(proto.graph, graph, but="initializer")
-    with (folder / WEIGHTS).open("wb") as file:
-        for tensor in proto.graph.initializer:
-            graph.initializer.append(_moved(tensor, file))
-    _copy_fields(proto, small, but="graph")
-    small.graph.CopyFrom(graph)
-    (folder / MODEL).write_bytes(small.SerializeToString())
-
-
-def _copy_fields(source: Any, target: Any, but: str) -> None:
-    for field, value in source.ListFields():
-        if field.name == but:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        else:
-            setattr(target, field.name, value)
-
-
-def _moved(tensor: onnx.TensorProto, file: IO[bytes]) -> onnx.TensorProto:
-    size = len(tensor.raw_data)
-    if size < SMALL:
-        return tensor
-    file.write(bytes(-file.tell() % PAGE))  # ONNX Runtime maps what begins at a page
-    where = {"location": WEIGHTS, "offset": str(file.tell()), "length": str(size)}
-    file.write(tensor.raw_data)
-    moved = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    moved.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in where.items():
-        moved.external_data.add(key=key, value=value)
-    return moved
+    (folder / MODEL).write_bytes(write_beside(proto, folder / WEIGHTS))
 
 
 def locate(

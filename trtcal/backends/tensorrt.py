@@ -12,14 +12,13 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import onnx
-
 from trtcal.backends.base import LOG, Availability, BuildOptions, ShapeRanges, work
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
 from trtcal.buildlog.parser import parse_file
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.onnxfile import write_onnx
 
 DEFAULT_BATCHES = (1, 8, 32)
 TARGET = re.compile(r"sm(\d{1,2})(\d)")
@@ -100,7 +99,7 @@ class TensorRT:
 def _build(
     module: str, model: Model, options: BuildOptions, folder: Path, capability: list[int] | None
 ) -> tuple[Layer, ...]:
-    onnx.save(model.proto, folder / "model.onnx")
+    write_onnx(folder / "model.onnx", model.proto)
     request = {
         "module": module,
         "model": "model.onnx",

@@ -57,12 +57,13 @@ def command(
     calibration = read_calibration(ranges)
     plan = read_plan(plan_path) if plan_path else Plan()
     quantized = quantize(prepare(load_model(path)), calibration, plan)
-    write_quantized(output, quantized)
+    written = write_quantized(output, quantized)
     if as_json:
         print_json(
             {
                 "output": str(output),
-                "digest": quantized.digest,
+                "digest": written.digest,
+                "weights": written.weights,
                 "asked": quantized.asked,
                 "skipped": quantized.skipped,
             }
@@ -72,4 +73,6 @@ def command(
     say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
-    say(f"wrote {output}  {quantized.digest[:19]}")
+    say(f"wrote {output}  {written.digest[:19]}")
+    if written.weights is not None:
+        say(f"wrote its weights beside it, where they have to stay: {written.weights}")

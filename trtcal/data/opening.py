@@ -25,7 +25,7 @@ from trtcal.data.polygraphy_json import JsonInputs
 from trtcal.data.rows import Rows, open_npy
 from trtcal.data.script import script_named
 from trtcal.errors import InputError
-from trtcal.model import Model
+from trtcal.model import Model, check_sample_axes
 
 
 def open_dataset(
@@ -39,6 +39,7 @@ def open_dataset(
     `InputError` if they are missing, corrupt or empty, if names, shapes or types don't fit the
     model, or if a value is NaN or infinite.
     """
+    check_sample_axes(model)
     dataset = _open(path, model, images, labels)
     if labels and dataset.labels is None:
         raise InputError(

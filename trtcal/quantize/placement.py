@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.quantize.graph import constant, import_graph, only_consumer
+from trtcal.quantize.graph import HALF_OPSET, constant, import_graph, is_half, only_consumer
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def find_layers(model: Model) -> Placement:
         said = f" ({'; '.join(reasons[:3])})" if reasons else ""
         raise InputError(
             f"model {model.path} has nothing to quantize{said}",
-            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant float32 weights",
+            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant float weights",
         )
     return placement
 
@@ -68,13 +68,21 @@ def place(graph: gs.Graph) -> Placement:
     order = {node.name: number for number, node in enumerate(graph.nodes)}
     layers: list[Layer] = []
     refused: dict[str, str] = {}
+    found: Layer | str | None
     for node in graph.nodes:
-        found = RULES[node.op](node) if node.op in RULES else _residual_add(node, graph, order)
+        if is_half(node) and graph.opset < HALF_OPSET:
+            found = _too_old(graph.opset) if node.op in RULES else None
+        else:
+            found = RULES[node.op](node) if node.op in RULES else _residual_add(node, graph, order)
         if isinstance(found, Layer):
             layers.append(found)
         elif found is not None:
             refused[node.name] = found
     return Placement(tuple(layers), refused)
+
+
+def _too_old(opset: int) -> str:
+    return f"its values are float16, for which Q/DQ need opset {HALF_OPSET}, and this is {opset}"
 
 
 def _weighted(node: gs.Node, axis: int | None) -> Layer | str:
@@ -83,7 +91,7 @@ def _weighted(node: gs.Node, axis: int | None) -> Layer | str:
     weight = constant(node.inputs[1])
     if weight is None:
         return "its weights are computed, not constant"
-    if weight.dtype != np.float32:
+    if weight.dtype not in (np.float32, np.float16):
         return f"its weights are {weight.dtype}"
     if not np.isfinite(weight).all():
         return "its weights have NaN or infinite values"
@@ -156,4 +164,4 @@ def _same_rank(tensor: gs.Tensor, node: gs.Node) -> bool:
 def _is_activation(tensor: gs.Tensor) -> bool:
     if not isinstance(tensor, gs.Variable) or tensor.is_empty():
         return False
-    return tensor.dtype is None or tensor.dtype == np.float32
+    return tensor.dtype is None or tensor.dtype in (np.float32, np.float16)

@@ -17,11 +17,21 @@ import onnx.version_converter
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model import Model, checked, first_line, opset_of, uniquely_named
-from trtcal.quantize.graph import constant, export_model, import_graph, only_consumer
+from trtcal.model import Model, checked, first_line, name_nodes, opset_of
+from trtcal.onnxfile import stand_in, weights_of
+from trtcal.quantize.graph import (
+    HALF_OPSET,
+    constant,
+    export_model,
+    is_weight,
+    load_weights,
+    only_consumer,
+    restored,
+)
 
 Array = npt.NDArray[Any]
 
+HALF_IR_VERSION = 9  # the one that came with `HALF_OPSET`
 MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
 CHANNEL_AXIS = {"Conv": 0, "ConvTranspose": 1}  # of the weight's output channels
 
@@ -31,8 +41,10 @@ def prepare(model: Model) -> Model:
 
     The fingerprint stays that of the given model: it is what calibrations are tied to.
     """
-    proto = upgrade_opset(initializers_only(uniquely_named(model).proto))
-    graph = import_graph(onnx.shape_inference.infer_shapes(proto))
+    small = initializers_only(stand_in(model.proto))
+    name_nodes(small)
+    proto = fit_for_half(onnx.shape_inference.infer_shapes(upgrade_opset(small)))
+    graph = restored(proto, weights_of(model.proto))
     for apply in PASSES:
         apply(graph)
     return checked(replace(model, proto=export_model(graph, proto)))
@@ -50,18 +62,36 @@ def initializers_only(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def upgrade_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert the model to `MIN_OPSET` if it is older; `InputError` if an operator has no successor."""
-    if opset_of(proto) >= MIN_OPSET:
+def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelProto:
+    """Convert the model to `opset` if it is older; `InputError` if an operator has no successor."""
+    if opset_of(proto) >= opset:
         return proto
     try:
-        return onnx.version_converter.convert_version(proto, MIN_OPSET)
+        return onnx.version_converter.convert_version(proto, opset)
     except Exception as error:  # the converter raises bare RuntimeError, and worse
         raise InputError(
-            f"the model's opset {opset_of(proto)} cannot be raised to {MIN_OPSET}: "
-            f"{first_line(error)}",
-            f"export the model with opset {MIN_OPSET} or later",
+            f"the model's opset {opset_of(proto)} cannot be raised to {opset}: {first_line(error)}",
+            f"export the model with opset {opset} or later",
         ) from error
+
+
+def fit_for_half(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Raise the opset of a model with inferred types as far as Q/DQ on its float16 values want it.
+
+    Where that can't be done the model stays as it is: those layers are then left in float.
+    """
+    values = (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
+    half = any(one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for one in values)
+    drops = bool(proto.functions)  # the converter does, without a word
+    if not half or drops or opset_of(proto) >= HALF_OPSET:
+        return proto
+    try:
+        raised = upgrade_opset(proto, HALF_OPSET)
+    except InputError:
+        return proto
+    raised.ir_version = max(raised.ir_version, HALF_IR_VERSION)
+    name_nodes(raised)
+    return onnx.shape_inference.infer_shapes(raised)
 
 
 def fold_constants(graph: gs.Graph) -> None:
@@ -71,7 +101,18 @@ def fold_constants(graph: gs.Graph) -> None:
         for node in graph.nodes
     )
     if foldable or any(node.op in ("Constant", "Shape") for node in graph.nodes):
+        _transpose_weights(graph)
+        load_weights(graph)
         graph.fold_constants(error_ok=True).cleanup(remove_unused_graph_inputs=False)
+
+
+def _transpose_weights(graph: gs.Graph) -> None:
+    """Transpose weights one by one: together they may be more than what a session can be given."""
+    for node in graph.nodes:
+        if node.op == "Transpose" and is_weight(node.inputs[0]):
+            values = np.asarray(constant(node.inputs[0])).transpose(node.attrs.get("perm"))
+            node.outputs[0].to_constant(np.ascontiguousarray(values))
+            node.outputs[0].inputs.clear()
 
 
 def remove_no_ops(graph: gs.Graph) -> None:
@@ -117,8 +158,11 @@ def _fold_next(conv: gs.Node, graph: gs.Graph) -> bool:
     factor, offset = affine
     shape = [1] * weight.ndim
     shape[CHANNEL_AXIS[conv.op]] = -1
-    scaled = (weight * factor.reshape(shape)).astype(weight.dtype)
-    moved = np.broadcast_to(bias * factor + offset, channels).astype(weight.dtype)
+    with np.errstate(over="ignore"):
+        scaled = (_wide(weight) * factor.reshape(shape)).astype(weight.dtype)
+        moved = np.broadcast_to(_wide(bias) * factor + offset, channels).astype(weight.dtype)
+    if weight.dtype == np.float16 and not (np.isfinite(scaled).all() and np.isfinite(moved).all()):
+        return False
     conv.inputs = [
         conv.inputs[0],
         gs.Constant(f"{conv.inputs[1].name}/{following.name}", scaled),
@@ -135,7 +179,7 @@ def _affine(node: gs.Node, source: gs.Tensor, size: tuple[int, int]) -> tuple[Ar
         values = [constant(tensor) for tensor in node.inputs[1:5]]
         if len(node.outputs) > 1 or any(value is None for value in values):
             return None
-        gamma, beta, mean, variance = (np.asarray(value) for value in values)
+        gamma, beta, mean, variance = (_wide(np.asarray(value)) for value in values)
         factor = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
         return factor, beta - mean * factor
     if node.op not in ("Mul", "Add"):
@@ -144,7 +188,13 @@ def _affine(node: gs.Node, source: gs.Tensor, size: tuple[int, int]) -> tuple[Ar
     value = _by_channel(constant(other), *size)
     if value is None:
         return None
+    value = _wide(value)
     return (value, np.zeros_like(value)) if node.op == "Mul" else (np.ones_like(value), value)
+
+
+def _wide(values: Array) -> Array:
+    """Return float16 values as float32, in which products neither overflow nor lose digits."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _by_channel(value: Array | None, channels: int, rank: int) -> Array | None:

@@ -13,11 +13,12 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
-from trtcal.quantize.graph import export_model, import_graph, tensor_names
+from trtcal.onnxfile import OnnxFile, write_onnx
+from trtcal.quantize.graph import constant, export_model, import_graph, is_half, tensor_names
 from trtcal.quantize.placement import Layer, find_layers
 from trtcal.quantize.plan import Plan
-from trtcal.quantize.weights import quantize_weight
-from trtcal.storage import canonical_json, digest_bytes, write_bytes
+from trtcal.quantize.weights import Scale, as_scale, quantize_weight
+from trtcal.storage import canonical_json
 
 if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
     from trtcal.calibration import Calibration
@@ -38,13 +39,13 @@ class QuantizedModel:
     skipped: dict[str, str]
 
     def to_bytes(self) -> bytes:
-        """Return the file's bytes: the same model, calibration and plan give the same ones."""
-        return bytes(self.proto.SerializeToString(deterministic=True))
+        """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
+        return OnnxFile(self.proto).data
 
     @property
     def digest(self) -> str:
-        """Digest of the file that `write_quantized` writes."""
-        return digest_bytes(self.to_bytes())
+        """Digest of the ONNX file that `write_quantized` writes; it covers weights beside it."""
+        return OnnxFile(self.proto).digest
 
 
 def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -> QuantizedModel:
@@ -62,11 +63,11 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     skipped = dict(placement.refused)
     done: dict[str, str] = {}
     for layer in placement.layers:
-        precision = plan.precision(layer.name)
-        reason = writer.write(layer) if precision == "int8" else None
+        wanted = plan.precision(layer.name) == "int8"
+        reason = writer.write(layer) if wanted else None
         if reason:
             skipped[layer.name] = reason
-        done[layer.name] = "fp32" if reason else precision
+        done[layer.name] = "int8" if wanted and not reason else writer.precision(layer)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     _describe(proto, calibration, plan, done, skipped)
     return QuantizedModel(proto, _checked_layers(proto, done), skipped)
@@ -99,17 +100,22 @@ class _Writer:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
         node = self.nodes[layer.name]
+        dtype = np.float16 if is_half(node) else np.float32
         for index in layer.activations:
-            node.inputs[index] = self._activation(node.inputs[index])
+            node.inputs[index] = self._activation(node.inputs[index], dtype)
         if layer.weight:
             index = layer.weight.index
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
         return None
 
-    def _activation(self, tensor: gs.Variable) -> gs.Variable:
+    def precision(self, layer: Layer) -> str:
+        """Return what a layer computes in without Q/DQ."""
+        return "fp16" if is_half(self.nodes[layer.name]) else "fp32"
+
+    def _activation(self, tensor: gs.Variable, dtype: type) -> gs.Variable:
         if tensor.name not in self.pairs:
-            scale = np.float32(self.calibration.ranges[tensor.name].amax / 127.0)
-            parameters = self._parameters(tensor.name, scale, None)
+            scale = as_scale(self.calibration.ranges[tensor.name].amax / 127.0, dtype)
+            parameters = self._parameters(tensor.name, scale)
             quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
             self._node("QuantizeLinear", [tensor, *parameters], quantized, {})
             self.pairs[tensor.name] = self._dequantized(tensor, quantized, parameters, {})
@@ -118,18 +124,17 @@ class _Writer:
     def _weight(self, tensor: gs.Constant, axis: int | None) -> gs.Variable:
         key = (tensor.name, axis)
         if key not in self.weights:
-            values, scale = quantize_weight(tensor.values, axis)
+            values, scale = quantize_weight(np.asarray(constant(tensor)), axis)
             stored = gs.Constant(unique(f"{tensor.name}/int8", self.names), values)
             attributes = {} if axis is None else {"axis": axis}
-            parameters = self._parameters(tensor.name, scale, axis)
+            parameters = self._parameters(tensor.name, scale)
             self.weights[key] = self._dequantized(tensor, stored, parameters, attributes)
         return self.weights[key]
 
-    def _parameters(self, name: str, scale: Any, axis: int | None) -> list[gs.Constant]:
-        zero = np.zeros_like(scale, dtype=np.int8)
+    def _parameters(self, name: str, scale: Scale) -> list[gs.Constant]:
         return [
-            gs.Constant(unique(f"{name}/scale", self.names), np.asarray(scale, np.float32)),
-            gs.Constant(unique(f"{name}/zero_point", self.names), np.asarray(zero)),
+            gs.Constant(unique(f"{name}/scale", self.names), scale),
+            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, np.int8)),
         ]
 
     def _dequantized(
@@ -139,7 +144,8 @@ class _Writer:
         parameters: list[gs.Constant],
         attributes: Any,
     ) -> gs.Variable:
-        result = self._variable(f"{tensor.name}/dequantized", np.float32, tensor)
+        dtype = parameters[0].dtype
+        result = self._variable(f"{tensor.name}/dequantized", dtype, tensor)
         self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
         return result
 
@@ -176,16 +182,27 @@ def _describe(
 
 
 def _checked_layers(proto: onnx.ModelProto, done: dict[str, str]) -> dict[str, str]:
+    floats = _float_precisions(proto)
+    return {name: done.get(name, precision) for name, precision in floats.items()}
+
+
+def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return what the heavy nodes compute in without Q/DQ, as far as types are stated: node -> fp16."""
+    graph = proto.graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    half = {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
     return {
-        node.name: done.get(node.name, "fp32")
-        for node in proto.graph.node
+        node.name: "fp32" if half.isdisjoint((*node.input, *node.output)) else "fp16"
+        for node in graph.node
         if node.op_type in CHECKED_OPS
     }
 
 
-def write_quantized(path: Path, quantized: QuantizedModel) -> None:
-    """Write the ONNX file."""
-    write_bytes(path, quantized.to_bytes())
+def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
+    """Write the ONNX file, and beside it the weights of a model that is too large for one file."""
+    return write_onnx(path, quantized.proto)
 
 
 def asked_precisions(model: Model) -> dict[str, str]:
@@ -199,8 +216,9 @@ def asked_precisions(model: Model) -> dict[str, str]:
     def dequantized(name: str) -> bool:
         return name in producers and producers[name].op_type == "DequantizeLinear"
 
+    floats = _float_precisions(model.proto)
     return {
-        node.name: "int8" if any(map(dequantized, node.input[:2])) else "fp32"
+        node.name: "int8" if any(map(dequantized, node.input[:2])) else floats[node.name]
         for node in model.proto.graph.node
         if node.op_type in CHECKED_OPS
     }

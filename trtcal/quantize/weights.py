@@ -1,4 +1,4 @@
-"""Symmetric INT8 weights, per output channel where the compiler takes an axis."""
+"""Scales, and symmetric INT8 weights, per output channel where the compiler takes an axis."""
 
 from __future__ import annotations
 
@@ -10,26 +10,44 @@ import numpy.typing as npt
 UNIT_SCALE = 1.0 / 127.0
 
 Int8 = npt.NDArray[np.int8]
-Scale = npt.NDArray[np.float32]
+Scale = npt.NDArray[Any]
+HALF_SCALES = (2.0**-24, 65504.0)  # the smallest and largest positive float16
+
+
+def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
+    """Return scales in the type of the values that they are for, float32 or float16.
+
+    ONNX wants them so up to opset 22. A float16 is rounded up, so that no value leaves the range.
+    """
+    if np.dtype(dtype) != np.float16:
+        return np.asarray(exact, np.float32)
+    wanted = np.clip(np.asarray(exact, np.float64), *HALF_SCALES)
+    near = wanted.astype(np.float16)
+    above = np.nextafter(near, np.float16(HALF_SCALES[1]))
+    return np.asarray(np.where(near < wanted, above, near))
 
 
 def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:
-    """Return int8 values and float32 scales: shape (channels,) along `axis`, or () without one.
+    """Return int8 values and scales of the values' type: shape (channels,) along `axis`, else ().
 
     scale = max |w| / 127, clamped to [-127, 127]. An all-zero channel, whose scale TensorRT would
     refuse, gets 1/127. Without an axis every weight is rounded half to even, with one see `balanced`.
     Source: NVIDIA, "Working with Quantized Types".
     """
-    magnitude = np.abs(values.astype(np.float32))
+    magnitude = np.abs(values, dtype=np.float32)
     others = tuple(i for i in range(values.ndim) if i != axis)
     amax = magnitude.max() if axis is None else magnitude.max(axis=others)
     scale = np.where(amax > 127 * np.finfo(np.float32).tiny, amax / 127.0, UNIT_SCALE)
+    del magnitude
+    if values.dtype == np.float16:
+        scale = as_scale(scale, np.float16).astype(np.float32)
     shape = [1] * values.ndim
     if axis is not None:
         shape[axis] = -1
     exact = values / scale.reshape(shape)
     steps = np.rint(exact) if axis is None else balanced(exact, axis)
-    return np.clip(steps, -127, 127).astype(np.int8), scale.astype(np.float32)
+    np.clip(steps, -127, 127, out=steps)
+    return steps.astype(np.int8), as_scale(scale, values.dtype)
 
 
 def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
