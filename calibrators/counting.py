@@ -18,6 +18,17 @@ Patterns = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]
 
 
+def load_kernels() -> None:
+    """Load the compiled code now; else it is loaded when first used. It takes some 60 MB."""
+    bits, counts = np.zeros(1, np.int32), np.zeros(BINS + ZERO_SLOTS, np.uint32)
+    finite_nonzero(bits)
+    collect(bits, np.empty(1, np.uint32), 0)
+    count_values(bits, counts)
+    bins = occupied_bins(counts)
+    empty_bins(counts)
+    sum_bins(*bins, *bins)
+
+
 @njit(nogil=True, cache=True)
 def finite_nonzero(bits: Bits) -> int:
     """Return the number of finite values that are not zero."""

@@ -12,6 +12,7 @@ import numpy as np
 from trtcal.backends.taps import Reading, Taps
 from trtcal.data import Feeds
 from trtcal.observe.job import Job, Task
+from trtcal.observe.memory import give_back
 from trtcal.observe.shards import Span, batches
 from trtcal.observe.tally import Tally
 
@@ -73,8 +74,10 @@ class Looker:
             return
         if self.taps is not None:
             self.taps.close()
+            self.taps = None
         for histogram in self.tally.histograms.values():  # of the pass before
             histogram.compact()
+        give_back()
         job = self.job
         first = next(job.dataset.batches(job.unit, 0, job.unit))
         self.computed = [name for name in job.passes[number] if name not in first]

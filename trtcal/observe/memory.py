@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -11,13 +13,16 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 
+from calibrators.counting import load_kernels
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import MODEL
 from trtcal.data import Feeds
 from trtcal.errors import ResourceError
 
 COPIES = 4  # of a batch of a tensor: as expected, as found, collected, and in the runtime
-COUNTS_BYTES = 6 << 20  # of a histogram: 4 MiB of dense counts, and its occupied bins
+COUNTS_BYTES = 5 << 20  # of a histogram while it is filled
+KEPT_BYTES = 1 << 20  # of a histogram, from its pass to the end
+SPARE = 0.05  # of the ceiling, for what nobody can foresee
 MB = 10**6
 
 
@@ -29,7 +34,8 @@ def passes_within(
     `ceiling` is in bytes, for all processes together. `ResourceError` if the model alone, or one
     tensor, takes more.
     """
-    left = ceiling // processes - _with_model(folder, first)
+    kept = KEPT_BYTES * len(tensors)
+    left = int(ceiling * (1 - SPARE)) // processes - kept - _with_model(folder, first)
     sizes = tensor_bytes(folder, first)
     usual = max(sizes.values(), default=0)
     costs = {name: COPIES * sizes.get(name, usual) + COUNTS_BYTES for name in tensors}
@@ -37,7 +43,7 @@ def passes_within(
     if most > left:
         raise ResourceError(
             f"a ceiling of {ceiling / MB:.0f} MB is too low: the model and the tensor that takes most "
-            f"need about {processes * (ceiling // processes - left + most) / MB:.0f} MB",
+            f"need about {(ceiling + processes * (most - left) / (1 - SPARE)) / MB:.0f} MB",
             "raise --max-memory, or give fewer --workers",
         )
     passes: list[list[str]] = [[]]
@@ -53,11 +59,18 @@ def passes_within(
 
 def _with_model(folder: Path, first: Feeds) -> int:
     """Return the bytes that this process takes with the model loaded and run once."""
+    load_kernels()
     session = open_session(folder / MODEL, 1)
     run_session(session, None, first)
     taken = resident_bytes()
     del session
     return taken
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library keeps it for later and can be asked."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int:

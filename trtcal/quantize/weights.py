@@ -60,12 +60,21 @@ def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     Source: C. Guo et al., "SQuant: On-the-Fly Data-Free Quantization via Diagonal Hessian
     Approximation" (2022), of which this is the step by output channels.
     """
-    steps: npt.NDArray[Any] = np.rint(exact)
-    channels = zip(np.moveaxis(exact, axis, 0), np.moveaxis(steps, axis, 0), strict=True)
-    for wanted, rounded in channels:
+    channels = np.moveaxis(exact, axis, 0)
+    rows = np.ascontiguousarray(channels).reshape(len(channels), -1)
+    steps: npt.NDArray[Any] = np.rint(rows)
+    for wanted, rounded in zip(rows, steps, strict=True):
         error = (rounded - wanted).astype(np.float64)
         side = np.sign(error.sum())
         excess = int(np.rint(np.abs(error.sum())))
-        furthest = np.argsort(-side * error, axis=None, kind="stable")[:excess]
-        rounded[np.unravel_index(furthest, rounded.shape)] -= side
-    return steps
+        rounded[_least(-side * error, excess)] -= side
+    return np.moveaxis(steps.reshape(channels.shape), 0, axis)
+
+
+def _least(values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.intp]:
+    """Return the places of the least values; of equal ones those that come first."""
+    if not number:
+        return np.empty(0, np.intp)
+    last = np.partition(values, number - 1)[number - 1]
+    below, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
+    return np.concatenate([below, equal[: number - below.size]])
