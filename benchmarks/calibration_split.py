@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -37,6 +38,7 @@ from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
 NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
 METHODS = ("minmax", "percentile", "entropy", "mse")
+T = TypeVar("T")
 Scene = tuple[Model, Dataset, list[str]]
 
 
@@ -182,7 +184,7 @@ def kill_one_soon(after_s: float) -> threading.Timer:
     return timer
 
 
-def timed(work: Callable[[], Observation]) -> tuple[float, Observation]:
+def timed(work: Callable[[], T]) -> tuple[float, T]:
     """Return how long a call takes, and its result."""
     started = time.perf_counter()
     seen = work()

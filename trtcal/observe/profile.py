@@ -86,7 +86,8 @@ class Profile:
         """Return the change that should bring most."""
         longest = max(self.seconds, key=lambda stage: self.seconds[stage])
         by_data = self.elapsed_s / max(self.elapsed_s - self.waited_s, 1e-9)
-        by_cores = self.cores / max(self.busy, 1e-9) if self.settings.workers < self.cores else 1.0
+        busy = max(self.busy * by_data, 1e-9)  # while there were data
+        by_cores = self.cores / busy if self.settings.workers < self.cores else 1.0
         if by_data >= max(by_cores, WORTH):
             return Advice("loading the data", DATA, by_data)
         if by_cores >= WORTH and not self.settings.cluster:
