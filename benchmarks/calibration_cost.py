@@ -89,7 +89,7 @@ def main() -> None:
     """Print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--peers", action="store_true")
     options = parser.parse_args()

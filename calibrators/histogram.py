@@ -138,7 +138,8 @@ class Histogram:
 
     def compact(self) -> None:
         """Free what dense counts take, now that all is counted; reading is then faster too."""
-        self._fold()
+        if self._kept is None:
+            self._older, self._room = self._bins(), COUNT_LIMIT
         self._dense = None
 
     def _counts(self) -> npt.NDArray[np.uint32]:

@@ -75,9 +75,9 @@ class Looker:
         if self.taps is not None:
             self.taps.close()
             self.taps = None
-        for histogram in self.tally.histograms.values():  # of the pass before
-            histogram.compact()
-        give_back()
+            for histogram in self.tally.histograms.values():  # of the pass before
+                histogram.compact()
+            give_back()
         job = self.job
         first = next(job.dataset.batches(job.unit, 0, job.unit))
         self.computed = [name for name in job.passes[number] if name not in first]

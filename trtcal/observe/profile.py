@@ -93,7 +93,7 @@ class Profile:
         if by_cores >= WORTH and not self.settings.cluster:
             change = f"use {self.cores} workers with a thread each: --workers {self.cores}"
             return Advice(
-                f"{longest}, with {self.busy:.1f} of {self.cores} cores busy", change, by_cores
+                f"{longest}, with {busy:.1f} of {self.cores} cores busy", change, by_cores
             )
         return Advice(f"{longest}, and this machine's cores are busy", MACHINES, 1.0)
 
