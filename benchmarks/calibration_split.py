@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int)
     options = parser.parse_args()
     if options.what == "scale":
-        scale(options.networks, options.samples or 512)
+        scale(options.networks, options.samples or 1024)
     else:
         exactness(options.networks, options.samples or 70)
 

@@ -150,8 +150,9 @@ class Histogram:
     def _fold(self) -> None:
         """Move the dense counts to the occupied bins."""
         if self._dense is not None and self._room < COUNT_LIMIT:
-            self._older = sum_bins(*self._older, *occupied_bins(self._dense))
-            empty_bins(self._dense)
+            bins = occupied_bins(self._dense)
+            self._older = sum_bins(*self._older, *bins)
+            empty_bins(self._dense, bins[0])
             self._room = COUNT_LIMIT
 
     def _add(self, numbers: list[int]) -> None:
