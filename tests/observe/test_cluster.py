@@ -5,13 +5,9 @@ import time
 
 import pytest
 
-from tests.networks import conv_net, samples
-from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError
-from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.observe.cluster import RayHand
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -24,13 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
 ]
 
-
-@pytest.fixture
-def scene(tmp_path):
-    model = load_model(conv_net(tmp_path / "net.onnx"))
-    data = open_dataset(samples(tmp_path / "data.npz", count=150), model)
-    prepared = prepare(model)
-    return prepared, data, tensors_to_observe(find_layers(prepared))
+COUNT = 150
 
 
 @pytest.fixture

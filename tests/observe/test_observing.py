@@ -5,21 +5,13 @@ from onnx import helper
 
 from calibrators import Histogram
 from tests.data.pictures import everything
-from tests.networks import conv_net, samples, save
+from tests.networks import samples, save
 from trtcal.calibration import calibrate, read_calibration, write_calibration
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.observe import cached, observe, read_observation, write_observation
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
-
-
-@pytest.fixture
-def scene(tmp_path):
-    model = load_model(conv_net(tmp_path / "net.onnx"))
-    data = open_dataset(samples(tmp_path / "data.npz"), model)
-    prepared = prepare(model)
-    return prepared, data, tensors_to_observe(find_layers(prepared))
+from trtcal.quantize import prepare
 
 
 def test_histograms_hold_what_the_network_computes(scene):

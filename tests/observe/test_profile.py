@@ -3,23 +3,13 @@ import time
 
 import pytest
 
-from tests.networks import conv_net, samples
 from trtcal.cli.main import run_command
 from trtcal.cli.output import size_in_bytes
-from trtcal.data import open_dataset
 from trtcal.errors import InputError
-from trtcal.model import load_model
 from trtcal.observe import Profile, Settings, observe
 from trtcal.observe.profile import DATA
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
-
-@pytest.fixture
-def scene(tmp_path):
-    model = load_model(conv_net(tmp_path / "net.onnx"))
-    data = open_dataset(samples(tmp_path / "data.npz", count=30), model)
-    prepared = prepare(model)
-    return prepared, data, tensors_to_observe(find_layers(prepared))
+COUNT = 30
 
 
 class Slow:

@@ -13,20 +13,10 @@ import pytest
 from tests.networks import conv_net, samples
 from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError, Interrupted, ResourceError
-from trtcal.model import load_model
 from trtcal.observe import hands, observe, observing, tally, unfinished
 from trtcal.observe.hands import LocalHand
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
 
 COUNT = 150
-
-
-@pytest.fixture
-def scene(tmp_path):
-    model = load_model(conv_net(tmp_path / "net.onnx"))
-    data = open_dataset(samples(tmp_path / "data.npz", count=COUNT), model)
-    prepared = prepare(model)
-    return prepared, data, tensors_to_observe(find_layers(prepared))
 
 
 @pytest.fixture
