@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -111,6 +112,15 @@ def run_bound(session: Session, binding: Any) -> None:
         session.run_with_iobinding(binding)
     except Exception as error:  # see open_session
         raise _failed(error) from error
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library keeps it for later and can be asked.
+
+    After a session or large arrays are freed: whether the C library used it again is left to chance.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _failed(error: Exception) -> BackendError:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trtcal.backends.sessions import Array, Session, open_session, run_bound, run_session
+from trtcal.backends.sessions import Array, Session, give_back, open_session, run_bound, run_session
 from trtcal.onnxfile import write_beside
 
 Feeds = Mapping[str, Array]
@@ -84,11 +84,14 @@ class Taps:
         plain = self._session(self._with_outputs(self.data, self.tensors), as_it_is=True)
         expected = dict(zip(self.tensors, _run(plain, self.tensors, first), strict=True))
         del plain
+        give_back()
         self.batch_bytes = sum(array.nbytes for array in expected.values())
         self.channels = {name: _channels(array) for name, array in expected.items()}
         self.session = self._tapped(expected, first) or self._session(
             self._with_outputs(self.data, self.tensors)
         )
+        del expected
+        give_back()
 
     def __enter__(self) -> Taps:
         return self
@@ -125,6 +128,7 @@ class Taps:
         """Return the graph that ONNX Runtime would run on this machine, its weights beside it."""
         path = self.folder / "optimized.onnx"
         self._session(data, optimized=path)
+        give_back()
         return path.read_bytes()
 
     def _with_outputs(self, data: bytes, tensors: Sequence[str]) -> bytes:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from trtcal.backends.sessions import give_back
 from trtcal.backends.taps import Reading, Taps
 from trtcal.data import Feeds
 from trtcal.observe.job import Job, Task
-from trtcal.observe.memory import give_back
 from trtcal.observe.shards import Span, batches
 from trtcal.observe.tally import Tally
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -65,12 +63,6 @@ def _with_model(folder: Path, first: Feeds) -> int:
     taken = resident_bytes()
     del session
     return taken
-
-
-def give_back() -> None:
-    """Return freed memory to the system, where the C library keeps it for later and can be asked."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int:
