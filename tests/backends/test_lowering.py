@@ -123,3 +123,17 @@ def test_pairs_that_are_not_tensorrts_are_left_alone(tmp_path, zero, kind):
     feeds = {"x": rng(1).uniform(0, 10, (1, 3, 8, 8)).astype(np.float32)}
     result = run_session(open_session(lower(proto)), None, feeds)[0]
     np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_two_convolutions_share_run_in_integers(tmp_path):
+    middle = [
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w2"], ["c"], "second"),
+        helper.make_node("Relu", ["c"], ["s"], "relu2"),
+        helper.make_node("Conv", ["s", "w2"], ["d"], "third"),
+        helper.make_node("Relu", ["d"], ["b"], "relu3"),
+    ]
+    proto, feeds = chain(middle, tmp_path, extra={"w2": weight(6, 6, 1, 1, seed=3)})
+    assert kernels(proto, tmp_path).count("QLinearConv") == 3
+    result = run_session(open_session(lower(proto)), None, feeds)[0]
+    np.testing.assert_allclose(result, literal(proto, feeds), atol=0.1)

@@ -51,6 +51,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     lowering.clip_integers()
     lowering.float_convolutions()
     lowering.quantize_biases()
+    lowering.separate_weights()
     lowering.shift_activations()
     return export_model(graph, proto)
 
@@ -82,6 +83,8 @@ class _Lowering:
         return following if following is not None and is_int8_per_tensor(following) else None
 
     def _pair(self, tensor: gs.Tensor, scale: gs.Tensor, zero: gs.Tensor) -> gs.Tensor:
+        if _dequantizer_scale(tensor) == constant(scale):
+            return tensor
         for reader in tensor.outputs:
             if is_int8_per_tensor(reader) and constant(reader.inputs[1]) == constant(scale):
                 quantized = reader.outputs[0]
@@ -171,6 +174,23 @@ class _Lowering:
         if step.ndim:
             self.graph.nodes[-1].attrs["axis"] = 0
         node.inputs[2] = result
+
+    def separate_weights(self) -> None:
+        """Give every reader of quantized weights its own: shared ones ONNX Runtime fails on."""
+        for node in list(self.graph.nodes):
+            shared = node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None
+            for reader in node.outputs[0].outputs[1:] if shared else []:
+                own = [
+                    gs.Constant(
+                        unique(f"{reader.name}/{tensor.name}", self.names), constant(tensor)
+                    )
+                    for tensor in node.inputs
+                ]
+                result = self._variable(node.outputs[0], "dequantized", np.float32)
+                self._add("DequantizeLinear", own, result)
+                self.graph.nodes[-1].attrs = dict(node.attrs)
+                reader.inputs[1] = result
+        self.graph.toposort()
 
     def shift_activations(self) -> None:
         """Make every quantized activation uint8 with zero point 128."""

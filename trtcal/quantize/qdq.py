@@ -14,9 +14,17 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.onnxfile import OnnxFile, write_onnx
-from trtcal.quantize.graph import constant, export_model, import_graph, is_half, tensor_names
-from trtcal.quantize.placement import Layer, find_layers
+from trtcal.quantize.graph import (
+    constant,
+    export_model,
+    import_graph,
+    is_half,
+    only_consumer,
+    tensor_names,
+)
+from trtcal.quantize.placement import Placement, before_pool, find_layers
 from trtcal.quantize.plan import Plan
+from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
 
@@ -24,7 +32,7 @@ if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
     from trtcal.calibration import Calibration
 
 METADATA = "trtcal.quantization"
-CHECKED_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+CHECKED_OPS = tuple(RULES)
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     placement = find_layers(model)
     plan.check([layer.name for layer in placement.layers])
     graph = import_graph(model.proto)
-    writer = _Writer(graph, calibration)
+    writer = _Writer(graph, calibration, placement)
     skipped = dict(placement.refused)
     done: dict[str, str] = {}
     for layer in placement.layers:
@@ -68,6 +76,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
         if reason:
             skipped[layer.name] = reason
         done[layer.name] = "int8" if wanted and not reason else writer.precision(layer)
+    writer.quantize_pools()
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     _describe(proto, calibration, plan, done, skipped)
     return QuantizedModel(proto, _checked_layers(proto, done), skipped)
@@ -85,9 +94,10 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
 class _Writer:
     """Puts pairs into one graph and remembers those that stand already."""
 
-    def __init__(self, graph: gs.Graph, calibration: Calibration) -> None:
+    def __init__(self, graph: gs.Graph, calibration: Calibration, placement: Placement) -> None:
         self.graph = graph
         self.calibration = calibration
+        self.placement = placement
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
         self.pairs: dict[str, gs.Variable] = {}
@@ -95,7 +105,7 @@ class _Writer:
 
     def write(self, layer: Layer) -> str | None:
         """Quantize a layer's inputs; return why not, if one has no range."""
-        for name in layer.activations.values():
+        for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
@@ -108,13 +118,23 @@ class _Writer:
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
         return None
 
+    def quantize_pools(self) -> None:
+        """Quantize the input of every MaxPool whose output is read quantized only, by one scale."""
+        for node in reversed(self.graph.nodes[:]):
+            result = node.outputs[0]
+            quantized = result.name in self.pairs and only_consumer(result, self.graph) is not None
+            if quantized and before_pool(result) is not None:
+                dtype = np.float16 if is_half(node) else np.float32
+                node.inputs[0] = self._activation(node.inputs[0], dtype)
+
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
         return "fp16" if is_half(self.nodes[layer.name]) else "fp32"
 
     def _activation(self, tensor: gs.Variable, dtype: type) -> gs.Variable:
         if tensor.name not in self.pairs:
-            scale = as_scale(self.calibration.ranges[tensor.name].amax / 127.0, dtype)
+            source = self.placement.range_of(tensor.name)
+            scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
             parameters = self._parameters(tensor.name, scale)
             quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
             self._node("QuantizeLinear", [tensor, *parameters], quantized, {})
