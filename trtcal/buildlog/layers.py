@@ -58,6 +58,9 @@ HEAVY = (
     "rnn",
     "lstm",
 )
+FUSED_ATTENTION = (
+    "_gemm_mha"  # begins the name of a generated kernel: both products and the Softmax
+)
 NOT_HEAVY = ("convert", "conversion", "reformat")
 
 # Kinds of which the listing gives all operands: weights stand among inputs or constants.
@@ -125,6 +128,8 @@ class Layer:
     def is_heavy(self) -> bool:
         """Whether it multiplies matrices or convolves: where precision costs and gains."""
         kind = self.kind.lower()
+        if kind == "kgen":
+            return self.name.startswith(FUSED_ATTENTION)
         return any(part in kind for part in HEAVY) and not any(part in kind for part in NOT_HEAVY)
 
     @property

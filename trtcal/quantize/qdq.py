@@ -19,11 +19,11 @@ from trtcal.quantize.graph import (
     export_model,
     import_graph,
     is_half,
-    only_consumer,
     tensor_names,
 )
-from trtcal.quantize.placement import Placement, before_pool, find_layers
+from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Plan
+from trtcal.quantize.spread import spread
 from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
@@ -65,18 +65,19 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     plan = plan or Plan()
     _check_same_model(model, calibration)
     placement = find_layers(model)
-    plan.check([layer.name for layer in placement.layers])
+    plan.check(placement.names)
     graph = import_graph(model.proto)
     writer = _Writer(graph, calibration, placement)
     skipped = dict(placement.refused)
-    done: dict[str, str] = {}
-    for layer in placement.layers:
-        wanted = plan.precision(layer.name) == "int8"
-        reason = writer.write(layer) if wanted else None
-        if reason:
-            skipped[layer.name] = reason
-        done[layer.name] = "int8" if wanted and not reason else writer.precision(layer)
-    writer.quantize_pools()
+    wanted = [layer for layer in placement.layers if plan.precision(layer.name) == "int8"]
+    skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
+    chosen = [layer for layer in wanted if layer.name not in skipped]
+    more = [layer for layer in spread(graph, chosen) if plan.precision(layer.name) == "int8"]
+    chosen += [layer for layer in more if not writer.missing(layer)]
+    done = {layer.name: writer.precision(layer) for layer in placement.layers}
+    for layer in chosen:
+        writer.write(layer)
+        done[layer.name] = "int8"
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     _describe(proto, calibration, plan, done, skipped)
     return QuantizedModel(proto, _checked_layers(proto, done), skipped)
@@ -103,12 +104,16 @@ class _Writer:
         self.pairs: dict[str, gs.Variable] = {}
         self.weights: dict[tuple[str, int | None], gs.Variable] = {}
 
-    def write(self, layer: Layer) -> str | None:
-        """Quantize a layer's inputs; return why not, if one has no range."""
+    def missing(self, layer: Layer) -> str | None:
+        """Return why a layer cannot be quantized: a range that it needs is not there."""
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
+        return None
+
+    def write(self, layer: Layer) -> None:
+        """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
         for index in layer.activations:
@@ -116,16 +121,6 @@ class _Writer:
         if layer.weight:
             index = layer.weight.index
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
-        return None
-
-    def quantize_pools(self) -> None:
-        """Quantize the input of every MaxPool whose output is read quantized only, by one scale."""
-        for node in reversed(self.graph.nodes[:]):
-            result = node.outputs[0]
-            quantized = result.name in self.pairs and only_consumer(result, self.graph) is not None
-            if quantized and before_pool(result) is not None:
-                dtype = np.float16 if is_half(node) else np.float32
-                node.inputs[0] = self._activation(node.inputs[0], dtype)
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
