@@ -149,7 +149,9 @@ def test_a_constant_that_others_read_too_keeps_its_place(tmp_path):
     ]
     weights = {
         "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
-        **{"q": np.int8(0), "s": np.float32(0.1), "z": np.int8(0)},
+        "q": np.int8(0),
+        "s": np.float32(0.1),
+        "z": np.int8(0),
     }
     weights = {name: np.asarray(value) for name, value in weights.items()}
     path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 2, 4, 4]}, {"y": ["n", 2, 6, 6]})
