@@ -1,4 +1,4 @@
-"""The zoo's single operators over images and signals: every kind of convolution, pooling, activation."""
+"""The zoo's single operators over images and signals: convolutions, pooling, activations."""
 
 from tests.zoo_net import NO_KERNEL, NOT_CONSTANT, SAME, Net, entry
 
