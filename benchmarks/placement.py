@@ -3,9 +3,10 @@
     python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers] [name ...]
 
 Builds every network with TensorRT-RTX and prints one line a network, target and tool: heavy nodes
-asked in INT8, those that the compiler gives, layers of the engine, and megabytes that these read and
-write (every tensor as listed, batch 1). Then the nodes that fell back or were left, with the reason.
-Networks are five `light_*` topologies, and with --zoo the tests' graphs.
+asked in INT8, those that the compiler gives, kernels of the engine (layers that read or write), all its
+layers, megabytes that they read and write (every tensor as listed, batch 1), and for trtcal's the SQNR
+of the outputs against the float model (dB, Q/DQ run literally). Then the nodes that fell back or were left, with the
+reason, and nodes of which the report says other than a second reading of the log. Networks are five `light_*` topologies, and with --zoo the tests' graphs.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts, and NVIDIA
 ModelOpt's, if it is installed. All begin with the model as trtcal prepares it, and wherever they
@@ -30,15 +31,16 @@ import onnx
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationMethod, quantize_static
 
-from benchmarks.accuracy import TENSORRT_ACCEPTS, Reader, first_samples
+from benchmarks.accuracy import TENSORRT_ACCEPTS, Reader, first_samples, judge
 from benchmarks.calibration_cost import NETWORKS
 from benchmarks.networks import light_network, random_images
+from tests.backends.listing import precisions
 from tests.zoo import ZOO
 from trtcal.backends.base import Build, BuildOptions, build
-from trtcal.backends.sessions import Array
+from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import Calibration, calibrate
-from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError
 from trtcal.model import Model, load_model
 from trtcal.observe import observe
@@ -126,24 +128,25 @@ def by_onnxruntime(network: Subject, given: Path, done: Path) -> None:
 
 def by_modelopt(network: Subject, given: Path, done: Path) -> None:
     """Let ModelOpt quantize a file, in a process of its own: it changes ONNX Runtime's quantizer."""
-    samples = first_samples(network.dataset, fixed_batch(network.prepared) or 1)
+    samples = first_samples(network.dataset, len(network.dataset))
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         pool.submit(run_modelopt, samples, str(given), str(done)).result()
 
 
 def run_modelopt(samples: dict[str, Array], given: str, done: str) -> None:
-    """Call ModelOpt."""
-    from modelopt.onnx.quantization import quantize as modelopt_quantize
+    """Call ModelOpt, which prints."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from modelopt.onnx.quantization import quantize as modelopt_quantize
 
-    modelopt_quantize(
-        given,
-        calibration_method="max",
-        calibration_data=samples,
-        calibration_eps=["cpu"],
-        high_precision_dtype="fp32",
-        output_path=done,
-        log_level="ERROR",
-    )
+        modelopt_quantize(
+            given,
+            calibration_method="max",
+            calibration_data=samples,
+            calibration_eps=["cpu"],
+            high_precision_dtype="fp32",
+            output_path=done,
+            log_level="ERROR",
+        )
 
 
 PEERS = {"onnxruntime": by_onnxruntime, "modelopt": by_modelopt}
@@ -161,7 +164,25 @@ def with_our_ranges(proto: onnx.ModelProto, calibration: Calibration) -> onnx.Mo
     return proto
 
 
-def show(network: Subject, candidate: Candidate, target: str, folder: Path) -> None:
+def sqnr(network: Subject, candidate: Candidate) -> float | None:
+    """Return the SQNR of a candidate's outputs on the samples, None where there is no error."""
+    given, made = (
+        outputs(proto, network.dataset) for proto in (network.prepared.proto, candidate.proto)
+    )
+    return judge(given, made, None).sqnr_db
+
+
+def outputs(proto: onnx.ModelProto, dataset: Dataset) -> list[list[Array]]:
+    """Run a model without any optimization, sample by sample."""
+    session = open_session(proto, as_it_is=True)
+    unit = session.get_inputs()[0].shape[0]
+    batches = dataset.batches(unit if isinstance(unit, int) else 1)
+    return [run_session(session, None, feeds) for feeds in batches]
+
+
+def show(
+    network: Subject, candidate: Candidate, quality: float | None, target: str, folder: Path
+) -> None:
     """Build one quantized network and print what became of it."""
     label = f"{network.name:24}{target:7}{candidate.tool:12}"
     path = folder / f"{candidate.tool}.int8.onnx"
@@ -171,8 +192,8 @@ def show(network: Subject, candidate: Candidate, target: str, folder: Path) -> N
     except BackendError as error:
         print(f"{label} refused: {error.message[:150]}", flush=True)
         return
-    print(label, figures(made), flush=True)
-    for node, why in fallen_back(made, candidate).items():
+    print(label, figures(made), "-" if quality is None else f"{quality:7.2f}", flush=True)
+    for node, why in {**fallen_back(made, candidate), **false_reports(made)}.items():
         print(f"    {node}: {why}")
 
 
@@ -180,9 +201,19 @@ def figures(made: Build) -> str:
     """Return the figures of one build."""
     asked = [outcome for outcome in made.outcomes if outcome.asked == "int8"]
     given = sum(outcome.got == "int8" for outcome in asked)
-    sizes = [layer.bytes_moved for layer in made.layers]
-    moved = sum(size or 0 for size in sizes) / 1e6
-    return f"{len(asked):5} {given:5} {len(made.layers):7} {moved:9.4f}"
+    sizes = [layer.bytes_moved or 0 for layer in made.layers]
+    kernels = len(list(filter(None, sizes)))
+    return f"{len(asked):5} {given:5} {kernels:7} {len(sizes):7} {sum(sizes) / 1e6:9.4f}"
+
+
+def false_reports(made: Build) -> dict[str, str]:
+    """Return the nodes of which a plain reading of the log says other than the report."""
+    seen = precisions(made.log)
+    return {
+        outcome.node: f"FALSE REPORT: {outcome.got}, but its kernels are {seen.get(outcome.node)}"
+        for outcome in made.outcomes
+        if (outcome.got == "int8") != (seen.get(outcome.node) == {"int8"})
+    }
 
 
 def fallen_back(made: Build, candidate: Candidate) -> dict[str, str]:
@@ -208,14 +239,15 @@ def main() -> None:
         PEERS.pop("modelopt")
     names = options.names or [*NETWORKS, *(ZOO if options.zoo else ())]
     print(f"# TensorRT-RTX {BACKEND.availability().version}, samples random")
-    print(f"{'network':24}{'target':7}{'tool':12} asked   got  layers        MB")
+    print(f"{'network':24}{'target':7}{'tool':12} asked   got kernels  layers        MB SQNR dB")
     for name in names:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             network = (light if name in NETWORKS else of_zoo)(name, folder)
             for candidate in candidates(network, folder, options.peers):
+                quality = sqnr(network, candidate) if candidate.tool == "trtcal" else None
                 for target in options.targets.split(","):
-                    show(network, candidate, target, folder)
+                    show(network, candidate, quality, target, folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import numpy as np
 from tests.zoo_convolutions import LOWERED_HALF
 from tests.zoo_net import Net, entry
 
-SPLIT = "a MatMul cut up by Split falls to float, unless its result is quantized before the Split"
+SPLIT = "queries, keys and values of one MatMul: it falls to float unless quantized before the cut"
 
 
 def rows(size=16, **more):
@@ -215,6 +215,17 @@ def attention_fused():
     weights = net.add("Softmax", net.add("MatMul", query, key, name="scores"), axis=-1)
     mixed = net.add("Transpose", net.add("MatMul", weights, value, name="mix"), perm=[0, 2, 1, 3])
     return net.done(net.add("Reshape", mixed, net.ints(0, 12, 16)))
+
+
+@entry("all scores mix", loses=SPLIT)
+def attention_packed():
+    net = tokens()
+    a = net.add("Reshape", net.linear("all", "x", 16, 48), net.ints(0, 12, 3, 2, 8))
+    a = net.add("Transpose", a, perm=[2, 0, 3, 1, 4])
+    query, key, value = (net.add("Gather", a, net.value(i, np.int64), axis=0) for i in range(3))
+    turned = net.add("Transpose", key, perm=[0, 1, 3, 2])
+    weights = net.add("Softmax", net.add("MatMul", query, turned, name="scores"), axis=-1)
+    return net.done(net.add("MatMul", weights, value, name="mix"))
 
 
 @entry("query key value scores mix")

@@ -6,10 +6,11 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-KERNEL = re.compile(
-    r"LayerType: (correlation|deconv|gemm|fully_connected|runtime_fusion|fmha\w*), Inputs: (.*?), "
-    r"Constants: (.*?), Outputs: .*Metadata: (.*)"
+LAYER = re.compile(
+    r"Name: (.*?), LayerType: (\w+), Inputs: (.*?), Constants: (.*?), Outputs: .*Metadata: (.*)"
 )
+KINDS = {"correlation", "deconv", "gemm", "fully_connected", "runtime_fusion"}
+ATTENTION = "_gemm_mha"  # a generated kernel of both products; its source takes int8 operands
 
 
 def precisions(log: Path) -> dict[str, set[str]]:
@@ -19,9 +20,10 @@ def precisions(log: Path) -> dict[str, set[str]]:
     """
     found = defaultdict(set)
     for line in log.read_text(errors="replace").splitlines():
-        if match := KERNEL.search(line):
-            operands = re.findall(r"Datatype: (\w+)", match[2] + match[3])[:2]
-            narrow = operands == ["Int8", "Int8"] and match[1] != "runtime_fusion"
-            for node in re.findall(r"\[ONNX Layer: ([^\]]+)\]", match[4]):
+        match = LAYER.search(line)
+        if match and (match[2] in KINDS or match[1].startswith(ATTENTION)):
+            operands = re.findall(r"Datatype: (\w+)", match[3] + match[4])[:2]
+            narrow = operands == ["Int8", "Int8"] and match[2] != "runtime_fusion"
+            for node in re.findall(r"\[ONNX Layer: ([^\]]+)\]", match[5]):
                 found[node].add("int8" if narrow else "float")
     return dict(found)
