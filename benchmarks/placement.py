@@ -3,10 +3,11 @@
     python -m benchmarks.placement [--targets sm86,sm89,sm120] [--zoo] [--peers] [name ...]
 
 Builds every network with TensorRT-RTX and prints one line a network, target and tool: heavy nodes
-asked in INT8, those that the compiler gives, kernels of the engine (layers that read or write), all its
-layers, megabytes that they read and write (every tensor as listed, batch 1), and for trtcal's the SQNR
-of the outputs against the float model (dB, Q/DQ run literally). Then the nodes that fell back or were left, with the
-reason, and nodes of which the report says other than a second reading of the log. Networks are five `light_*` topologies, and with --zoo the tests' graphs.
+asked in INT8, those that the compiler gives, kernels of the engine (layers that read or write), all
+its layers, megabytes that they read and write (every tensor as listed, batch 1), and for trtcal's the
+SQNR of the outputs against the float model (dB, Q/DQ run literally). Then the nodes that fell back or
+were left, with the reason, and nodes of which the report says other than a second reading of the log.
+Networks are five `light_*` topologies, and with --zoo the tests' graphs.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts, and NVIDIA
 ModelOpt's, if it is installed. All begin with the model as trtcal prepares it, and wherever they
