@@ -2,12 +2,14 @@ import json
 
 import pytest
 
-from tests.networks import conv_net, samples
+from tests.networks import conv_net, samples, transposed_net
 from tests.quantize.test_quantize import calibrated
+from trtcal.backends.child import run_worker
+from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.backends.routes import Route
 from trtcal.calibration import write_calibration
 from trtcal.cli.main import run_command
-from trtcal.errors import InputError
+from trtcal.errors import BackendError, InputError
 from trtcal.model import load_model
 from trtcal.quantize import quantize, write_quantized
 
@@ -35,8 +37,6 @@ RANGED = ("--route", "dynamic-ranges", "--calibration", "calibration.json")
     "route", [RANGED, ("--route", "cache", *RANGED[2:]), ("--route", "calibrator", "--data", "d")]
 )
 def test_only_tensorrt_has_routes_beside_qdq(place, capsys, target, route):
-    from trtcal.backends.registry import find_backend
-
     backend, _ = find_backend(None, target)
     if not backend.availability().works:
         pytest.skip(f"{backend.name} is not installed")
@@ -63,8 +63,6 @@ def test_a_route_takes_what_is_its_own(place, capsys, arguments, says):
 
 
 def test_ranges_of_another_model_are_refused(place, capsys):
-    from tests.networks import transposed_net
-
     transposed_net(place / "other.onnx")
     status, said = build(capsys, "other.onnx", "--target", "gpu", *RANGED)
     assert status == 2
@@ -90,3 +88,24 @@ def test_the_plan_says_what_is_asked_and_the_build_which_route_it_took(place):
     assert route.asked({"first": "fp32", "gemm": "fp32"}) == {"first": "int8", "gemm": "fp32"}
     assert route.record() == {"route": "cache", "calibration": "sha256:abc"}
     assert Route().record() == {}
+
+
+def test_the_child_refuses_what_its_tensorrt_has_not(place):
+    if not BACKENDS["tensorrt-rtx"].availability().works:
+        pytest.skip("tensorrt-rtx is not installed")
+    model = load_model(place / "net.onnx")
+    shapes = {"x": ((1, 3, 8, 8),) * 3}
+    request = {
+        "module": "tensorrt_rtx",
+        "model": str(model.path.absolute()),
+        "engine": "engine.plan",
+        "shapes": shapes,
+        **Route("cache", {"x": 1.0}).to_request(model.inputs, shapes),
+    }
+    with pytest.raises(
+        BackendError, match=r"TensorRT \S+ has no route 'cache', only qdq; quantize"
+    ):
+        run_worker(
+            "trtcal.backends.tensorrt_worker", request, place, place / "build.log", time_limit_s=60
+        )
+    assert not (place / "engine.plan").exists()

@@ -15,12 +15,12 @@ from trtcal.backends.tensorrt_network import (
     api,
     calibrator_for,
     match_ranges,
-    routed,
     set_dynamic_ranges,
     set_layer_precisions,
 )
+from trtcal.backends.tensorrt_routing import routed
 from trtcal.errors import BackendError, InputError
-from trtcal.model import load_model
+from trtcal.model import TensorSpec, load_model
 
 TRT = module("8.6")
 UNNAMED = "(Unnamed Layer* 3) [Shuffle]_output"
@@ -164,7 +164,7 @@ def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version
 
 def test_a_cache_that_tensorrt_does_not_take_is_an_error_not_an_empty_calibration():
     route = routed(TRT, chain("x"), request("cache", ranges={"x": 1.0}), print)
-    with pytest.raises(ValueError, match="did not take the ranges"), route as made:
+    with pytest.raises(BackendError, match="did not take the ranges"), route as made:
         Builder({"x": 4}, refuses=True).build(made["calibrator"])
 
 
@@ -220,14 +220,42 @@ def test_the_calibrator_route_feeds_the_dataset_and_keeps_what_tensorrt_chose(fe
     assert (tmp_path / "calibration.cache").read_bytes() == CACHE
 
 
+def build_and_fail(fed, error):
+    with routed(TRT, chain("x"), fed, print) as made:
+        Builder({"x": 5 * 3 * 8 * 8 * 4}, at_most=1).build(made["calibrator"])
+        raise error
+
+
+def test_a_build_that_fails_says_what_failed_in_the_calibrator_first(fed, monkeypatch):
+    with pytest.raises(RuntimeError, match="no engine"):
+        build_and_fail(fed, RuntimeError("no engine"))
+    monkeypatch.setattr(HostMemory, "copy", lambda *_: 1 / 0)
+    with pytest.raises(BackendError, match="inside TensorRT failed: division by zero"):
+        build_and_fail(fed, RuntimeError("no engine"))
+
+
+def test_a_build_that_never_calibrates_is_an_error(fed):
+    with pytest.raises(BackendError, match="asked for no batch"):
+        run(chain("x"), fed)
+
+
+def test_data_that_break_on_the_way_are_input_errors(fed):
+    images = np.zeros((24, 3, 8, 8), np.float32)
+    images[7] = np.nan
+    np.savez(fed["data"], x=images)
+    with (
+        pytest.raises(InputError, match="NaN"),
+        routed(TRT, chain("x"), fed, print) as made,
+    ):
+        Builder({"x": 5 * 3 * 8 * 8 * 4}).build(made["calibrator"])
+
+
 def test_data_that_are_missing_are_said_before_the_build(fed):
     with pytest.raises(InputError, match="gone"):
         calibrator_for(TRT, {**fed, "data": "gone.npz"})
 
 
 def test_half_inputs_are_calibrated_in_float32_and_integers_as_they_are(tmp_path):
-    from trtcal.model import TensorSpec
-
     route = Route("calibrator", data=tmp_path)
     specs = (TensorSpec("h", "float16", (2, 3)), TensorSpec("ids", "int32", (2, 4)))
     body = route.to_request(specs, {})

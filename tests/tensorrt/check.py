@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,10 @@ def calibrator_tests(python: str, environment: dict[str, str]) -> tuple[bool, st
 def prepare(version: Version) -> tuple[str, dict[str, str]]:
     """Return the Python and the environment that a version runs in, made if they are not there."""
     python = sys.executable if version.python is None else python_with_trtcal(version.python)
+    if not version.stubs and find_spec(version.module) is None:
+        raise MissingError(
+            f"package {version.package} is not installed: it is not for every machine"
+        )
     folders = [str(ROOT)]
     stubs = [make_stub(name) for name in version.stubs]
     if version.stubs:

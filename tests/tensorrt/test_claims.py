@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tensorrt import stand_in
+from tests.tensorrt import check, stand_in
 from tests.tensorrt.claims import CLAIMS, EVERYWHERE, TOUCHED
 from tests.tensorrt.touched import OBJECTS, touched, touched_in
 
@@ -44,6 +44,18 @@ def test_the_stand_in_has_nothing_that_is_not_claimed():
             assert f"{kind}.{item}" in CLAIMS
 
 
+def test_a_claim_that_is_wrong_either_way_is_found():
+    for version in check.VERSIONS:
+        there = [path for path, versions in CLAIMS.items() if version.name in versions]
+        assert check.differences(version, there) == []
+        assert check.differences(version, there[1:]) == [f"it has no {there[0]}"]
+        assert check.differences(version, [*there, "Magic"]) == ["it has Magic, unclaimed"]
+    old = {"answers": {}, "refused": []}
+    assert len(check.wrong_answers(check.VERSIONS[0], old)) == 1
+    assert len(check.wrong_answers(check.VERSIONS[-1], old)) == 1
+
+
 def test_versions_are_spelled_alike():
     assert {version for versions in CLAIMS.values() for version in versions} == set(EVERYWHERE)
     assert set(stand_in.VERSIONS) == set(EVERYWHERE)
+    assert [version.name for version in check.VERSIONS] == list(EVERYWHERE)

@@ -79,10 +79,10 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
 
 
 def _routed(trt: Any, network: Any, request: dict[str, Any]) -> AbstractContextManager[Any]:
-    """Routes beside Q/DQ, up to TensorRT 10: `trtcal.backends.tensorrt_network`."""
+    """Take a route beside Q/DQ, up to TensorRT 10."""
     if request["route"] == "qdq":
         return nullcontext({})
-    from trtcal.backends.tensorrt_network import routed
+    from trtcal.backends.tensorrt_routing import routed
 
     return routed(trt, network, request, say)
 
