@@ -65,7 +65,7 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
     for name, shapes in request["shapes"].items():
         profile.add(name, *shapes)
     rtx = request["module"] == "tensorrt_rtx"
-    qdq = request["route"] == "qdq"
+    qdq = request.get("route", "qdq") == "qdq"
     strongly_typed = qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
     network = network_from_onnx_path(request["model"], strongly_typed=strongly_typed)
     common = {
@@ -80,7 +80,7 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
 
 def _routed(trt: Any, network: Any, request: dict[str, Any]) -> AbstractContextManager[Any]:
     """Take a route beside Q/DQ, up to TensorRT 10."""
-    if request["route"] == "qdq":
+    if request.get("route", "qdq") == "qdq":
         return nullcontext({})
     from trtcal.backends.tensorrt_routing import routed
 
