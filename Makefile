@@ -34,4 +34,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) reports/digits
+	rm -rf $(VENV) .venv-tensorrt reports/digits

@@ -75,6 +75,21 @@ def test_other_ranges_are_at_most_one_step_off_and_said_to_be(amax):
     assert (near != scale) == (rounded == ("x",))
 
 
+def test_a_float32_range_with_the_same_scale_is_set_wherever_there_is_one():
+    amaxes = {f"t{i}": float(amax) for i, amax in enumerate(2.0 ** np.linspace(0, 1, 2000))}
+    near = {name: np.float32(amax) for name, amax in amaxes.items()}
+    around = {
+        n: (f, *(np.nextafter(f, np.float32(end)) for end in (0, 9))) for n, f in near.items()
+    }
+    reached = {n: {float(scale_of(float(f))) for f in around[n]} for n in amaxes}
+    lost = {name for name, amax in amaxes.items() if float(scale_of(amax)) not in reached[name]}
+    network = chain(*amaxes)
+    assert set(set_dynamic_ranges(TRT, network, amaxes).rounded) == lost
+    changed = [name for name, (_, high) in ranges_of(network).items() if high != near[name]]
+    assert 0 < len(lost) < 40
+    assert changed
+
+
 def test_some_scales_have_no_float32_range():
     """Of 128 neighbours one is no float32 amax / 127, whatever the amax."""
     bits = 0x3FC00000 + np.arange(128 * 64, dtype=np.uint32)
