@@ -18,7 +18,7 @@ HOUSE = [
     {"observe"},
     {"calibration"},
     {"formats"},
-    {"compare"},
+    {"compare", "tuning"},
     {"report"},
     {"pipeline"},
     {"cli"},

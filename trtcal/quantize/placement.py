@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.quantize.graph import HALF_OPSET, import_graph, is_half, only_consumer
-from trtcal.quantize.spread import range_sources, spread
+from trtcal.quantize.spread import choices, range_sources, spread
 from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
 
 
@@ -23,12 +23,14 @@ from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
 class Placement:
     """All layers of a model, and why other nodes of the same kinds are none.
 
-    `light` are the nodes that are quantized because of `layers`, if these are (see `spread`);
-    `sources` names the tensors that take another one's range.
+    `light` are the nodes that are quantized because of `layers`, if these are, and `optional` those
+    that are if a plan names them (see `spread`); `sources` names the tensors that take another one's
+    range.
     """
 
     layers: tuple[Layer, ...]
     light: tuple[Layer, ...]
+    optional: tuple[Layer, ...]
     refused: dict[str, str]
     sources: dict[str, str]
 
@@ -39,7 +41,13 @@ class Placement:
     @property
     def names(self) -> list[str]:
         """The nodes that a plan may name."""
-        return list(dict.fromkeys(layer.name for layer in (*self.layers, *self.light)))
+        every = (*self.layers, *self.light, *self.optional)
+        return list(dict.fromkeys(layer.name for layer in every))
+
+    @property
+    def residual(self) -> list[Layer]:
+        """The Adds among the layers."""
+        return [layer for layer in self.layers if layer.op not in RULES]
 
 
 def find_layers(model: Model) -> Placement:
@@ -82,7 +90,8 @@ def place(graph: gs.Graph) -> Placement:
             refused[node.name] = found
     light = spread(graph, layers)
     sources = range_sources(graph, _tensors([*layers, *light]))
-    return Placement(tuple(layers), tuple(light), refused, sources)
+    optional = choices(graph, [*layers, *light])
+    return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
 
 
 def _too_old(opset: int) -> str:

@@ -43,6 +43,24 @@ def spread(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     return [walk.found[node.name] for node in graph.nodes if node.name in walk.found]
 
 
+def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
+    """Return light nodes that could read a tensor quantized that another node reads so, but do not.
+
+    Their range is known, and a plan that names one in INT8 gets it; whether that pays, only a trial
+    on the compiler can say.
+    """
+    layers = list(layers)
+    quantized = {name for layer in layers for name in layer.activations.values()}
+    taken = {layer.name for layer in layers}
+    found = []
+    for node in graph.nodes:
+        if node.op in LIGHT | POOLS | {"Concat"} and node.name not in taken:
+            read = {i: one.name for i, one in enumerate(node.inputs) if one.name in quantized}
+            if read:
+                found.append(Layer(node.name, node.op, read))
+    return found
+
+
 class _Walk:
     """Goes from the outputs to the inputs, so that a tensor's readers are known before it is."""
 
