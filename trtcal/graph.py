@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from trtcal.onnxfile import (
+    ITEM_BYTES,
     LARGE,
     array_of,
     digest_of,
@@ -107,6 +108,9 @@ def small_export(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, Weight]]:
 def fingerprint(graph: gs.Graph) -> str:
     """Return a digest of all that a graph is: nodes, names, types as far as known, constants."""
     proto, weights = small_export(graph)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     parts = [digest_bytes(bytes(proto.SerializeToString(deterministic=True)))]
     parts += [f"{name} {weight.digest}" for name, weight in weights.items()]
     return digest_bytes("\n".join(parts).encode())

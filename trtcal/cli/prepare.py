@@ -104,7 +104,10 @@ def list_passes(as_json: bool) -> None:
     """Say which passes there are, in their order."""
     from trtcal.passes import PASSES
 
-    rows = [(one.name, one.purpose, "on request" if one.on_request else "always") for one in PASSES]
+    rows = [
+        (one.name, one.purpose, "on request" if one.on_request else "always")
+        for one in dict.fromkeys(PASSES)
+    ]
     if as_json:
         keys = ("name", "purpose", "runs")
         print_json({"passes": [dict(zip(keys, row, strict=True)) for row in rows]})

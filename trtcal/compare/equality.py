@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data.fingerprint import Feeds
-from trtcal.model import Model
+from trtcal.model import Model, uniquely_named
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +53,7 @@ def check_equal(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Equality:
     """Run both models in ONNX Runtime; `BackendError` if it can't."""
-    sessions = [open_session(model.proto) for model in (given, other)]
+    sessions = [open_session(uniquely_named(one).proto) for one in (given, other)]
     names = [spec.name for spec in given.outputs]
     meters = {name: _Meter() for name in names}
     samples = 0

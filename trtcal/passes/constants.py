@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnx_graphsurgeon as gs
 from trtcal.graph import UNFOLDED, clean, constant, is_op, is_weight, load_weights
 from trtcal.passes.base import Pass, current
 
-MOST = 1 << 30  # bytes of one computed constant: what is larger is left to the runtime
+MOST = 1 << 30  # bytes of one computed constant, at 8 a value: larger ones are left to the runtime
 RANDOM = (
     "Bernoulli",
     "Multinomial",
@@ -44,8 +45,7 @@ def _compute(graph: gs.Graph) -> None:
         "recurse_subgraphs": False,
         "recurse_functions": False,
         "flatten_subgraphs": False,
-        "size_threshold": MOST,
-        "should_exclude_node": _stays,
+        "should_exclude_node": lambda node: _stays(node) or _is_too_large(node),
     }
     try:
         graph.fold_constants(error_ok=False, **options)
@@ -58,6 +58,13 @@ def _stays(node: gs.Node) -> bool:
     other = any(word in node.op for word in NO_TENSORS)
     texts = any(tensor.dtype == np.dtype(object) for tensor in node.inputs)
     return not is_op(node, node.op) or node.op in (*RANDOM, *UNFOLDED) or other or texts
+
+
+def _is_too_large(node: gs.Node) -> bool:
+    """Tell whether a node makes a tensor that is known to be larger than `MOST`."""
+    known = (tensor.shape for tensor in node.outputs if tensor.shape is not None)
+    sizes = ([size for size in shape if isinstance(size, int)] for shape in known)
+    return any(math.prod(shape) > MOST // 8 for shape in sizes)
 
 
 def is_constant(node: gs.Node) -> bool:

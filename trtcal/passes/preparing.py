@@ -27,6 +27,7 @@ PASSES = (
     HALF,
     CONSTANTS,
     BRANCHES,
+    TYPES,
     IDENTITIES,
     NEUTRALS,
     CASTS,
@@ -34,7 +35,7 @@ PASSES = (
     TRANSPOSES,
     SCALES,
 )
-"""All passes, in the order in which they run."""
+"""All passes, in the order in which they run; of computed shapes more types follow."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ def prepare_with_record(
         record = _run(one, graph, before, wanted)
         records.append(record)
         before = record.after
+    if not graph.nodes:
+        raise InputError(
+            f"model {model.path} computes nothing from its inputs", "give a model that reads them"
+        )
     notes = notes_on(graph, model.proto)
     proto = export_model(graph, model.proto)
     return Prepared(checked(replace(model, proto=proto)), tuple(records), notes)
@@ -97,6 +102,7 @@ def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
             one, None if fingerprint(graph) == before else "the graph changed though it was skipped"
         )
         return PassRecord(one.name, before, before, 0, str(reason))
+    graph.toposort()
     after = fingerprint(graph)
     _hold(one, None if interface(graph) == seen else "an input or output of the graph changed")
     _hold(

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
 from trtcal.graph import MIN_OPSET, STANDARD, clean, restored, subgraphs_of
-from trtcal.model import Model, name_nodes
-from trtcal.onnxfile import ITEM_BYTES, stand_in, weights_of
+from trtcal.model import Model, name_nodes, opset_of, unique
+from trtcal.onnxfile import stand_in, weights_of
 
 KEPT_KINDS = {
     AttributeProto.FLOAT: "f",
@@ -114,19 +114,30 @@ def _normalize(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
     del small.graph.input[:]
     small.graph.input.extend(inputs)
     small.ir_version = max(small.ir_version, 4)
-    for item in (*small.opset_import, *(o for f in small.functions for o in f.opset_import)):
-        item.domain = "" if item.domain in STANDARD else item.domain
-    if all(item.domain for item in small.opset_import):  # then no node is of ONNX's own domain
-        small.opset_import.add(domain="", version=MIN_OPSET)
+    _name_domain_once(small)
     for node in nodes:
-        node.domain = "" if node.domain in STANDARD else node.domain
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name in PLAIN:
             _make_tensor(node.attribute[0])
-    for tensor in small.graph.initializer:
-        if tensor.data_type in ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16:
-            tensor.CopyFrom(_raw(tensor))
     drop_other_types(small)
     name_nodes(small)
+    _name_inner_nodes(small, nodes)
+
+
+def _name_inner_nodes(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
+    """Give nodes of subgraphs another name where theirs is taken: ONNX Runtime wants that."""
+    outer = {node.name for node in small.graph.node}
+    for node in nodes:
+        for part in subgraphs_of(node):
+            for inner in part.node:
+                inner.name = unique(inner.name, outer) if inner.name else ""
+
+
+def _name_domain_once(small: onnx.ModelProto) -> None:
+    """Import ONNX's own operators by the empty name; a model that has none of them does too."""
+    others = [item for item in small.opset_import if item.domain not in STANDARD]
+    version = opset_of(small) if len(others) < len(small.opset_import) else MIN_OPSET
+    del small.opset_import[:]
+    small.opset_import.extend([onnx.helper.make_opsetid("", version), *others])
 
 
 def _make_tensor(attribute: AttributeProto) -> None:
@@ -134,7 +145,3 @@ def _make_tensor(attribute: AttributeProto) -> None:
     field = KEPT_KINDS[attribute.type]
     values: npt.NDArray[Any] = np.array(getattr(attribute, field), PLAIN[attribute.name])
     attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(values)))
-
-
-def _raw(tensor: TensorProto) -> TensorProto:
-    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name)
