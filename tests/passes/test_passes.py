@@ -1,4 +1,4 @@
-"""Each pass on generated models: whatever it does, every tensor that keeps its name keeps its values."""
+"""Each pass on generated models: every tensor that keeps its name keeps its values."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,8 @@ def test_casts_that_round_stay_unless_asked(kinds, left):
 def test_a_cast_whose_rounding_is_read_elsewhere_stays_for_that_reader():
     nodes = [node("Neg", ["x"], ["a"], "neg"), node("Cast", ["a"], ["b"], "wide", to=DOUBLE),
              node("Cast", ["b"], ["c"], "back", to=FLOAT), node("Abs", ["c"], ["y"], "abs"),
-             node("Sqrt", ["b"], ["d"], "sqrt"), node("Cast", ["d"], ["z"], "out", to=FLOAT)]  # fmt: skip
+             node("Sqrt", ["b"], ["d"], "sqrt"),
+             node("Cast", ["d"], ["z"], "out", to=FLOAT)]  # fmt: skip
     model = make(nodes, {}, {"x": ["n"]}, {"y": ["n"], "z": ["n"]})
     prepared = prepared_alike(model, {"x": -np.abs(draw(5))})
     assert sorted(ops(prepared)) == ["Abs", "Cast", "Cast", "Neg", "Sqrt"]
@@ -196,7 +197,8 @@ def test_constants(kinds, source):
     steps = [(kind, more.get(kind, []), {}) for kind in kinds if kind != "Shape"]
     nodes += chain([*steps, ("Neg", [], {})], "k", "folded")
     if "Shape" in kinds:
-        nodes += [node("Shape", ["x"], ["s"], "shape", start=1), node("Cast", ["s"], ["f"], "f", to=FLOAT),
+        nodes += [node("Shape", ["x"], ["s"], "shape", start=1),
+                  node("Cast", ["s"], ["f"], "f", to=FLOAT),
                   node("Mul", ["folded", "f"], ["w"], "by")]  # fmt: skip
     else:
         nodes.append(node("Identity", ["folded"], ["w"], "same"))
@@ -232,7 +234,8 @@ def test_shapes_are_not_rounded_in_whole_numbers():
 @pytest.mark.parametrize("places", [1, [1, -1], [[2], [1]], 0])
 def test_fixed_sizes_of_a_shape_are_constants(places):
     nodes = [node("Shape", ["x"], ["s"], "s"), node("Gather", ["s", "p"], ["g"], "g"),
-             node("Cast", ["g"], ["f"], "f", to=FLOAT), node("ReduceMax", ["f"], ["m"], "m", keepdims=0),
+             node("Cast", ["g"], ["f"], "f", to=FLOAT),
+             node("ReduceMax", ["f"], ["m"], "m", keepdims=0),
              node("Mul", ["x", "m"], ["y"], "y")]  # fmt: skip
     model = make(nodes, {"p": np.array(places)}, {"x": ["n", 3, 4]}, {"y": ["n", 3, 4]})
     prepared = prepared_alike(model, {"x": draw(2, 3, 4)})

@@ -97,12 +97,12 @@ class _Meter:
 
     def _floats(self, a: Array, b: Array) -> None:
         finite = np.isfinite(a)
-        same = (
-            np.array_equal(a[~finite], b[~finite], equal_nan=True) and np.isfinite(b[finite]).all()
-        )
-        apart = np.abs(a - b, where=finite, out=np.zeros_like(a)).max() if same else math.inf
-        self.apart = max(self.apart, float(apart))
-        self.largest = max(self.largest, float(np.abs(a, where=finite, out=np.zeros_like(a)).max()))
+        if np.array_equal(a[~finite], b[~finite], equal_nan=True) and np.isfinite(b[finite]).all():
+            a, b = a[finite], b[finite]
+            self.apart = max(self.apart, float(np.abs(a - b).max(initial=0.0)))
+            self.largest = max(self.largest, float(np.abs(a).max(initial=0.0)))
+        else:
+            self.apart = math.inf
 
     def result(self) -> float:
         if self.differing:
