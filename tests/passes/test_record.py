@@ -175,6 +175,6 @@ def test_whole_numbers_differ_by_their_share():
 
 def test_tolerance_is_that_of_the_coarsest_float_type(model):
     assert tolerance_of(model.proto) == 1e-2
-    single = make(CHAIN[:4] + [node("Relu", ["d"], ["y"], "r")], WEIGHTS, {"x": ["n", 3, 8, 8]},
+    single = make([*CHAIN[:4], node("Relu", ["d"], ["y"], "r")], WEIGHTS, {"x": ["n", 3, 8, 8]},
                   {"y": [None] * 4})  # fmt: skip
     assert tolerance_of(single.proto) == 1e-4
