@@ -13,23 +13,26 @@ import onnx
 import onnx.backend.test
 import onnx_graphsurgeon as gs
 
+from trtcal.graph import export_model
 from trtcal.model import Model, load_model
-from trtcal.quantize.graph import export_model, import_graph
-from trtcal.quantize.prepare import fold_constants, initializers_only, upgrade_opset
+from trtcal.passes.constants import CONSTANTS
+from trtcal.passes.reading import read_graph
+from trtcal.passes.upgrade import OPSET
 
 FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
 
 
 def light_network(name: str, folder: Path, seed: int = 0) -> Model:
     """Write `light_<name>` with He-normal weights into `folder` and load it."""
-    proto = upgrade_opset(initializers_only(onnx.load(FOLDER / f"light_{name}.onnx")))
-    graph = import_graph(proto)
-    fold_constants(graph)
+    given = load_model(FOLDER / f"light_{name}.onnx")
+    graph = read_graph(given)
+    for one in (OPSET, CONSTANTS):
+        one.apply(graph)
     rng = np.random.default_rng(seed)
     for node in graph.nodes:
         _fill(node, rng)
     path = folder / f"{name}.onnx"
-    onnx.save(export_model(graph, proto), path)
+    onnx.save(export_model(graph, given.proto), path)
     return load_model(path)
 
 

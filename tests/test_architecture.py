@@ -13,6 +13,8 @@ HOUSE = [
     {"storage"},
     {"onnxfile"},
     {"config", "lineage", "buildlog", "model", "derive"},
+    {"graph"},
+    {"passes"},
     {"data", "quantize"},
     {"backends"},
     {"observe"},

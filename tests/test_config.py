@@ -36,6 +36,8 @@ def test_paths_start_from_the_files_folder(tmp_path):
         ("[calibration]\nmethods = []", "'calibration.methods'"),
         ("[calibration]\nmethods = 'minmax'", "'calibration.methods'"),
         ("[calibration]\npercentile = 9", "unknown key 'calibration.percentile'"),
+        ("[prepare]\nskipped = ['scales']", "unknown key 'prepare.skipped'"),
+        ("[prepare]\nskip = 'scales'", "'prepare.skip'"),
         ("[gates]\nmax_top1_drop = -1", "'gates.max_top1_drop'"),
         ("[gates]\nmin_speedup = true", "'gates.min_speedup'"),
         ("[gates]\nmin_speedup = nan", "'gates.min_speedup'"),

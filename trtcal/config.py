@@ -25,7 +25,17 @@ CHANNELS = ("RGB", "BGR", "gray")
 LAYOUTS = ("NCHW", "NHWC")
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 ALPHAS = ("black", "white", "drop")
-TABLES = ("model", "output", "images", "calibration", "evaluation", "plans", "build", "gates")
+TABLES = (
+    "model",
+    "output",
+    "prepare",
+    "images",
+    "calibration",
+    "evaluation",
+    "plans",
+    "build",
+    "gates",
+)
 CALIBRATION = ("data", "labels", "methods", "method", "batch", "workers", "parameters")
 LABEL_SOURCES = ("csv", "folders")
 IMAGES_EXAMPLE = (
@@ -54,6 +64,14 @@ class ImagesConfig:
     crop: tuple[int, int] | None = None
     interpolation: str = "bilinear"
     alpha: str | None = None
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """Preparation passes to skip, and those to add that run on request only; see `trtcal.passes`."""
+
+    skip: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,7 @@ class Config:
     path: Path
     model: Path | None = None
     output: Path | None = None
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
     images: ImagesConfig | None = None
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -158,6 +177,7 @@ class _Reader:
             path=self.path,
             model=self.file("", table, "model"),
             output=self.file("", table, "output"),
+            prepare=self.prepare(self.table("", table, "prepare")),
             images=self.images(self.table("", table, "images")) if "images" in table else None,
             calibration=self.calibration(self.table("", table, "calibration")),
             evaluation=self.evaluation(self.table("", table, "evaluation")),
@@ -165,6 +185,12 @@ class _Reader:
             build=self.build(self.table("", table, "build")),
             gates=self.gates(self.table("", table, "gates")),
         )
+
+    def prepare(self, table: Mapping[str, Any]) -> PrepareConfig:
+        here = "prepare"
+        self.known(here, table, ("skip", "add"))
+        given = {key: self.strings(here, table, key, ()) for key in table}
+        return PrepareConfig(**given)
 
     def calibration(self, table: Mapping[str, Any]) -> CalibrationConfig:
         here, default = "calibration", CalibrationConfig()

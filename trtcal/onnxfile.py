@@ -146,6 +146,14 @@ def _blocks(tensor: TensorProto) -> Iterator[bytes]:
         raise OSError(f"{path} ends before tensor {tensor.name!r} does")
 
 
+def digest_of(tensor: TensorProto) -> str:
+    """Return the digest of a weight's bytes, read in blocks."""
+    digest = hashlib.sha256()
+    for block in _blocks(tensor):
+        digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
 def load_external(proto: onnx.ModelProto, folder: Path, most: int = EMBEDDED) -> None:
     """Read a model's external data; if they are more than `most` bytes, leave weights in their files.
 

@@ -25,10 +25,10 @@ from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
 from trtcal.observe import Observation, observe, unfinished, write_observation
+from trtcal.passes import prepare_with_record
 from trtcal.quantize import (
     Plan,
     find_layers,
-    prepare,
     quantize,
     tensors_to_observe,
     write_plan,
@@ -127,7 +127,10 @@ class _Job:
     ) -> None:
         self.config, self.folder, self.reporter, self.say = config, folder, reporter, say
         self.model = load_model(_required(config.model, "model"))
-        self.prepared = prepare(self.model)
+        prepared = prepare_with_record(self.model, config.prepare.skip, config.prepare.add)
+        self.prepared = prepared.model
+        for line in prepared.notes:
+            say(f"left alone: {line}")
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
         self.lineage = Lineage(

@@ -1,9 +1,9 @@
 """Placement by trial: build variants on a compiler, read the layers back, keep what is best.
 
-Rules cannot know what a compiler makes of a light node (a residual Add, a pooling, a Concat's
-reader), with Q/DQ and without. So each kind of them is tried in the other precision, then each node alone, and
-what gives fewer heavy layers in float, or as many and fewer bytes moved, is kept. Heavy layers stay as
-the plan has them, and so does every node that the plan decides on.
+Rules cannot know what a compiler makes of a light node (a residual Add, a pooling, the reader of a
+Concat) with Q/DQ and without. So each kind of them is tried in the other precision, then each node
+alone, and what gives fewer heavy layers in float, or as many and fewer bytes moved, is kept. Heavy
+layers stay as the plan has them, and so does every node that the plan decides on.
 
 Not tried: Q before an activation, which TensorRT runs in float without a word.
 """

@@ -13,12 +13,14 @@ from trtcal.cli.output import (
     json_option,
     note,
     parameters,
+    prepared_model,
     print_json,
     print_table,
     progress,
     required,
     say,
     size_in_bytes,
+    skip_option,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ NAMED = 10  # arrays or files that a note names, at most
     show_default=True,
     help="Where to write the ranges.",
 )
+@skip_option
 @config_option
 @json_option
 def command(
@@ -88,6 +91,7 @@ def command(
     profile: bool,
     histograms: Path | None,
     output: Path,
+    skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -102,7 +106,7 @@ def command(
     from trtcal.data import open_dataset
     from trtcal.model import load_model
     from trtcal.observe import cached, observe, unfinished
-    from trtcal.quantize import find_layers, prepare, tensors_to_observe
+    from trtcal.quantize import find_layers, tensors_to_observe
 
     config = config_here(config_path)
     settings = config.calibration
@@ -110,7 +114,7 @@ def command(
     given = {**settings.parameters.get(chosen, {}), **parameters(pairs)}
     create_calibrator(chosen, given)  # a wrong name is said before the work, not after
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepare(loaded)
+    prepared = prepared_model(loaded, config, skipped)
     tensors = tensors_to_observe(find_layers(prepared))
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)

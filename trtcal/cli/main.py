@@ -17,6 +17,7 @@ from trtcal.errors import INTERRUPTED, TrtcalError
 
 COMMANDS = {
     "run": "Do the whole job that trtcal.toml describes, and write a report.",
+    "prepare": "Make a model ready for Q/DQ, and show what that changed.",
     "calibrate": "Choose the range of every tensor from data.",
     "calibration": "Show, diff, import and export tables of ranges.",
     "quantize": "Write Q/DQ into an ONNX model.",

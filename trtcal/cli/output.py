@@ -8,13 +8,16 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtcal.config import FILE, Config, read_config
 from trtcal.errors import InputError
 from trtcal.storage import to_json
+
+if TYPE_CHECKING:
+    from trtcal.model import Model
 
 LONGEST_CELL = 160
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -128,7 +131,25 @@ def _number(text: str) -> int | float | str:
     return text
 
 
+def prepared_model(model: Model, config: Config, skipped: Sequence[str]) -> Model:
+    """Return a model made ready for Q/DQ; what the passes left alone is said on standard error."""
+    from trtcal.passes import prepare_with_record
+
+    settings = config.prepare
+    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
+    for line in prepared.notes:
+        note(f"note: left alone: {line}")
+    return prepared.model
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+skip_option = click.option(
+    "--skip-pass",
+    "skipped",
+    multiple=True,
+    metavar="NAME",
+    help="A preparation pass to skip (see `trtcal prepare --list`); may be repeated.",
+)
 config_option = click.option(
     "--config",
     "config_path",

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import click
 
-from trtcal.cli.output import config_here, config_option, json_option, print_json, required, say
+from trtcal.cli.output import (
+    config_here,
+    config_option,
+    json_option,
+    prepared_model,
+    print_json,
+    required,
+    say,
+    skip_option,
+)
 
 
 @click.command(
@@ -35,6 +44,7 @@ from trtcal.cli.output import config_here, config_option, json_option, print_jso
     required=True,
     help="Where to write the ONNX.",
 )
+@skip_option
 @config_option
 @json_option
 def command(
@@ -42,6 +52,7 @@ def command(
     ranges: Path,
     plan_path: Path | None,
     output: Path,
+    skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -51,12 +62,14 @@ def command(
     """
     from trtcal.calibration import read_calibration
     from trtcal.model import load_model
-    from trtcal.quantize import Plan, prepare, quantize, read_plan, write_quantized
+    from trtcal.quantize import Plan, quantize, read_plan, write_quantized
 
-    path = required(model or config_here(config_path).model, "the model", "MODEL")
+    config = config_here(config_path)
+    path = required(model or config.model, "the model", "MODEL")
     calibration = read_calibration(ranges)
     plan = read_plan(plan_path) if plan_path else Plan()
-    quantized = quantize(prepare(load_model(path)), calibration, plan)
+    prepared = prepared_model(load_model(path), config, skipped)
+    quantized = quantize(prepared, calibration, plan)
     written = write_quantized(output, quantized)
     if as_json:
         print_json(

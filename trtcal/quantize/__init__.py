@@ -1,8 +1,8 @@
 """From ranges to an ONNX model with Q/DQ that TensorRT obeys."""
 
+from trtcal.passes import prepare
 from trtcal.quantize.placement import find_layers, tensors_to_observe
 from trtcal.quantize.plan import Plan, read_plan, write_plan
-from trtcal.quantize.prepare import prepare
 from trtcal.quantize.qdq import QuantizedModel, quantize, read_quantized, write_quantized
 from trtcal.quantize.weighted import Layer
 

@@ -1,0 +1,173 @@
+"""`trtcal prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtcal.cli.output import (
+    config_here,
+    config_option,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress,
+    required,
+    say,
+)
+from trtcal.errors import GateFailed
+
+if TYPE_CHECKING:
+    from trtcal.compare.equality import Equality
+    from trtcal.config import Config
+    from trtcal.model import Model
+    from trtcal.passes import Prepared
+
+BATCH = 32
+
+
+@click.command(
+    epilog="Example: trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx"
+)
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.option("--list", "listed", is_flag=True, help="Only say which passes there are.")
+@click.option("--skip", multiple=True, metavar="NAME", help="A pass to skip; may be repeated.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="NAME",
+    help="A pass that runs on request only; may be repeated.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Run both models on these data, and write nothing if they differ.",
+)
+@click.option(
+    "--random",
+    "random_samples",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Do so on N random samples, from a fixed seed: weaker evidence than data.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the ONNX.")
+@config_option
+@json_option
+def command(
+    model: Path | None,
+    listed: bool,
+    skip: tuple[str, ...],
+    add: tuple[str, ...],
+    data: Path | None,
+    random_samples: int | None,
+    output: Path | None,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Write MODEL made ready for Q/DQ by passes that do not change what it computes.
+
+    calibrate, quantize and run do the same first, by themselves. The status is 1, and nothing is
+    written, if the outputs differ by more than float rounding.
+    """
+    if listed:
+        list_passes(as_json)
+        return
+    from trtcal.model import load_model
+    from trtcal.onnxfile import write_onnx
+    from trtcal.passes import prepare_with_record
+
+    if data and random_samples:
+        raise click.UsageError("give --data or --random, not both")
+    config = config_here(config_path)
+    path = required(output, "the output", "-o")
+    loaded = load_model(required(model or config.model, "the model", "MODEL"))
+    settings = config.prepare
+    prepared = prepare_with_record(loaded, [*settings.skip, *skip], [*settings.add, *add])
+    equality = None
+    if data or random_samples:
+        equality = _checked(loaded, prepared.model, config, data, random_samples or 0)
+    written = write_onnx(path, prepared.model.proto)
+    if as_json:
+        where = {"output": str(path), "digest": written.digest, "weights": written.weights}
+        print_json({"model": loaded.fingerprint, **where, **_document(prepared, equality)})
+        return
+    _show(prepared, equality, "random" if random_samples else "")
+    say(f"wrote {path}  {written.digest[:19]}")
+    if written.weights is not None:
+        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+
+
+def list_passes(as_json: bool) -> None:
+    """Say which passes there are, in their order."""
+    from trtcal.passes import PASSES
+
+    rows = [
+        (one.name, one.purpose, "on request" if one.on_request else "always")
+        for one in dict.fromkeys(PASSES)
+    ]
+    if as_json:
+        keys = ("name", "purpose", "runs")
+        print_json({"passes": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        print_table(("pass", "what it is for", "runs"), rows)
+
+
+def _checked(
+    given: Model, prepared: Model, config: Config, data: Path | None, random_samples: int
+) -> Equality:
+    from trtcal.compare.comparison import batch_for
+    from trtcal.compare.equality import check_equal
+    from trtcal.data import open_dataset
+    from trtcal.data.drawn import draw_batches
+
+    if data:
+        dataset = open_dataset(data, given, config.images)
+        batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
+    else:
+        note("note: random inputs show less than data: most of them no network ever sees")
+        batches, samples = draw_batches(given, random_samples, BATCH), random_samples
+    with progress("running both models", samples) as advance:
+        equality = check_equal(given, prepared, batches, advance)
+    if not equality.holds:
+        raise GateFailed(
+            f"the prepared model gives other outputs ({_said(equality)}): nothing was written",
+            "--skip passes one by one to find out which, and tell us",
+        )
+    return equality
+
+
+def _said(equality: Equality) -> str:
+    worst = max(equality.differences, key=equality.differences.__getitem__)
+    return (
+        f"{worst!r} by {equality.largest:.2g} of its largest value, "
+        f"where rounding explains {equality.tolerance:g}"
+    )
+
+
+def _document(prepared: Prepared, equality: Equality | None) -> dict[str, Any]:
+    return {
+        "passes": [vars(record) for record in prepared.records],
+        "notes": list(prepared.notes),
+        "equality": equality and {**vars(equality), "largest": equality.largest},
+    }
+
+
+def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
+    rows = [
+        (one.name, one.changes, one.before[7:19], one.after[7:19], one.skipped or "")
+        for one in prepared.records
+    ]
+    print_table(("pass", "changes", "before", "after", "skipped"), rows)
+    for line in prepared.notes:
+        say(f"left alone: {line}")
+    if equality:
+        samples = f"{equality.samples} {kind} samples".replace("  ", " ")
+        say(
+            f"largest relative difference over {samples}: {equality.largest:.3g} "
+            f"(rounding explains {equality.tolerance:g})"
+        )
+    else:
+        say("not run: give --data to check that it computes the same")

@@ -1,0 +1,14 @@
+"""Small passes that make a float model ready for Q/DQ without changing what it computes."""
+
+from trtcal.passes.base import BrokenPassError, Pass, PassRecord
+from trtcal.passes.preparing import PASSES, Prepared, prepare, prepare_with_record
+
+__all__ = [
+    "PASSES",
+    "BrokenPassError",
+    "Pass",
+    "PassRecord",
+    "Prepared",
+    "prepare",
+    "prepare_with_record",
+]
