@@ -202,6 +202,8 @@ def _describe(
     available: Availability,
 ) -> Build:
     record = quantization_record(model.proto)
+    cache = options.timing_cache and Path(options.timing_cache.name)
+    bare = replace(options, timing_cache=cache)  # a manifest holds no paths
     engine = workplace / backend.engine_file
     measured = {
         "engine_digest": digest_file(engine),
@@ -227,7 +229,7 @@ def _describe(
         made.plugins,
         made.gpu,
         options.to_document(),
-        backend.command(model, options, model.path.name, backend.engine_file),
+        backend.command(model, bare, model.path.name, backend.engine_file),
     )
 
 

@@ -157,6 +157,8 @@ def _check_plugins(made: Build) -> None:
 
 
 def _registered(runtime: Any) -> set[str]:
+    if hasattr(runtime, "init_libnvinfer_plugins"):
+        runtime.init_libnvinfer_plugins(None, "")
     registry = runtime.get_plugin_registry()
     creators = getattr(registry, "all_creators", None)
     creators = registry.plugin_creator_list if creators is None else creators

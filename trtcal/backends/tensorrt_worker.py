@@ -19,6 +19,9 @@ REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
 
 
+PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
+
+
 def say(letter: str, message: str) -> None:
     """Write one message to the log at once."""
     os.write(2, f"[{letter}] {message}\n".encode("utf-8", "replace"))
@@ -97,9 +100,19 @@ def _profile(shapes: dict[str, Any]) -> Any:
 
 def plugins_of(network: Any, trt: Any) -> list[str]:
     """Return name and version of every plug-in in the network. Never yet run on a GPU."""
-    kinds = [kind for name, kind in trt.LayerType.__members__.items() if "PLUGIN" in name]
-    plugins = [layer.plugin for layer in network if layer.type in kinds]
-    return sorted({f"{one.plugin_type} {one.plugin_version}" for one in plugins})
+    found = set()
+    for layer in network:
+        if layer.type.name in PLUGIN_LAYERS:
+            layer.__class__ = getattr(trt, PLUGIN_LAYERS[layer.type.name])  # the bindings' own way
+            found.add(_plugin(layer.plugin, trt))
+    return sorted(found)
+
+
+def _plugin(plugin: Any, trt: Any) -> str:
+    if hasattr(plugin, "get_capability_interface"):
+        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+        return f"{core.plugin_name} {core.plugin_version}"
+    return f"{plugin.plugin_type} {plugin.plugin_version}"
 
 
 def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> Any:
@@ -134,6 +147,8 @@ def main() -> None:
     """Do what the request says."""
     trt = __import__(REQUEST["module"])
     errors = install_logger(trt)
+    if REQUEST["module"] == "tensorrt":
+        trt.init_libnvinfer_plugins(None, "")  # TensorRT's own ones
     say("I", f"{REQUEST['module']} {trt.__version__}")
     try:
         engine = build(REQUEST, trt)
