@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from onnx import helper
 
 from tests.backends.test_build import int8, made, needs_rtx
 from tests.networks import conv_net, save, weight
 from trtcal.backends.options import BuildOptions
+from trtcal.backends.outcomes import find_outcomes
 from trtcal.backends.providers import has_provider
 from trtcal.backends.shapes import parse_profiles
 from trtcal.backends.targets import parse_target, runs_on
@@ -88,6 +91,15 @@ def test_every_profile_has_its_layers(tmp_path):
     heavy = [layer.nodes[0] for layer in result.layers if layer.is_heavy]
     assert sorted(heavy) == sorted(["first", "second", "gemm"] * 2)
     assert {outcome.got for outcome in result.outcomes} == {"int8"}
+    lost = find_outcomes(model, tuple(map(without_int8, result.layers)), 2)
+    assert [(one.node, one.got) for one in lost if one.is_lost] == [("first", "fp32")]
+    assert lost[0].reason.startswith("in profile 1, ")
+
+
+def without_int8(layer):
+    if not layer.name.startswith("first [profile 1]"):
+        return layer
+    return replace(layer, inputs=(replace(layer.inputs[0], dtype="fp32"),))
 
 
 @needs_rtx
