@@ -10,8 +10,9 @@ from onnx import helper
 
 from tests.networks import conv_net, transposed_net
 from tests.quantize.test_quantize import calibrated
-from trtcal.backends.base import build, read_build
+from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
+from trtcal.backends.manifest import read_build
 from trtcal.backends.options import BuildOptions, check_shapes
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.backends.shapes import parse_shapes, shape_ranges

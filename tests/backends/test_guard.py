@@ -6,10 +6,10 @@ import pytest
 from tests.backends.test_build import made, needs_rtx
 from tests.networks import conv_net, samples, transposed_net
 from trtcal.backends import guard
-from trtcal.backends.base import read_build
 from trtcal.backends.gpu import Gpu
 from trtcal.backends.guard import check_engine
 from trtcal.backends.ledger import is_recorded, ledger_path, record_engine
+from trtcal.backends.manifest import read_build
 from trtcal.cli.main import run_command
 from trtcal.compare import open_candidate
 from trtcal.errors import InputError
@@ -74,6 +74,26 @@ def test_a_manifest_rewritten_around_our_engine_is_refused(build):
     forged(build, outputs=build.inputs)
     with pytest.raises(InputError, match="not built by you"):
         check_engine(build.folder)
+
+
+def test_builds_of_another_trtcal_stay_ours(build):
+    document = write_document(
+        build.folder / "build.json", {**build.to_document(), "trtcal": "0.0.1"}
+    )
+    record_engine(build.measured["engine_digest"], document["digest"])
+    assert check_engine(build.folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"measured": []}, {"measured": 3}, {"backend": ["tensorrt"]}, {"target": None}, {"inputs": [3]},
+     {"plugins": 5}, {"plugins": [{}]}, {"engine_file": ""}, {"engine_file": ".."}, {"options": 1},
+     {"inputs": [{"name": [], "dtype": "float32", "shape": [1]}]}, {"target": "sm89"}],
+)  # fmt: skip
+def test_a_malformed_manifest_is_bad_input_though_trusted(build, changes):
+    write_document(build.folder / "build.json", {**build.to_document(), **changes})
+    with pytest.raises(InputError):
+        check_engine(build.folder, trust=True)
 
 
 def test_another_user_must_say_trust(build, tmp_path, monkeypatch):

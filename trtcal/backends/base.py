@@ -1,43 +1,25 @@
-"""What every backend does: say whether it can work here, and build an engine in a child process.
-
-`Build` is what comes of it, and `build.json` its manifest.
-"""
+"""What every backend does: say whether it can work here, and build an engine in a child process."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trtcal import __version__
 from trtcal.backends.child import run_worker
 from trtcal.backends.ledger import record_engine
+from trtcal.backends.manifest import INSPECTED, LAYER_TIMES, LOG, MANIFEST, RECORDS, Build
 from trtcal.backends.options import BuildOptions, check_shapes
 from trtcal.backends.outcomes import find_outcomes
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
 from trtcal.errors import BackendError, InputError, ResourceError
-from trtcal.model import Model, TensorSpec, uniquely_named
+from trtcal.model import Model, uniquely_named
 from trtcal.quantize.qdq import provenance, quantization_record
-from trtcal.storage import (
-    Document,
-    digest_file,
-    parsing,
-    read_document,
-    replacing,
-    seal,
-    write_document,
-)
-
-KIND = "build"
-MANIFEST = "build.json"
-LOG = "build.log"
-RECORDS = "build.jsonl"
-INSPECTED = "layers.json"
-LAYER_TIMES = "layer-times.json"
+from trtcal.storage import digest_file, replacing, write_document
 
 
 @dataclass(frozen=True)
@@ -87,69 +69,6 @@ class Backend(Protocol):
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Say what this backend alone knows of why a node of this operator lost its precision."""
         ...
-
-
-@dataclass(frozen=True)
-class Build:
-    """An engine that was built, with its layers and what each node got of what it was asked."""
-
-    folder: Path
-    backend: str
-    backend_version: str
-    target: str
-    model: str
-    model_name: str
-    layers: tuple[Layer, ...]
-    outcomes: tuple[Outcome, ...]
-    skipped: dict[str, str]
-    quantization: dict[str, Any]
-    engine_file: str
-    measured: dict[str, Any]
-    inputs: tuple[TensorSpec, ...] = ()
-    outputs: tuple[TensorSpec, ...] = ()
-    plugins: tuple[str, ...] = ()
-    gpu: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    command: str | None = None
-
-    @property
-    def engine(self) -> Path:
-        """The engine's path."""
-        return self.folder / self.engine_file
-
-    @property
-    def log(self) -> Path:
-        """The build log's path."""
-        return self.folder / LOG
-
-    def to_document(self) -> Document:
-        """Return the manifest; what differs from build to build stands under `measured`."""
-        body = {
-            "trtcal": __version__,
-            "backend": self.backend,
-            "backend_version": self.backend_version,
-            "target": self.target,
-            "model": self.model,
-            "model_name": self.model_name,
-            "engine_file": self.engine_file,
-            "inputs": [asdict(spec) for spec in self.inputs],
-            "outputs": [asdict(spec) for spec in self.outputs],
-            "plugins": list(self.plugins),
-            "gpu": self.gpu,
-            "options": self.options,
-            "command": self.command,
-            "quantization": self.quantization,
-            "skipped": self.skipped,
-            "outcomes": [outcome.to_document() for outcome in self.outcomes],
-            "layers": [layer.to_document() for layer in self.layers],
-            "measured": self.measured,
-        }
-        return seal({"kind": KIND, "schema_version": 1, **body})
-
-    @property
-    def digest(self) -> str:
-        """Digest of the manifest's lasting part."""
-        return str(self.to_document()["digest"])
 
 
 def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -> Build:
@@ -257,35 +176,6 @@ def _outcomes(
         backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome
         for outcome in outcomes
     )
-
-
-def read_build(folder: Path) -> Build:
-    """Read a build that `build` wrote; `InputError` if the folder is not one or was altered."""
-    path = folder / MANIFEST
-    document = read_document(path, KIND)
-
-    def construct() -> Build:
-        plain = ("backend", "backend_version", "target", "model", "model_name", "skipped", "gpu",
-                 "options", "command")  # fmt: skip
-        return Build(
-            folder=folder,
-            **{key: document[key] for key in plain},
-            quantization=document["quantization"],
-            layers=tuple(Layer.from_document(item) for item in document["layers"]),
-            outcomes=tuple(Outcome(**item) for item in document["outcomes"]),
-            engine_file=Path(document["engine_file"]).name,
-            measured=document["measured"],
-            inputs=_specs(document["inputs"]),
-            outputs=_specs(document["outputs"]),
-            plugins=tuple(map(str, document["plugins"])),
-        )
-
-    result: Build = parsing(path, construct)
-    return result
-
-
-def _specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(i["name"], i["dtype"], tuple(i["shape"])) for i in items)
 
 
 def work(module: str, request: dict[str, Any], folder: Path, options: BuildOptions) -> None:

@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import MANIFEST, Build, read_build
 from trtcal.backends.gpu import Gpu, find_gpu
 from trtcal.backends.ledger import is_recorded
+from trtcal.backends.manifest import MANIFEST, Build, read_manifest
 from trtcal.backends.providers import PROVIDERS, has_provider
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.targets import runs_on
@@ -40,10 +40,9 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     this user's trtcal wrote, unless `trust`; or if it does not fit the backend installed, the GPU, the
     plug-ins here, or the inputs and outputs of `model`.
     """
-    made = _read_manifest(place)
-    data = _read_engine(made)
-    engine = str(made.measured["engine_digest"])
-    if not trust and not is_recorded(engine, made.digest):
+    made, manifest = _read_manifest(place)
+    data, engine = _read_engine(made)
+    if not trust and not is_recorded(engine, manifest):
         raise InputError(
             f"the engine in {made.folder} was not built by you on this machine",
             "an engine is a program: build it here, or say --trust if you trust who built it",
@@ -57,30 +56,31 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     return CheckedEngine(made, data)
 
 
-def _read_manifest(place: Path) -> Build:
+def _read_manifest(place: Path) -> tuple[Build, str]:
     folder = place if place.is_dir() else place.parent
     if not (folder / MANIFEST).is_file():
         raise InputError(
             f"{folder} is not a build folder: it has no {MANIFEST} that tells of an engine",
             "give an ONNX file or a folder that `trtcal build` made",
         )
-    made = read_build(folder)
+    made, digest = read_manifest(folder)
     if place != folder and place.name != made.engine_file:
         raise InputError(f"{place} is not the engine that {MANIFEST} tells of", "give its folder")
-    return made
+    return made, digest
 
 
-def _read_engine(made: Build) -> bytes:
+def _read_engine(made: Build) -> tuple[bytes, str]:
     try:
         data = made.engine.read_bytes()
     except OSError as error:
         raise InputError(f"{made.engine} cannot be read: {error.strerror}", AGAIN) from error
-    if digest_bytes(data) != made.measured.get("engine_digest"):
+    digest = digest_bytes(data)
+    if digest != made.measured.get("engine_digest"):
         raise InputError(
             f"{made.engine} is not the engine that was built: its digest differs",
             "restore the original file, or build it again",
         )
-    return data
+    return data, digest
 
 
 def _check_version(made: Build) -> None:
@@ -115,9 +115,9 @@ def _check_place(made: Build) -> None:
 
 def _fits(made: Build, gpu: Gpu) -> bool:
     """TensorRT's engines are for the GPU that they were built on, TensorRT-RTX's for their target."""
-    return (
-        made.gpu == str(gpu) if made.backend == "tensorrt" else runs_on(made.target, gpu.capability)
-    )
+    if made.backend == "tensorrt":
+        return made.gpu == str(gpu)
+    return runs_on(made.target, gpu.capability)
 
 
 def _check_signature(

@@ -13,7 +13,8 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from trtcal.backends.base import LOG, Availability, Made, work
+from trtcal.backends.base import Availability, Made, work
+from trtcal.backends.manifest import LOG
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.providers import PROVIDERS, has_provider
 from trtcal.buildlog.diagnosis import Outcome

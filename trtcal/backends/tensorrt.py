@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import INSPECTED, LOG, Availability, Made, work
+from trtcal.backends.base import Availability, Made, work
 from trtcal.backends.gpu import driver_present, find_gpu
+from trtcal.backends.manifest import INSPECTED, LOG
 from trtcal.backends.options import BuildOptions, ShapeRanges
 from trtcal.backends.shapes import shape_ranges
 from trtcal.backends.targets import parse_target

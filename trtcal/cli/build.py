@@ -18,7 +18,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trtcal.backends.base import Build
+    from trtcal.backends.manifest import Build
 
 
 @click.command(
