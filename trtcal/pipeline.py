@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.backends.shapes import parse_shapes
 from trtcal.buildlog.document import log_document, write_log

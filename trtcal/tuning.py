@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trtcal import __version__
-from trtcal.backends.base import Backend, BuildOptions, build
+from trtcal.backends.base import Backend, build
+from trtcal.backends.options import BuildOptions
 from trtcal.buildlog.layers import Layer
 from trtcal.calibration import Calibration
 from trtcal.errors import BackendError, InputError

@@ -10,14 +10,16 @@ import click
 from trtcal.cli.output import (
     config_here,
     json_option,
-    parameters,
+    note,
     print_json,
     print_table,
     progress,
     say,
+    size_in_bytes,
 )
 
 if TYPE_CHECKING:
+    from trtcal.backends.manifest import Build
     from trtcal.backends.routes import Route
     from trtcal.model import Model
 
@@ -28,12 +30,16 @@ if TYPE_CHECKING:
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--backend", "backend_name", help="onnxruntime, tensorrt-rtx or tensorrt.")
-@click.option("--target", help="cpu, a compute capability such as sm89, or gpu (the one here).")
+@click.option(
+    "--target",
+    help="cpu, cuda or tensorrt-ep; sm89, several like sm86,sm120, or portable; gpu (the one here).",
+)
 @click.option(
     "--shapes",
     multiple=True,
     metavar="INPUT=MIN:OPT:MAX",
-    help="Shapes of a dynamic input; may be repeated.  [default: batch 1, 8, 32]",
+    help="Shapes of a dynamic input; for every input, and once for each optimization profile.  "
+    "[default: batch 1, 8, 32]",
 )
 @click.option(
     "--route",
@@ -63,13 +69,31 @@ if TYPE_CHECKING:
     type=click.Choice(["obey", "prefer"]),
     help="How the plan binds TensorRT.  [default: prefer, if there is a plan]",
 )
+@click.option("--workspace", metavar="SIZE", help="Memory that a layer may use, such as 2GB.")
+@click.option(
+    "--timing-cache",
+    type=click.Path(path_type=Path),
+    help="Timing cache: read if it exists, and written back.",
+)
+@click.option(
+    "--profiling-verbosity",
+    "verbosity",
+    type=click.Choice(["detailed", "layer_names_only", "none"]),
+    default="detailed",
+    show_default=True,
+    help="What the engine tells of its layers.",
+)
+@click.option(
+    "--optimization-level", type=click.IntRange(0, 5), help="How long the builder searches."
+)
+@click.option("--layer-times", is_flag=True, help="Time every layer on the GPU, once it is built.")
 @click.option("--time-limit", type=float, default=1800.0, show_default=True, help="In seconds.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder for the engine, build.log and build.json.",
+    help="Folder for the engine, build.log, build.jsonl and build.json.",
 )
 @json_option
 def command(
@@ -83,6 +107,11 @@ def command(
     builder_calibrator: str,
     plan: Path | None,
     constraints: str | None,
+    workspace: str | None,
+    timing_cache: Path | None,
+    verbosity: str,
+    optimization_level: int | None,
+    layer_times: bool,
     time_limit: float,
     output: Path,
     as_json: bool,
@@ -91,29 +120,47 @@ def command(
 
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
     """
-    from trtcal.backends.base import BuildOptions, build
+    from trtcal.backends.base import build
+    from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
-    from trtcal.backends.shapes import parse_shapes
+    from trtcal.backends.shapes import parse_profiles
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
-    ranges = parse_shapes(
-        {name: str(text) for name, text in parameters(shapes, "x=1x3:8x3:32x3").items()}
-    )
     loaded = load_model(model)
-    way = _route(loaded, route, calibration, data, builder_calibrator, plan, constraints)
-    options = BuildOptions(chosen, ranges, time_limit, route=way)
+    first, *further = parse_profiles(shapes)
+    options = BuildOptions(
+        chosen,
+        first,
+        time_limit,
+        tuple(further),
+        None if workspace is None else size_in_bytes(workspace),
+        timing_cache,
+        verbosity,
+        optimization_level,
+        layer_times,
+        _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
+    )
     with progress(f"building for {chosen} with {backend.name}", 1) as advance:
         result = build(loaded, backend, options, output)
         advance(1)
     if as_json:
         print_json(result.to_document())
-        return
+    else:
+        show(result, backend.command(loaded, options, str(model), str(result.engine)))
+    if "unrecorded" in result.measured:
+        note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
+
+
+def show(result: Build, command: str | None) -> None:
+    """Print what every node got, and the command that builds the same."""
     rows = [(o.node, o.asked, o.got, o.layer or "", o.reason or "") for o in result.outcomes]
-    title = f"{result.model_name}: {backend.name} {result.backend_version} for {chosen}"
+    title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     print_table(("node", "asked", "got", "engine layer", "why"), rows, title)
     lost = sum(outcome.is_lost for outcome in result.outcomes)
     say(f"{len(result.layers)} engine layers; {lost} nodes did not get what was asked")
+    if command:
+        say(f"the same by hand: {command}")
     say(f"wrote {result.engine}  {result.digest[:19]}")
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends import base
-from trtcal.backends.base import Build, read_build
+from trtcal.backends import manifest
+from trtcal.backends.manifest import Build, read_build
 from trtcal.calibration import KIND as CALIBRATION
 from trtcal.calibration import Calibration, read_calibration
 from trtcal.compare.comparison import KIND as COMPARISON
@@ -64,7 +64,7 @@ def collect(folder: Path) -> Findings:
         every = [reader(path) for known, path in found if known == kind]
         return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
 
-    builds = read(base.KIND, _build_at)
+    builds = read(manifest.KIND, _build_at)
     return Findings(
         folder=folder,
         comparison=_single(folder, read(COMPARISON, read_comparison)),
@@ -92,7 +92,7 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (COMPARISON, base.KIND, CALIBRATION, RUN)
+    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN)
     return str(kind) if known and "schema_version" in document else None
 
 
@@ -111,9 +111,9 @@ def _digest(item: Any) -> str:
 
 
 def _build_at(path: Path) -> Build:
-    if path.name != base.MANIFEST:
+    if path.name != manifest.MANIFEST:
         raise InputError(
-            f"{path} holds a build and is not called {base.MANIFEST}",
+            f"{path} holds a build and is not called {manifest.MANIFEST}",
             "keep a build's files together, under the names that `trtcal build` gave them",
         )
     return read_build(path.parent)
@@ -142,8 +142,8 @@ def _at_most_one(folder: Path, runs: tuple[Document, ...]) -> Document | None:
 
 
 def _failed_logs(folder: Path) -> Iterator[str]:
-    for log in _files(folder, base.LOG):
-        if log.name == base.LOG and not (log.parent / base.MANIFEST).exists():
+    for log in _files(folder, manifest.LOG):
+        if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists():
             yield _relative(log.parent, folder)
 
 

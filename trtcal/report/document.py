@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.backends.base import LOG, Build
+from trtcal.backends.manifest import LOG, Build
 from trtcal.buildlog.events import Event
 from trtcal.buildlog.parser import parse_file
 from trtcal.calibration import Calibration
