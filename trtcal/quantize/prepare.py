@@ -82,8 +82,22 @@ def fit_for_half(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     values = (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
     half = any(one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for one in values)
+    return _raised(proto) if half else proto
+
+
+def raised_for_half(model: Model) -> Model:
+    """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
+    if model.opset >= HALF_OPSET:
+        return model
+    proto = _raised(stand_in(model.proto))
+    graph = restored(proto, weights_of(model.proto))
+    fold_constants(graph)
+    return checked(replace(model, proto=export_model(graph, proto)))
+
+
+def _raised(proto: onnx.ModelProto) -> onnx.ModelProto:
     drops = bool(proto.functions)  # the converter does, without a word
-    if not half or drops or opset_of(proto) >= HALF_OPSET:
+    if drops or opset_of(proto) >= HALF_OPSET:
         return proto
     try:
         raised = upgrade_opset(proto, HALF_OPSET)

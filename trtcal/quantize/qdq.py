@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ from trtcal.quantize.graph import (
     only_consumer,
     tensor_names,
 )
+from trtcal.quantize.islands import Islands, make_islands
 from trtcal.quantize.placement import Placement, before_pool, find_layers
-from trtcal.quantize.plan import Plan
+from trtcal.quantize.plan import Decision, Plan
+from trtcal.quantize.prepare import raised_for_half
 from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
@@ -39,12 +42,15 @@ CHECKED_OPS = tuple(RULES)
 class QuantizedModel:
     """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
 
-    `skipped` gives the reason for every layer that the plan wanted in INT8 and that has no Q/DQ.
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan wants,
+    `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
     """
 
     proto: onnx.ModelProto
     asked: dict[str, str]
     skipped: dict[str, str]
+    excluded: dict[str, str] = field(default_factory=dict)
+    islands: Islands = field(default_factory=Islands)
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
@@ -64,22 +70,45 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     """
     plan = plan or Plan()
     _check_same_model(model, calibration)
+    model = raised_for_half(model) if plan.asks_half else model
     placement = find_layers(model)
-    plan.check([layer.name for layer in placement.layers])
     graph = import_graph(model.proto)
+    decisions = decide(plan, graph, placement)
     writer = _Writer(graph, calibration, placement)
-    skipped = dict(placement.refused)
-    done: dict[str, str] = {}
+    asked = {name for name, one in decisions.items() if one.precision == "int8"}
+    skipped = {name: why for name, why in placement.refused.items() if name in asked}
+    quantized: list[str] = []
     for layer in placement.layers:
-        wanted = plan.precision(layer.name) == "int8"
-        reason = writer.write(layer) if wanted else None
+        reason = writer.write(layer) if layer.name in asked else None
         if reason:
             skipped[layer.name] = reason
-        done[layer.name] = "int8" if wanted and not reason else writer.precision(layer)
+        elif layer.name in asked:
+            quantized.append(layer.name)
     writer.quantize_pools()
+    islands = Islands()
+    if plan.asks_half:
+        observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
+        islands = make_islands(graph, decisions, quantized, observed)
+    done = {layer.name: writer.precision(layer) for layer in placement.layers}
+    done |= dict.fromkeys(quantized, "int8")
+    skipped |= islands.skipped
+    excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    _describe(proto, calibration, plan, done, skipped)
-    return QuantizedModel(proto, _checked_layers(proto, done), skipped)
+    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
+    _describe(result, calibration, plan, done)
+    return result
+
+
+def decide(plan: Plan, graph: gs.Graph, placement: Placement) -> dict[str, Decision]:
+    """Return what a plan asks of every node; `InputError` if a part of it is about none."""
+    ops = {node.name: node.op for node in graph.nodes}
+    plan.check(ops, [layer.name for layer in placement.layers])
+    return {name: plan.decide(name, op) for name, op in ops.items()}
+
+
+def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
+    pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
+    return {name: str(one) for name, one in pairs if one.precision != "int8" and not one.is_default}
 
 
 def _check_same_model(model: Model, calibration: Calibration) -> None:
@@ -179,11 +208,7 @@ class _Writer:
 
 
 def _describe(
-    proto: onnx.ModelProto,
-    calibration: Calibration,
-    plan: Plan,
-    done: dict[str, str],
-    skipped: dict[str, str],
+    result: QuantizedModel, calibration: Calibration, plan: Plan, done: dict[str, str]
 ) -> None:
     """Record in the model what was asked of it, so that a later command needs nothing else."""
     record = {
@@ -192,8 +217,13 @@ def _describe(
         "method": calibration.method,
         "plan": plan.to_document()["digest"],
         "layers": done,
-        "skipped": skipped,
+        "skipped": result.skipped,
     }
+    if result.excluded:
+        record["excluded"] = result.excluded
+    if plan.asks_half:
+        record["islands"] = asdict(result.islands)
+    proto = result.proto
     kept = [item for item in proto.metadata_props if item.key != METADATA]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
@@ -247,8 +277,9 @@ def asked_precisions(model: Model) -> dict[str, str]:
 def read_quantized(path: Path) -> QuantizedModel:
     """Read a model with or without Q/DQ; what was skipped is known only where trtcal wrote it."""
     model = load_model(path)
-    skipped = quantization_record(model.proto).get("skipped", {})
-    return QuantizedModel(model.proto, asked_precisions(model), skipped)
+    record = quantization_record(model.proto)
+    skipped, excluded = record.get("skipped", {}), record.get("excluded", {})
+    return QuantizedModel(model.proto, asked_precisions(model), skipped, excluded)
 
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
