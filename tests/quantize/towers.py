@@ -1,10 +1,11 @@
-"""Random small networks, several side by side in one model, of the operators that real ones are made of."""
+"""Random small networks, several side by side in one model, of operators that real ones have."""
 
 import numpy as np
 from onnx import helper
 
 from tests.networks import rng, save
 
+WINDOW = {"kernel_shape": [3, 3], "pads": [1] * 4}
 FINEST = 3.4028235e38  # what exporters write for minus infinity
 
 
@@ -65,7 +66,7 @@ def residual(t, x):
 
 def branches(t, x):
     left = t.op("Conv", x, t.normal(3, 6, 1, 1))
-    right = t.op("AveragePool", t.op("Conv", x, t.normal(3, 6, 1, 1)), kernel_shape=[1, 1])
+    right = t.op("AveragePool", t.op("Conv", x, t.normal(3, 6, 1, 1)), **WINDOW)
     return t.op("Concat", left, right, axis=1)
 
 

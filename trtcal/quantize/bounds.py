@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.quantize.graph import constant
 
 Bounds = dict[str, float]
 
-KEEPING = frozenset(
-    "Abs AveragePool DepthToSpace Expand Flatten Gather GatherElements GatherND Gelu "
-    "GlobalAveragePool GlobalMaxPool HardSwish Identity MaxPool Mish Neg ReduceMax ReduceMean "
-    "ReduceMin Relu Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
-)
+MOVING = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+PICKING = ("DepthToSpace", "Gather", "GatherElements", "GatherND", "Slice", "SpaceToDepth", "Split")
+POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+REDUCING = ("ReduceMax", "ReduceMean", "ReduceMin")
+ACTIVATING = ("Abs", "Gelu", "HardSwish", "Mish", "Neg", "Relu")
+KEEPING = (*MOVING, *PICKING, *POOLING, *REDUCING, *ACTIVATING)
 """Operators whose outputs have no larger magnitudes than their first input."""
-WITHIN_ONE = frozenset("Cos Erf HardSigmoid Sigmoid Sin Softmax Softsign Tanh".split())
-JOINING = frozenset(("Concat", "Max", "Min"))
+WITHIN_ONE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
+JOINING = ("Concat", "Max", "Min")
 
 
 def bounds(graph: gs.Graph, observed: Mapping[str, float]) -> Bounds:
@@ -85,7 +88,7 @@ def _product(node: gs.Node, values: list[float]) -> float | None:
     return float(values[0] * total * scale + bias)
 
 
-def _expanded(node: gs.Node) -> np.ndarray | None:
+def _expanded(node: gs.Node) -> npt.NDArray[Any] | None:
     """Return the weights that a DQ node expands."""
     producer = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
     if producer is None or producer.op != "DequantizeLinear":
@@ -120,8 +123,9 @@ def _dequantized(node: gs.Node, values: list[float]) -> float | None:
 
 def _clip(node: gs.Node, values: list[float]) -> float | None:
     signs = (1, -1)  # of a lower limit above 0, and of an upper limit below 0
-    limits = [constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty()]
-    if len(limits) < 2 or any(limit is None for limit in limits):
+    given = (constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty())
+    limits = [limit for limit in given if limit is not None]
+    if len(limits) < 2:
         return None
     outside = any(np.any(sign * limit > 0) for sign, limit in zip(signs, limits, strict=True))
     return max(values) if outside else values[0]

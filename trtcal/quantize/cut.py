@@ -12,30 +12,34 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 SINGLE, HALF = "fp32", "fp16"
-UNCUT = 1 << 20  # more than all casts together
+CAST, TIED, UNCUT = 1, 1 << 10, 1 << 20  # a tie gives way to what is fixed only
+
+Crossing = tuple[Hashable, Sequence[Hashable], int]
+"""The producer of a tensor, its readers, and what it costs if they differ."""
 
 
 def split(
     fixed: Mapping[Hashable, str],
-    tensors: Iterable[tuple[Hashable, Sequence[Hashable]]],
-    ties: str = SINGLE,
+    crossings: Iterable[Crossing],
+    preferred: str = SINGLE,
 ) -> set[Hashable]:
     """Return what is in float16.
 
-    `fixed` gives the precision of what has no choice, `tensors` a producer and its readers each;
-    of several splits with the fewest casts the one with most in `ties` is taken.
+    `fixed` gives the precision of what has no choice; of several splits with the fewest casts the
+    one with most in the `preferred` precision is taken.
     """
     network = _Network()
     for name, precision in fixed.items():
-        network.edge(*((HALF, name) if precision == HALF else (name, SINGLE)), UNCUT)
-    for number, (producer, readers) in enumerate(tensors):
+        source, target = (HALF, name) if precision == HALF else (name, SINGLE)
+        network.edge(source, target, UNCUT)
+    for number, (producer, readers, cost) in enumerate(crossings):
         down, up = ("down", number), ("up", number)
-        network.edge(producer, down, 1)  # cut where the producer is in float16, a reader is not
-        network.edge(up, producer, 1)  # and here the other way round
+        network.edge(producer, down, cost)  # cut where the producer is in float16, a reader is not
+        network.edge(up, producer, cost)  # and here the other way round
         for reader in readers:
             network.edge(down, reader, UNCUT)
             network.edge(reader, up, UNCUT)
-    return network.half(ties)
+    return network.half(preferred)
 
 
 class _Network:
@@ -50,14 +54,14 @@ class _Network:
         end = self.numbers.setdefault(target, len(self.numbers))
         self.edges.append((start, end, capacity))
 
-    def half(self, ties: str) -> set[Hashable]:
+    def half(self, preferred: str) -> set[Hashable]:
         """Return the names on the source's side of a minimum cut."""
         rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
         size = (len(self.numbers), len(self.numbers))
         capacity = coo_array((capacities, (rows, columns)), size).tocsr()
         left = capacity - maximum_flow(capacity, 0, 1).flow
         left.eliminate_zeros()
-        if ties == SINGLE:
+        if preferred == SINGLE:
             side = set(breadth_first_order(left, 0, return_predecessors=False))
         else:
             side = set(range(size[0])) - set(

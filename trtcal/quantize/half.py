@@ -21,17 +21,17 @@ MOST = 65504.0
 NORMAL = 2.0**-14  # smaller values lose digits
 LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
 HEAVY = ("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
-SENSITIVE = frozenset(
-    "Cos CumSum Exp GridSample GroupNormalization InstanceNormalization LRN LayerNormalization Log "
-    "LogSoftmax LpNormalization LpPool MeanVarianceNormalization Pow RMSNormalization Reciprocal "
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSum "
-    "ReduceSumSquare RoiAlign Sin Softmax SoftmaxCrossEntropyLoss Tan".split()
-)
-"""Operators that add up, exponentiate, or index by their values: float32 unless a plan names them."""
-TYPED_BY_ATTRIBUTE = frozenset(
-    "Bernoulli Cast CastLike Constant ConstantOfShape DequantizeLinear DynamicQuantizeLinear EyeLike "
-    "Multinomial QuantizeLinear RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
+LAYER_NORMS = ("GroupNormalization", "LayerNormalization", "RMSNormalization")
+NORMS = ("InstanceNormalization", "LpNormalization", "LRN", "MeanVarianceNormalization")
+LOG_SUMS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp", "Softmax")
+SUMS = ("CumSum", "LpPool", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare")
+RISING = ("Exp", "Log", "Pow", "Reciprocal", "ReduceProd")
+INDEXING = ("Cos", "GridSample", "RoiAlign", "Sin", "Tan")
+SENSITIVE = (*LAYER_NORMS, *NORMS, *LOG_SUMS, *SUMS, *RISING, *INDEXING)
+"""They add up, grow fast, or index by their values: float32 unless a plan names them."""
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+TYPED_BY_ATTRIBUTE = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", *PAIR, *RANDOM)
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 HALF = "tensor(float16)"
 
@@ -92,6 +92,11 @@ def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int,
 def is_single(tensor: gs.Tensor) -> bool:
     """Tell whether a tensor is known to be float32."""
     return not tensor.is_empty() and tensor.dtype == np.float32
+
+
+def is_cast_to(dtype: type, node: gs.Node) -> bool:
+    """Tell whether a node is a Cast to this type."""
+    return bool(node.op == "Cast" and node.outputs[0].dtype == dtype)
 
 
 def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> str | None:

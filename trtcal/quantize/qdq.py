@@ -26,6 +26,7 @@ from trtcal.quantize.graph import (
 from trtcal.quantize.islands import Islands, make_islands
 from trtcal.quantize.placement import Placement, before_pool, find_layers
 from trtcal.quantize.plan import Decision, Plan
+from trtcal.quantize.planned import decide
 from trtcal.quantize.prepare import raised_for_half
 from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
@@ -97,13 +98,6 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
     _describe(result, calibration, plan, done)
     return result
-
-
-def decide(plan: Plan, graph: gs.Graph, placement: Placement) -> dict[str, Decision]:
-    """Return what a plan asks of every node; `InputError` if a part of it is about none."""
-    ops = {node.name: node.op for node in graph.nodes}
-    plan.check(ops, [layer.name for layer in placement.layers])
-    return {name: plan.decide(name, op) for name, op in ops.items()}
 
 
 def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
