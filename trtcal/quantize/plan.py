@@ -58,8 +58,8 @@ class Rule:
         return self.pattern is None or _matcher(self.match, self.pattern)(name)
 
     def __str__(self) -> str:
-        parts = [] if self.pattern is None else [f"{self.match} {self.pattern!r}"]
-        return " and ".join(parts + ([] if self.op is None else [f"op {self.op!r}"]))
+        parts = [] if self.pattern is None else [f"{self.match} '{self.pattern}'"]
+        return " and ".join(parts + ([] if self.op is None else [f"op '{self.op}'"]))
 
 
 @cache

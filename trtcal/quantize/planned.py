@@ -69,7 +69,7 @@ def _planned(node: gs.Node, decision: Decision, is_layer: bool, refused: dict[st
         heavy = node.op in RULES
         precision = "fp32" if heavy else FOLLOWS
         reason = f"not INT8: {refused.get(node.name, 'nothing to quantize')}" if heavy else reason
-    elif decision.is_default and node.op not in RULES and not is_layer:
+    elif decision.is_default and precision != "int8" and node.op not in RULES:
         precision = FOLLOWS
     if precision == "fp16" and node.op in SENSITIVE and not decision.named:
         precision, reason = "fp32", KEPT
