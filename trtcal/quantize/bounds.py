@@ -75,17 +75,15 @@ def _bound(node: gs.Node, known: Bounds) -> float | None:
 
 def _product(node: gs.Node, values: list[float]) -> float | None:
     """Return |x| times the largest sum of |weights| over an output channel, and the largest bias."""
-    weight = (
-        constant(node.inputs[1]) if isinstance(node.inputs[1], gs.Constant) else _expanded(node)
-    )
+    given = constant(node.inputs[1])
+    weight = _expanded(node) if given is None else given
     axis = _output_axis(node)
     if weight is None or axis is None or weight.ndim < 2:
         return None
-    scale = abs(node.attrs.get("alpha", 1.0))
+    scale, share = (abs(float(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
     others = tuple(index for index in range(weight.ndim) if index != axis)
-    total = np.abs(weight.astype(np.float32)).sum(axis=others, dtype=np.float64).max()
-    bias = values[2] * abs(node.attrs.get("beta", 1.0)) if len(values) > 2 else 0.0
-    return float(values[0] * total * scale + bias)
+    total = float(np.abs(weight.astype(np.float32)).sum(axis=others, dtype=np.float64).max())
+    return values[0] * total * scale + share * sum(values[2:])
 
 
 def _expanded(node: gs.Node) -> npt.NDArray[Any] | None:

@@ -32,6 +32,7 @@ SENSITIVE = (*LAYER_NORMS, *NORMS, *LOG_SUMS, *SUMS, *RISING, *INDEXING)
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 TYPED_BY_ATTRIBUTE = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", *PAIR, *RANDOM)
+UNTYPED = ("Shape", "Size")  # they read whatever type there is
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 HALF = "tensor(float16)"
 
@@ -56,7 +57,7 @@ def half_places(node: gs.Node, opset: int) -> Places | None:
     if (
         schema is None
         or inner
-        or node.op in TYPED_BY_ATTRIBUTE
+        or node.op in (*TYPED_BY_ATTRIBUTE, *UNTYPED)
         or any(tensor.dtype is None for tensor in tensors)
     ):
         return None

@@ -18,6 +18,9 @@ from trtcal.quantize.bounds import bounds
 from trtcal.quantize.cut import HALF, SINGLE
 from trtcal.quantize.graph import constant, tensor_names
 from trtcal.quantize.half import (
+    HEAVY,
+    MOST,
+    UNTYPED,
     Places,
     half_scale,
     is_cast_to,
@@ -26,7 +29,7 @@ from trtcal.quantize.half import (
     takes_half_scale,
 )
 from trtcal.quantize.plan import Decision
-from trtcal.quantize.survey import UNTYPED, Survey
+from trtcal.quantize.survey import Survey, pairs_before
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class _Writer:
         self.graph = graph
         self.names = {node.name for node in graph.nodes} | tensor_names(graph)
         self.halves: dict[str, gs.Tensor] = {}
+        self.limits: list[gs.Constant] = []
         self.casts: set[str] = set()
         self.subnormal: dict[str, int] = {}
 
@@ -124,7 +128,32 @@ class _Writer:
                 return producer.inputs[0]
         casts = (node for node in tensor.outputs if is_cast_to(np.float16, node))
         known = next(casts, None)
-        return known.outputs[0] if known else self._cast(tensor, self._variable(tensor))
+        if known:
+            return known.outputs[0]
+        return self._cast(self._fenced(tensor), self._variable(tensor))
+
+    def _fenced(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return a float32 layer's output within the limits of float16, other tensors as they are.
+
+        TensorRT-RTX 1.7 computes Cast, Conv, Cast in float16 throughout, even if the weights overflow
+        there; with a Clip between it obeys.
+        """
+        heavy = any(one.op in HEAVY and not any(pairs_before(one)) for one in tensor.inputs)
+        if not heavy:
+            return tensor
+        result = gs.Variable(
+            unique(f"{tensor.name}/within", self.names), tensor.dtype, tensor.shape
+        )
+        name = unique(f"{result.name}/clip", self.names)
+        self.graph.nodes.append(gs.Node("Clip", name, {}, [tensor, *self._limits()], [result]))
+        return result
+
+    def _limits(self) -> list[gs.Constant]:
+        if not self.limits:
+            for name, value in (("lowest", -MOST), ("highest", MOST)):
+                values = np.array(value, np.float32)
+                self.limits.append(gs.Constant(unique(f"float16/{name}", self.names), values))
+        return self.limits
 
     def _constant(self, tensor: gs.Constant) -> gs.Constant:
         values = np.asarray(constant(tensor))

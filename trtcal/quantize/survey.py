@@ -7,7 +7,6 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.quantize.bounds import MOVING, PICKING
 from trtcal.quantize.cut import CAST, HALF, SINGLE, TIED, Crossing, split
 from trtcal.quantize.half import (
     HEAVY,
@@ -15,6 +14,7 @@ from trtcal.quantize.half import (
     PAIR,
     SENSITIVE,
     TYPED_BY_ATTRIBUTE,
+    UNTYPED,
     Places,
     at_places,
     half_places,
@@ -24,9 +24,6 @@ from trtcal.quantize.half import (
     takes_half_scale,
 )
 from trtcal.quantize.plan import Decision
-
-REMOVED = (*MOVING, *PICKING, "Concat", "Pad")  # compilers see through them
-UNTYPED = ("Shape", "Size")  # they read whatever type there is
 
 
 class Survey:
@@ -55,7 +52,7 @@ class Survey:
         if places is not None:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
-        if obstacle and wanted == HALF and node.op not in TYPED_BY_ATTRIBUTE:
+        if obstacle and wanted == HALF and node.op not in (*TYPED_BY_ATTRIBUTE, *UNTYPED):
             self.skipped[node.name] = f"asked in fp16, stays in fp32: {obstacle}"
         if obstacle or wanted:
             self.fixed[id(node)] = SINGLE if obstacle else str(wanted)
@@ -73,7 +70,7 @@ class Survey:
             return f"{node.op} has no float16 form here, or its types are not known"
         if node.op in SENSITIVE and not (decision.precision == HALF and decision.named):
             return f"{node.op} does so unless a plan names it or its operator"
-        if node.name in self.quantized and not all(map(self._takes_half, _pairs_before(node))):
+        if node.name in self.quantized and not all(map(self._takes_half, pairs_before(node))):
             return "its scales are too small for float16, or the opset is"
         return overflow(node, places, self.observed)
 
@@ -83,27 +80,7 @@ class Survey:
     def split(self, preferred: str) -> list[gs.Node]:
         """Return the nodes for float16, in the order of the graph."""
         half = split(self.fixed, self._crossings(), preferred)
-        if self._wrap(half):
-            half = split(self.fixed, self._crossings(), preferred)
         return [node for node in self.graph.nodes if id(node) in half]
-
-    def _wrap(self, half: Collection[Hashable]) -> bool:
-        """Keep a neighbour in float32 of what would stand between casts; tell whether there is one.
-
-        TensorRT-RTX 1.7 computes Cast, Conv, Cast in float16, and obeys where a Relu, say, is between.
-        """
-        lonely = [node for node in self.graph.nodes if self._stands_alone(node, half)]
-        for node in lonely:
-            free = (one for one in _neighbours(node) if one.op not in REMOVED)
-            wrapped = next((id(one) for one in free if id(one) not in self.fixed), None)
-            self.fixed |= {} if wrapped is None else {wrapped: SINGLE}
-        return bool(lonely)
-
-    def _stands_alone(self, node: gs.Node, half: Collection[Hashable]) -> bool:
-        heavy = node.op in HEAVY and self.fixed.get(id(node)) == SINGLE
-        return (
-            heavy and bool(node.inputs[0].inputs) and all(id(o) in half for o in _neighbours(node))
-        )
 
     def _crossings(self) -> Iterator[Crossing]:
         """Yield every tensor that may have to be cast.
@@ -139,12 +116,8 @@ class Survey:
         return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
 
 
-def _neighbours(node: gs.Node) -> list[gs.Node]:
-    """Return who reads a node's output, then who makes its first input."""
-    return [*node.outputs[0].outputs, *node.inputs[0].inputs]
-
-
-def _pairs_before(node: gs.Node) -> Iterator[gs.Node]:
+def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
+    """Yield the DQ nodes that give a node its inputs."""
     producers = (tensor.inputs[0] for tensor in node.inputs if tensor.inputs)
     return (producer for producer in producers if producer.op in PAIR)
 
