@@ -60,7 +60,7 @@ def _show_nodes(nodes: Sequence[Planned], title: str) -> None:
     print_table(("node", "op", "precision", "decided by"), rows, title)
     for precision in ("int8", "fp16", "fp32"):
         own = [node for node in listed if node.precision == precision]
-        say(f"{precision}: {len(own)} nodes{_share(own, nodes)}")
+        say(f"{precision}: {len(own)} of {len(listed)} nodes{_share(own, nodes)}")
     say(f"{len(nodes) - len(listed)} other nodes follow their neighbours")
 
 
