@@ -30,7 +30,9 @@ from trtcal.passes import prepare_with_record
 from trtcal.quantize import (
     Plan,
     find_layers,
+    plan_of,
     quantize,
+    resolve,
     tensors_to_observe,
     write_plan,
     write_quantized,
@@ -134,6 +136,7 @@ class _Job:
             say(f"left alone: {line}")
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
+        self.plans = {name: self._plan(name, plan) for name, plan in config.plans.items()}
         self.lineage = Lineage(
             self.model.fingerprint,
             self.calibration_data.fingerprint,
@@ -143,6 +146,13 @@ class _Job:
     def _data(self, settings: CalibrationConfig | EvaluationConfig, key: str) -> Dataset:
         path = _required(settings.data, key)
         return open_dataset(path, self.model, self.config.images, settings.labels)
+
+    def _plan(self, name: str, plan: PlanConfig) -> Plan:
+        """Return a plan, checked before the data are looked at."""
+        table = {"default": plan.default, "layers": plan.layers, "rules": plan.rules}
+        made = plan_of(table, f"{self.config.path}: plans.{name}")
+        resolve(made, self.prepared)
+        return made
 
     def run(self, command: str) -> Document:
         """Do all stages and return the report document."""
@@ -205,7 +215,7 @@ class _Job:
         return made
 
     def _mixed(self, name: str, plan: PlanConfig, calibrations: dict[str, Calibration]) -> Path:
-        wanted = Plan(plan.default, plan.layers)
+        wanted = self.plans[name]
         output = f"plans/{name}.json"
         with self._step("plan", output) as record:
             record(str(write_plan(self.folder / output, wanted)["digest"]))

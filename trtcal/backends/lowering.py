@@ -92,7 +92,7 @@ class _Lowering:
         else:
             quantized = self._variable(tensor, "quantized", np.int8)
             self._add("QuantizeLinear", [tensor, scale, zero], quantized)
-        result = self._variable(tensor, "dequantized", np.float32)
+        result = self._variable(tensor, "dequantized", scale.dtype)
         self._add("DequantizeLinear", [quantized, scale, zero], result)
         return result
 
@@ -158,6 +158,8 @@ class _Lowering:
         scales = [_dequantizer_scale(tensor) for tensor in node.inputs[:2]]
         if bias is None or bias.ndim != 1 or scales[0] is None or scales[1] is None:
             return
+        if bias.dtype != np.float32:
+            return  # a float16 can't hold the step
         step = (np.float32(scales[0]) * scales[1]).astype(np.float32)
         values = np.rint(bias.astype(np.float64) / step)
         if np.abs(values).max() > INT32_LIMIT:
@@ -274,7 +276,7 @@ def _dequantized_weight(tensor: gs.Tensor) -> Array | None:
     shape = [1] * values.ndim
     if scale.ndim:
         shape[producer.attrs.get("axis", 1)] = -1
-    return np.asarray(values * scale.reshape(shape), np.float32)
+    return np.asarray(values * scale.reshape(shape), scale.dtype)
 
 
 def _carries_activation(node: gs.Node) -> bool:

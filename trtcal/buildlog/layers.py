@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -181,7 +182,16 @@ class Layer:
 
     @property
     def _first_input(self) -> str:
-        return self.inputs[0].dtype if self.inputs else UNKNOWN
+        first = self.inputs[0].dtype if self.inputs else UNKNOWN
+        if first in FLOATS and self.kind.lower() == "runtime_fusion":
+            return self._most_operands()
+        return first
+
+    def _most_operands(self) -> str:
+        """Return what most operands are: the first may be what is added after the product."""
+        operands = [one.dtype for one in (*self.inputs, *self.constants) if len(one.shape) > 1]
+        counts = Counter(operands or [self.inputs[0].dtype])
+        return counts.most_common(1)[0][0]
 
     def _from_weights(self) -> str | None:
         if self.weights not in COMPUTED:

@@ -192,9 +192,9 @@ def _route(
 
 def _precisions(model: Model, path: Path | None) -> dict[str, str]:
     """Return what a plan asks for each layer that can be quantized, INT8 without a plan."""
-    from trtcal.quantize import Plan, find_layers, prepare, read_plan
+    from trtcal.quantize import Plan, find_layers, prepare, read_plan, resolve
 
-    plan = read_plan(path) if path else Plan()
-    names = [layer.name for layer in find_layers(prepare(model)).layers]
-    plan.check(names)
-    return {layer: plan.precision(layer) for layer in names}
+    prepared = prepare(model)
+    planned = resolve(read_plan(path) if path else Plan(), prepared)
+    layers = {layer.name for layer in find_layers(prepared).layers}
+    return {one.node: one.precision for one in planned if one.node in layers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import onnx
 import onnx.shape_inference
@@ -10,10 +11,11 @@ import onnx.version_converter
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.graph import HALF_OPSET, MIN_OPSET, restored, small_export
-from trtcal.model import first_line, name_nodes, opset_of
+from trtcal.graph import HALF_OPSET, MIN_OPSET, export_model, restored, small_export
+from trtcal.model import Model, checked, first_line, name_nodes, opset_of
 from trtcal.passes.base import NotApplicable, Pass
-from trtcal.passes.reading import drop_other_types
+from trtcal.passes.constants import CONSTANTS
+from trtcal.passes.reading import drop_other_types, read_graph
 
 
 def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelProto:
@@ -74,6 +76,19 @@ def _raise_for_half(graph: gs.Graph) -> int:
         return _raise_to(graph, HALF_OPSET)
     except InputError as error:
         raise NotApplicable(f"{error.message}: its float16 layers stay in float") from error
+
+
+def raised_for_half(model: Model) -> Model:
+    """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
+    if model.opset >= HALF_OPSET:
+        return model
+    graph = read_graph(model)
+    try:
+        _raise_to(graph, HALF_OPSET)
+    except InputError:
+        return model
+    CONSTANTS.apply(graph)
+    return checked(replace(model, proto=export_model(graph, model.proto)))
 
 
 def _is_new_for_half(graph: gs.Graph) -> str | None:

@@ -15,8 +15,8 @@ from trtcal.calibration import Calibration, read_calibration
 from trtcal.compare.comparison import KIND as COMPARISON
 from trtcal.compare.comparison import Comparison, read_comparison
 from trtcal.errors import InputError
+from trtcal.quantize.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantize.plan import KIND as PLAN
-from trtcal.quantize.plan import PRECISIONS, Plan, read_plan
 from trtcal.storage import Document, read_document, read_json
 
 RUN = "run"
@@ -70,7 +70,7 @@ def collect(folder: Path) -> Findings:
         comparison=_single(folder, read(COMPARISON, read_comparison)),
         builds=builds,
         calibrations=read(CALIBRATION, read_calibration),
-        plans=read(PLAN, _plan_at),
+        plans=read(PLAN, read_plan),
         run=_at_most_one(folder, read(RUN, lambda path: read_document(path, RUN))),
         failed_logs=tuple(_failed_logs(folder)),
         where={build.digest: _relative(build.folder, folder) for build in builds},
@@ -98,10 +98,11 @@ def _kind(path: Path) -> str | None:
 
 def _is_bare_plan(document: Any) -> bool:
     """Whether it is a plan as people write one: `{"layers": {"name": "fp32"}}` and no more."""
-    if not isinstance(document, dict) or not {"layers"} <= set(document) <= {"layers", "default"}:
+    if not isinstance(document, dict) or not set(document) <= set(FIELDS):
         return False
-    layers = document["layers"]
-    return isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    layers, rules = document.get("layers", {}), document.get("rules", [])
+    named = isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    return named and bool(layers or rules)
 
 
 def _digest(item: Any) -> str:
@@ -117,12 +118,6 @@ def _build_at(path: Path) -> Build:
             "keep a build's files together, under the names that `trtcal build` gave them",
         )
     return read_build(path.parent)
-
-
-def _plan_at(path: Path) -> Plan:
-    if "digest" in read_json(path):
-        read_document(path, PLAN)
-    return read_plan(path)
 
 
 def _single(folder: Path, comparisons: tuple[Comparison, ...]) -> Comparison:

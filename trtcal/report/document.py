@@ -99,7 +99,8 @@ def _calibration(calibration: Calibration) -> Document:
 
 def _plan(plan: Plan) -> Document:
     document = plan.to_document()
-    return {key: document[key] for key in ("digest", "default", "layers")}
+    wanted = ("digest", "default", "layers", "rules")
+    return {key: document[key] for key in wanted if key in document}
 
 
 def _measured(findings: Findings) -> Document:
