@@ -56,7 +56,7 @@ class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
     def digest(self) -> str:
         """Digest of the values."""
         if isinstance(self.source, np.ndarray):
-            return digest_bytes(np.ascontiguousarray(self.source).tobytes())
+            return digest_bytes(np.ascontiguousarray(self.source).data)
         return digest_of(self.source)
 
     def fill(self, tensor: TensorProto, inner: bool) -> None:

@@ -38,7 +38,7 @@ def canonical_json(value: object) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def digest_bytes(data: bytes) -> str:
+def digest_bytes(data: bytes | memoryview) -> str:
     """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 

@@ -278,6 +278,48 @@ def test_half_and_bfloat_weights(kind):
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_weights_that_are_cast_from_bfloat_are_constants():
+    nodes = [
+        node("Cast", ["w"], ["f"], "wide", to=FLOAT),
+        node("Transpose", ["f"], ["t"], "turn"),
+        node("MatMul", ["x", "t"], ["y"], "product"),
+        node("Neg", ["w"], ["z"], "coarse"),
+    ]
+    model = make(nodes, stored(BRAIN, w=draw(24, 24)), {"x": ["n", 24]}, {"y": ["n", 24]})
+    model.proto.graph.output.append(info("z", [24, 24], BRAIN))
+    prepared = prepare_with_record(model)
+    assert sorted(ops(prepared)) == ["MatMul", "Neg"]
+    x = draw(2, 24)
+    given = onnx.numpy_helper.to_array(model.proto.graph.initializer[0]).astype(np.float32)
+    del prepared.model.proto.graph.node[[*ops(prepared)].index("Neg")]
+    del prepared.model.proto.graph.output[1]
+    found = values(prepared.model.proto, {"x": x}, [])["y"]
+    np.testing.assert_allclose(found, x @ given.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("perm", [[0, 0], [0, 2], [-1, 0]])
+def test_axes_that_are_none_are_left_to_the_runtime(perm):
+    nodes = [
+        node("Transpose", ["w"], ["t"], "turn", perm=perm),
+        node("MatMul", ["x", "t"], ["a"], "product"),
+        node("Transpose", ["a"], ["y"], "again", perm=perm),
+    ]
+    model = make(nodes, {"w": draw(24, 24)}, {"x": ["n", 24]}, {"y": [None, None]})
+    assert ops(prepare_with_record(model)) == ["Transpose", "MatMul", "Transpose"]
+
+
+@pytest.mark.parametrize("wrong", ["w", "b", "gamma"])
+def test_parameters_of_other_sizes_are_not_folded(wrong):
+    nodes = [
+        node("ConvTranspose", ["x", "w", "b"], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["y"], "bn"),
+    ]
+    weights = {"w": weight(3, 6, 3, 3), "b": draw(6), **norm_weights()}
+    weights[wrong] = draw(4)
+    model = make(nodes, weights, IMAGE, {"y": [None] * 4})
+    assert len(ops(prepare_with_record(model))) == 2
+
+
 def function(name, nodes, opset=17):
     return helper.make_function("own", name, ["a"], ["b"], nodes, [helper.make_opsetid("", opset)])
 
@@ -320,7 +362,9 @@ def test_functions_that_the_converter_would_lose_are_refused():
     model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, 11, domains=["own"], functions=[same])
     with pytest.raises(InputError, match="node 'call' calls a function, which would be lost"):
         prepare_with_record(model)
-    assert ops(prepare_with_record(model, skip=["opset"])) == ["Same"]
+    kept = prepare_with_record(model, skip=["opset"])
+    assert ops(kept) == ["Same"]
+    assert kept.notes[-1] == "opset 11: it is not raised, and Q/DQ need 13"
 
 
 def custom(name="odd\nname", **attributes):

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from onnx import TensorProto
 
-from trtcal.graph import UNFOLDED, clean, constant, is_op, is_weight, load_weights
+from trtcal.graph import UNFOLDED, clean, constant, is_op, is_weight, load_weights, type_of
 from trtcal.passes.base import Pass, current
 
 MOST = 1 << 30  # bytes of one computed constant, at 8 a value: larger ones are left to the runtime
@@ -55,9 +56,12 @@ def _compute(graph: gs.Graph) -> None:
 
 
 def _stays(node: gs.Node) -> bool:
-    other = any(word in node.op for word in NO_TENSORS)
-    texts = any(tensor.dtype == np.dtype(object) for tensor in node.inputs)
-    return not is_op(node, node.op) or node.op in (*RANDOM, *UNFOLDED) or other or texts
+    """Tell whether a node is not to be computed: its operator, or a type that numpy lacks."""
+    if not is_op(node, node.op) or node.op in (*RANDOM, *UNFOLDED):
+        return True
+    kinds = {*map(type_of, node.inputs), *map(type_of, node.outputs)}
+    other = TensorProto.STRING in kinds or TensorProto.BFLOAT16 in map(type_of, node.outputs)
+    return other or any(word in node.op for word in NO_TENSORS)
 
 
 def _is_too_large(node: gs.Node) -> bool:
@@ -82,9 +86,11 @@ def _state(node: gs.Node) -> None:
 def _transpose_weights(graph: gs.Graph) -> None:
     """Transpose weights one by one: together they may be more than what a session can be given."""
     for node in graph.nodes:
-        if is_op(node, "Transpose") and is_weight(node.inputs[0]):
-            values = np.asarray(constant(node.inputs[0])).transpose(node.attrs.get("perm"))
-            _settle(node, np.ascontiguousarray(values))
+        if is_op(node, "Transpose") and is_weight(node.inputs[0]) and not _stays(node):
+            values = np.asarray(constant(node.inputs[0]))
+            axes = node.attrs.get("perm", range(values.ndim)[::-1])
+            if sorted(axes) == list(range(values.ndim)):
+                _settle(node, np.ascontiguousarray(values.transpose(axes)))
 
 
 def _settle(node: gs.Node, values: Any) -> None:

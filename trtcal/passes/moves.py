@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -41,7 +42,10 @@ def _chain(node: gs.Node, op: str) -> Iterator[gs.Node]:
 def _transposed_back(node: gs.Node) -> gs.Tensor | None:
     """Return the tensor whose axes a chain of Transposes puts back in their order."""
     chain = list(_chain(node, "Transpose"))
-    rank = next((size for size in map(_rank, chain) if size is not None), 2)  # any: all turn round
+    ranks = {len(axes) for one in chain for axes in _sized(one)}
+    if len(ranks) > 1:
+        return None
+    rank = ranks.pop() if ranks else 2  # whatever it is: each of them turns all axes round
     order = np.arange(rank)
     for one in chain:
         axes = one.attrs.get("perm", range(rank)[::-1])
@@ -53,9 +57,11 @@ def _transposed_back(node: gs.Node) -> gs.Tensor | None:
     return None
 
 
-def _rank(transpose: gs.Node) -> int | None:
-    shape = transpose.attrs.get("perm", transpose.inputs[0].shape)
-    return None if shape is None else len(shape)
+def _sized(transpose: gs.Node) -> Iterator[Sequence[Any]]:
+    """Yield what tells the rank of a Transpose's input."""
+    for axes in (transpose.attrs.get("perm"), transpose.inputs[0].shape):
+        if axes is not None:
+            yield axes
 
 
 def _cast_back(node: gs.Node, rounding: bool = False) -> gs.Tensor | None:

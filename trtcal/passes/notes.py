@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.graph import STANDARD, is_op
+from trtcal.graph import MIN_OPSET, STANDARD, is_op
 from trtcal.passes.constants import is_constant
 from trtcal.passes.scales import CHANNEL_AXIS, why_kept
 
@@ -27,6 +27,8 @@ def notes_on(graph: gs.Graph, given: onnx.ModelProto) -> tuple[str, ...]:
     defaults = [one.name for one in given.graph.input if one.name in initialized]
     if defaults and given.ir_version > 3:  # up to 3 every initializer had to be an input too
         notes.append(_sentence("input", defaults, "its default value is taken as a constant"))
+    if graph.opset < MIN_OPSET:
+        notes.append(f"opset {graph.opset}: it is not raised, and Q/DQ need {MIN_OPSET}")
     return tuple(notes)
 
 

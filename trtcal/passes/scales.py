@@ -51,11 +51,12 @@ def _next(conv: gs.Node, graph: gs.Graph, view: View) -> Fold | None:
     following = only_consumer(conv.outputs[0], graph)
     weight = constant(conv.inputs[1])
     grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
-    if following is None or weight is None or grouped_transpose:
-        return None
-    if type_of(conv.inputs[1]) not in FOLDED or _bias(conv) is None:
+    if following is None or weight is None or weight.ndim < 3 or grouped_transpose:
         return None
     channels = weight.shape[CHANNEL_AXIS[conv.op]]
+    bias = _bias(conv)
+    if type_of(conv.inputs[1]) not in FOLDED or bias is None or bias.size not in (1, channels):
+        return None
     affine = _affine(following, conv.outputs[0], channels, weight.ndim)
     return None if affine is None else _folded(conv, following, weight, *affine)
 

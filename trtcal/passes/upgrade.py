@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import onnx
-import onnx.shape_inference
 import onnx.version_converter
 import onnx_graphsurgeon as gs
+from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
 from trtcal.graph import HALF_OPSET, MIN_OPSET, export_model, restored, small_export
@@ -40,9 +40,9 @@ def _calling(proto: onnx.ModelProto) -> str:
 
 
 def _changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
-    """Put what `change` makes of a graph's stand-in, with types inferred, in the graph's place."""
+    """Put what `change` makes of a graph's stand-in in the graph's place."""
     small, weights = small_export(graph)
-    proto = onnx.shape_inference.infer_shapes(change(small))
+    proto = change(small)
     drop_other_types(proto)
     name_nodes(proto)
     new = restored(proto, weights)
@@ -50,9 +50,9 @@ def _changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProt
     graph.opset, graph.import_domains = new.opset, new.import_domains
 
 
-def _raise_to(graph: gs.Graph, opset: int) -> int:
+def _raise(graph: gs.Graph) -> int:
     before = graph.opset
-    _changed(graph, lambda proto: upgrade_opset(proto, opset))
+    _changed(graph, upgrade_opset)
     return int(graph.opset - before)
 
 
@@ -72,10 +72,12 @@ def _has_half(graph: gs.Graph) -> str | None:
 
 
 def _raise_for_half(graph: gs.Graph) -> int:
+    before = graph.opset
     try:
-        return _raise_to(graph, HALF_OPSET)
-    except InputError as error:
-        raise NotApplicable(f"{error.message}: its float16 layers stay in float") from error
+        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, HALF_OPSET)))
+    except Exception as error:  # see upgrade_opset
+        raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
+    return int(graph.opset - before)
 
 
 def raised_for_half(model: Model) -> Model:
@@ -99,7 +101,7 @@ def infer_types(graph: gs.Graph) -> int:
     """Infer types and shapes; return the number of tensors of which more is known now."""
     before = _known(graph)
     try:
-        _changed(graph, lambda proto: proto)
+        _changed(graph, infer_shapes)
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"types cannot be inferred: {first_line(error)}") from error
     after = _known(graph)
@@ -115,7 +117,7 @@ def _known(graph: gs.Graph) -> dict[tuple[int, str], tuple[str, str]]:
 OPSET = Pass(
     "opset",
     f"Raise the opset to {MIN_OPSET}, from which on Q/DQ take an axis.",
-    lambda graph: _raise_to(graph, MIN_OPSET),
+    _raise,
     _is_old,
     _is_new,
 )
