@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from tests.backends.listing import precisions
+from tests.zoo_language import encoder
 from tests.zoo_net import Net
-from tests.zoo_products import encoder
 from tests.zoo_scene import quantized_scene
 from trtcal.backends.base import BuildOptions, build
 from trtcal.backends.registry import BACKENDS
