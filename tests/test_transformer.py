@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from tests.backends.listing import precisions
+from tests.zoo_language import encoder
 from tests.zoo_net import Net
-from tests.zoo_products import encoder
 from tests.zoo_scene import quantized_scene
 from trtcal.backends.base import BuildOptions, build
 from trtcal.backends.registry import BACKENDS
@@ -57,7 +57,6 @@ def test_every_product_is_int8_on_the_compiler(bert, engine):
     assert all(seen.get(node) == {"int8"} for node in products())
 
 
-@pytest.mark.xfail(strict=True, reason="the fused kernel of an attention is not known as heavy")
 def test_every_product_is_reported_as_int8(engine):
     share = sum(outcome.got == "int8" for outcome in engine.outcomes) / len(engine.outcomes)
     print(f"INT8 share of {len(engine.outcomes)} products: {share:.0%}")

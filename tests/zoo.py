@@ -3,11 +3,11 @@
 `ZOO` maps names to entries. The networks are here; operators and products in files beside this one.
 """
 
-from tests import zoo_convolutions, zoo_products
+from tests import zoo_convolutions, zoo_language, zoo_products
 from tests.zoo_convolutions import LOWERED_HALF, image
 from tests.zoo_net import NO_KERNEL, ZOO, Entry, Net, entry
 
-__all__ = ["ZOO", "Entry", "Net", "zoo_convolutions", "zoo_products"]
+__all__ = ["ZOO", "Entry", "Net", "zoo_convolutions", "zoo_language", "zoo_products"]
 
 
 def basic_block(net, x, name, channels=8):
