@@ -137,3 +137,24 @@ def test_weights_that_two_convolutions_share_run_in_integers(tmp_path):
     assert kernels(proto, tmp_path).count("QLinearConv") == 3
     result = run_session(open_session(lower(proto)), None, feeds)[0]
     np.testing.assert_allclose(result, literal(proto, feeds), atol=0.1)
+
+
+def test_a_constant_that_others_read_too_keeps_its_place(tmp_path):
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["zero"], "constant"),
+        helper.make_node("Pad", ["x", "pads", "zero"], ["a"], "pad1"),
+        helper.make_node("Pad", ["a", "pads", "zero"], ["b"], "pad2"),
+        helper.make_node("QuantizeLinear", ["b", "s", "z"], ["c"], "quantize"),
+        helper.make_node("DequantizeLinear", ["c", "s", "z"], ["y"], "dequantize"),
+    ]
+    weights = {
+        "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
+        "q": np.int8(0),
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+    }
+    weights = {name: np.asarray(value) for name, value in weights.items()}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 2, 4, 4]}, {"y": ["n", 2, 6, 6]})
+    feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
+    proto = onnx.load(path)
+    np.testing.assert_array_equal(literal(lower(proto), feeds), literal(proto, feeds))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from trtcal import __version__
 from trtcal.backends.child import run_worker
+from trtcal.backends.routes import CACHE, Route
 from trtcal.buildlog.diagnosis import Outcome, check
 from trtcal.buildlog.layers import Layer
 from trtcal.errors import BackendError, InputError, ResourceError
@@ -53,6 +54,7 @@ class BuildOptions:
     target: str
     shapes: ShapeRanges = field(default_factory=dict)
     time_limit_s: float = 1800.0
+    route: Route = field(default_factory=Route)
 
 
 class Backend(Protocol):
@@ -141,6 +143,7 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         raise BackendError(f"backend {backend.name!r}: {available.missing}", available.hint)
     backend.check_target(options.target)
     check_shapes(model.inputs, options.shapes)
+    options.route.check(backend.name, model)
     model = uniquely_named(model)
     with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
         workplace = Path(name)
@@ -208,23 +211,26 @@ def _collect(
         model.fingerprint,
         model.name,
         layers,
-        _outcomes(model, backend, layers),
+        _outcomes(model, backend, options.route.asked(asked_precisions(model)), layers),
         record.get("skipped", {}),
-        provenance(record),
+        {**provenance(record), **options.route.record()},
         backend.engine_file,
         measured,
     )
-    for stale in (MANIFEST, FAILED_LOG):  # what is half moved is no build
+    for stale in (MANIFEST, FAILED_LOG, CACHE):  # what is half moved is no build
         (folder / stale).unlink(missing_ok=True)
-    for file in (backend.engine_file, LOG):
+    made = [backend.engine_file, LOG, *(name for name in [CACHE] if (workplace / name).exists())]
+    for file in made:
         _move(workplace / file, folder / file)
     write_document(folder / MANIFEST, result.to_document())
     return result
 
 
-def _outcomes(model: Model, backend: Backend, layers: tuple[Layer, ...]) -> tuple[Outcome, ...]:
+def _outcomes(
+    model: Model, backend: Backend, asked: Mapping[str, str], layers: tuple[Layer, ...]
+) -> tuple[Outcome, ...]:
     ops = {node.name: node.op_type for node in model.proto.graph.node}
-    outcomes = check(asked_precisions(model), layers)
+    outcomes = check(asked, layers)
     return tuple(
         backend.explain(outcome, ops[outcome.node]) if outcome.is_lost else outcome
         for outcome in outcomes

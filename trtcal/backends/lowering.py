@@ -191,7 +191,8 @@ class _Lowering:
                 result = self._variable(node.outputs[0], "dequantized", np.float32)
                 self._add("DequantizeLinear", own, result)
                 self.graph.nodes[-1].attrs = dict(node.attrs)
-                reader.inputs[1] = result
+                place = next(i for i, one in enumerate(reader.inputs) if one is node.outputs[0])
+                reader.inputs[place] = result
         self.graph.toposort()
 
     def shift_activations(self) -> None:

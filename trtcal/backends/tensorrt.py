@@ -100,13 +100,15 @@ def _build(
     module: str, model: Model, options: BuildOptions, folder: Path, capability: list[int] | None
 ) -> tuple[Layer, ...]:
     write_onnx(folder / "model.onnx", model.proto)
+    shapes = shape_ranges(model.inputs, options.shapes)
     request = {
         "module": module,
         "model": "model.onnx",
         "engine": "engine.plan",
         "capability": capability,
         "quantized": any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node),
-        "shapes": shape_ranges(model.inputs, options.shapes),
+        "shapes": shapes,
+        **options.route.to_request(model.inputs, shapes),
     }
     work("trtcal.backends.tensorrt_worker", request, folder, options)
     layers = parse_file(folder / LOG).layers

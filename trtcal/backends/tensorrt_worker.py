@@ -7,10 +7,12 @@ is whole even if the process dies in the next call.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from trtcal.backends.child import fail, read_request
+from trtcal.errors import TrtcalError
 
 # Polygraphy looks at these when it is imported.
 REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx"}
@@ -63,14 +65,26 @@ def build(request: dict[str, Any], trt: Any) -> bytes:
     for name, shapes in request["shapes"].items():
         profile.add(name, *shapes)
     rtx = request["module"] == "tensorrt_rtx"
-    strongly_typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    qdq = request.get("route", "qdq") == "qdq"
+    strongly_typed = qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
     network = network_from_onnx_path(request["model"], strongly_typed=strongly_typed)
     common = {
         "profiles": [profile] if request["shapes"] else None,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
     }
-    config = _rtx_config(request, common) if rtx else _config(request, common, strongly_typed)
-    return bytes(engine_bytes_from_network(network, config=config))
+    with _routed(trt, network[1], request) as settings:
+        common.update(settings)
+        config = _rtx_config(request, common) if rtx else _config(request, common, strongly_typed)
+        return bytes(engine_bytes_from_network(network, config=config))
+
+
+def _routed(trt: Any, network: Any, request: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Take a route beside Q/DQ, up to TensorRT 10."""
+    if request.get("route", "qdq") == "qdq":
+        return nullcontext({})
+    from trtcal.backends.tensorrt_routing import routed
+
+    return routed(trt, network, request, say)
 
 
 def _rtx_config(request: dict[str, Any], common: dict[str, Any]) -> Any:
@@ -83,7 +97,7 @@ def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: boo
     """Weakly typed TensorRT (up to 9) wants the INT8 flag for Q/DQ. Never yet run on a GPU."""
     from polygraphy.backend.trt import CreateConfig
 
-    return CreateConfig(int8=request["quantized"] and not strongly_typed, **common)
+    return CreateConfig(**{"int8": request["quantized"] and not strongly_typed, **common})
 
 
 def telling(errors: list[str]) -> str:
@@ -100,6 +114,8 @@ def main() -> None:
     say("I", f"{REQUEST['module']} {trt.__version__}")
     try:
         engine = build(REQUEST, trt)
+    except TrtcalError as error:
+        fail("; ".join(filter(None, [error.message, error.hint])))
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
         fail(telling(errors) if errors else str(error).strip())
     else:

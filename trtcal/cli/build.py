@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.output import (
+    config_here,
     json_option,
     parameters,
     print_json,
@@ -14,6 +16,10 @@ from trtcal.cli.output import (
     progress,
     say,
 )
+
+if TYPE_CHECKING:
+    from trtcal.backends.routes import Route
+    from trtcal.model import Model
 
 
 @click.command(
@@ -29,6 +35,34 @@ from trtcal.cli.output import (
     metavar="INPUT=MIN:OPT:MAX",
     help="Shapes of a dynamic input; may be repeated.  [default: batch 1, 8, 32]",
 )
+@click.option(
+    "--route",
+    type=click.Choice(["qdq", "cache", "dynamic-ranges", "calibrator"]),
+    default="qdq",
+    show_default=True,
+    help="How INT8 reaches TensorRT; all but qdq need TensorRT up to 10 and a float MODEL.",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Ranges for cache and dynamic-ranges: calibration.json, or a file that `import` reads.",
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="What the route calibrator feeds to TensorRT."
+)
+@click.option(
+    "--builder-calibrator",
+    type=click.Choice(["entropy2", "minmax", "entropy"]),
+    default="entropy2",
+    show_default=True,
+    help="TensorRT's class, for cache and calibrator.",
+)
+@click.option("--plan", type=click.Path(path_type=Path), help="Precision by layer, beside Q/DQ.")
+@click.option(
+    "--constraints",
+    type=click.Choice(["obey", "prefer"]),
+    help="How the plan binds TensorRT.  [default: prefer, if there is a plan]",
+)
 @click.option("--time-limit", type=float, default=1800.0, show_default=True, help="In seconds.")
 @click.option(
     "-o",
@@ -43,6 +77,12 @@ def command(
     backend_name: str | None,
     target: str | None,
     shapes: tuple[str, ...],
+    route: str,
+    calibration: Path | None,
+    data: Path | None,
+    builder_calibrator: str,
+    plan: Path | None,
+    constraints: str | None,
     time_limit: float,
     output: Path,
     as_json: bool,
@@ -60,9 +100,11 @@ def command(
     ranges = parse_shapes(
         {name: str(text) for name, text in parameters(shapes, "x=1x3:8x3:32x3").items()}
     )
-    options = BuildOptions(chosen, ranges, time_limit)
+    loaded = load_model(model)
+    way = _route(loaded, route, calibration, data, builder_calibrator, plan, constraints)
+    options = BuildOptions(chosen, ranges, time_limit, route=way)
     with progress(f"building for {chosen} with {backend.name}", 1) as advance:
-        result = build(load_model(model), backend, options, output)
+        result = build(loaded, backend, options, output)
         advance(1)
     if as_json:
         print_json(result.to_document())
@@ -73,3 +115,39 @@ def command(
     lost = sum(outcome.is_lost for outcome in result.outcomes)
     say(f"{len(result.layers)} engine layers; {lost} nodes did not get what was asked")
     say(f"wrote {result.engine}  {result.digest[:19]}")
+
+
+def _route(
+    model: Model,
+    name: str,
+    calibration: Path | None,
+    data: Path | None,
+    kind: str,
+    plan: Path | None,
+    constraints: str | None,
+) -> Route:
+    """Read what a route needs; `InputError` if it is not for this model."""
+    from trtcal.backends.routes import Route
+    from trtcal.formats import import_calibration
+
+    ranges = import_calibration(calibration, model, partial=True) if calibration else None
+    return Route(
+        name,
+        {tensor: item.amax for tensor, item in ranges.ranges.items()} if ranges else {},
+        {} if name == "qdq" and plan is None else _precisions(model, plan),
+        constraints or ("prefer" if plan else None),
+        kind,
+        data,
+        config_here(None).images if data else None,
+        ranges.digest if ranges else None,
+    )
+
+
+def _precisions(model: Model, path: Path | None) -> dict[str, str]:
+    """Return what a plan asks for each layer that can be quantized, INT8 without a plan."""
+    from trtcal.quantize import Plan, find_layers, prepare, read_plan, resolve
+
+    prepared = prepare(model)
+    names = {layer.name for layer in find_layers(prepared).layers}
+    found = resolve(read_plan(path) if path else Plan(), prepared)
+    return {one.node: one.precision for one in found if one.node in names and not one.follows}

@@ -7,6 +7,7 @@ weights; leave their outputs; quantize the residual input of a skip connection.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -14,6 +15,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.quantize.graph import HALF_OPSET, import_graph, is_half, only_consumer
+from trtcal.quantize.spread import range_sources, spread
 from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
 
 
@@ -21,18 +23,23 @@ from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
 class Placement:
     """All layers of a model, and why other nodes of the same kinds are none.
 
-    `pooled` names, for each quantized output of a MaxPool, the tensor that went into it (through a
-    chain of them, into the first): it gives the range to both, so that the values are quantized
-    once, before the pooling. That is where the compiler moves the Q in any case.
+    `light` are the nodes that are quantized because of `layers`, if these are (see `spread`);
+    `sources` names the tensors that take another one's range.
     """
 
     layers: tuple[Layer, ...]
+    light: tuple[Layer, ...]
     refused: dict[str, str]
-    pooled: dict[str, str]
+    sources: dict[str, str]
 
     def range_of(self, tensor: str) -> str:
         """Return the tensor whose range a quantized tensor takes: mostly its own."""
-        return self.pooled.get(tensor, tensor)
+        return self.sources.get(tensor, tensor)
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that a plan may name."""
+        return list(dict.fromkeys(layer.name for layer in (*self.layers, *self.light)))
 
 
 def find_layers(model: Model) -> Placement:
@@ -50,8 +57,12 @@ def find_layers(model: Model) -> Placement:
 
 def tensors_to_observe(placement: Placement) -> list[str]:
     """Return the activations that some plan gives a range to, each once, in graph order."""
-    names = (name for layer in placement.layers for name in layer.activations.values())
+    names = _tensors((*placement.layers, *placement.light))
     return list(dict.fromkeys(map(placement.range_of, names)))
+
+
+def _tensors(layers: Iterable[Layer]) -> list[str]:
+    return [name for layer in layers for name in layer.activations.values()]
 
 
 def place(graph: gs.Graph) -> Placement:
@@ -69,27 +80,9 @@ def place(graph: gs.Graph) -> Placement:
             layers.append(found)
         elif found is not None:
             refused[node.name] = found
-    return Placement(tuple(layers), refused, _pooled(graph, layers))
-
-
-def _pooled(graph: gs.Graph, layers: list[Layer]) -> dict[str, str]:
-    tensors = graph.tensors()
-    pooled: dict[str, str] = {}
-    for name in (name for layer in layers for name in layer.activations.values()):
-        source, outputs = tensors[name], []
-        while (before := before_pool(source)) is not None:
-            outputs.append(source.name)
-            source = before
-        pooled |= dict.fromkeys(outputs, source.name)
-    return pooled
-
-
-def before_pool(tensor: gs.Tensor) -> gs.Tensor | None:
-    """Return the input of the MaxPool that a tensor comes from, if that gives values alone."""
-    producer = tensor.inputs[0] if tensor.inputs else None
-    if producer is None or producer.op != "MaxPool" or len(producer.outputs) > 1:
-        return None
-    return producer.inputs[0] if is_activation(producer.inputs[0]) else None
+    light = spread(graph, layers)
+    sources = range_sources(graph, _tensors([*layers, *light]))
+    return Placement(tuple(layers), tuple(light), refused, sources)
 
 
 def _too_old(opset: int) -> str:

@@ -36,6 +36,11 @@ class Planned:
     weights: int
     macs: int | None
 
+    @property
+    def follows(self) -> bool:
+        """Whether its neighbours decide."""
+        return self.precision == FOLLOWS
+
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         return dataclasses.asdict(self)
@@ -44,7 +49,7 @@ class Planned:
 def decide(plan: Plan, graph: gs.Graph, placement: Placement) -> dict[str, Decision]:
     """Return what a plan asks of every node; `InputError` if a part of it is about none."""
     ops = {node.name: node.op for node in graph.nodes}
-    plan.check(ops, [layer.name for layer in placement.layers])
+    plan.check(ops, placement.names)
     return {name: plan.decide(name, op) for name, op in ops.items()}
 
 
@@ -56,7 +61,7 @@ def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    layers = {layer.name for layer in placement.layers}
+    layers = set(placement.names)
     return tuple(
         _planned(node, decisions[node.name], node.name in layers, placement.refused)
         for node in graph.nodes

@@ -20,14 +20,14 @@ from trtcal.quantize.graph import (
     export_model,
     import_graph,
     is_half,
-    only_consumer,
     tensor_names,
 )
 from trtcal.quantize.islands import Islands, make_islands
-from trtcal.quantize.placement import Placement, before_pool, find_layers
+from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Decision, Plan
 from trtcal.quantize.planned import decide
 from trtcal.quantize.prepare import raised_for_half
+from trtcal.quantize.spread import spread
 from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
@@ -75,24 +75,24 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement)
     asked = {name for name, one in decisions.items() if one.precision == "int8"}
+    writer = _Writer(graph, calibration, placement)
     skipped = {name: why for name, why in placement.refused.items() if name in asked}
-    quantized: list[str] = []
-    for layer in placement.layers:
-        reason = writer.write(layer) if layer.name in asked else None
-        if reason:
-            skipped[layer.name] = reason
-        elif layer.name in asked:
-            quantized.append(layer.name)
-    writer.quantize_pools()
+    wanted = [layer for layer in placement.layers if layer.name in asked]
+    skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
+    chosen = [layer for layer in wanted if layer.name not in skipped]
+    more = [layer for layer in spread(graph, chosen) if layer.name in asked]
+    chosen += [layer for layer in more if not writer.missing(layer)]
+    for layer in chosen:
+        writer.write(layer)
+    names = [layer.name for layer in chosen]
     islands = Islands()
     if plan.asks_half:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-        islands = make_islands(graph, decisions, quantized, observed)
+        islands = make_islands(graph, decisions, names, observed)
+        skipped |= islands.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
-    done |= dict.fromkeys(quantized, "int8")
-    skipped |= islands.skipped
+    done |= dict.fromkeys(names, "int8")
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
@@ -126,12 +126,16 @@ class _Writer:
         self.pairs: dict[str, gs.Variable] = {}
         self.weights: dict[tuple[str, int | None], gs.Variable] = {}
 
-    def write(self, layer: Layer) -> str | None:
-        """Quantize a layer's inputs; return why not, if one has no range."""
+    def missing(self, layer: Layer) -> str | None:
+        """Return why a layer cannot be quantized: a range that it needs is not there."""
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
+        return None
+
+    def write(self, layer: Layer) -> None:
+        """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
         for index in layer.activations:
@@ -139,16 +143,6 @@ class _Writer:
         if layer.weight:
             index = layer.weight.index
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
-        return None
-
-    def quantize_pools(self) -> None:
-        """Quantize the input of every MaxPool whose output is read quantized only, by one scale."""
-        for node in reversed(self.graph.nodes[:]):
-            result = node.outputs[0]
-            quantized = result.name in self.pairs and only_consumer(result, self.graph) is not None
-            if quantized and before_pool(result) is not None:
-                dtype = np.float16 if is_half(node) else np.float32
-                node.inputs[0] = self._activation(node.inputs[0], dtype)
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
