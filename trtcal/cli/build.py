@@ -195,6 +195,6 @@ def _precisions(model: Model, path: Path | None) -> dict[str, str]:
     from trtcal.quantize import Plan, find_layers, prepare, read_plan, resolve
 
     prepared = prepare(model)
-    planned = resolve(read_plan(path) if path else Plan(), prepared)
-    layers = {layer.name for layer in find_layers(prepared).layers}
-    return {one.node: one.precision for one in planned if one.node in layers}
+    names = {layer.name for layer in find_layers(prepared).layers}
+    found = resolve(read_plan(path) if path else Plan(), prepared)
+    return {one.node: one.precision for one in found if one.node in names and not one.follows}

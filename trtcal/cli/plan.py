@@ -13,7 +13,6 @@ from trtcal.cli.output import json_option, print_json, print_table, say
 if TYPE_CHECKING:
     from trtcal.quantize import Plan, Planned
 
-FOLLOWS = "follows"
 model_option = click.option(
     "--model", type=click.Path(path_type=Path), help="Say what it means for this model's nodes."
 )
@@ -52,7 +51,7 @@ def _nodes(plan: Plan, path: Path) -> tuple[Planned, ...]:
 
 
 def _show_nodes(nodes: Sequence[Planned], title: str) -> None:
-    listed = [node for node in nodes if node.precision != FOLLOWS]
+    listed = [node for node in nodes if not node.follows]
     rows = [
         (node.node, node.op, node.precision, ": ".join(filter(None, (node.by, node.reason))))
         for node in listed

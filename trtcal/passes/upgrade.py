@@ -86,8 +86,8 @@ def raised_for_half(model: Model) -> Model:
         return model
     graph = read_graph(model)
     try:
-        _raise_to(graph, HALF_OPSET)
-    except InputError:
+        _raise_for_half(graph)
+    except NotApplicable:
         return model
     CONSTANTS.apply(graph)
     return checked(replace(model, proto=export_model(graph, model.proto)))

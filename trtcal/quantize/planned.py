@@ -36,6 +36,11 @@ class Planned:
     weights: int
     macs: int | None
 
+    @property
+    def follows(self) -> bool:
+        """Whether its neighbours decide."""
+        return self.precision == FOLLOWS
+
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         return dataclasses.asdict(self)
@@ -56,7 +61,7 @@ def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    layers = {layer.name for layer in placement.layers}
+    layers = {layer.name for layer in (*placement.layers, *placement.light)}
     named = {name for name in placement.names if not decisions[name].is_default}
     return tuple(
         _planned(node, decisions[node.name], node.name in layers | named, placement.refused)

@@ -79,14 +79,14 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer in chosen:
         writer.write(layer)
-    quantized = [layer.name for layer in chosen]
+    names = [layer.name for layer in chosen]
     islands = Islands()
     if plan.asks_half:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-        islands = make_islands(graph, decisions, quantized, observed)
+        islands = make_islands(graph, decisions, names, observed)
+        skipped |= islands.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
-    done |= dict.fromkeys(quantized, "int8")
-    skipped |= islands.skipped
+    done |= dict.fromkeys(names, "int8")
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
