@@ -37,7 +37,9 @@ from benchmarks.calibration_cost import NETWORKS
 from benchmarks.networks import light_network, random_images
 from tests.backends.listing import precisions
 from tests.zoo import ZOO
-from trtcal.backends.base import Build, BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.manifest import Build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import Calibration, calibrate

@@ -13,7 +13,12 @@ settings.load_profile("trtcal")
 STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
 os.environ["XDG_STATE_HOME"] = STATE.name
 
+
 SAMPLES = Path(__file__).parent.parent / "samples"
+
+
+def pytest_unconfigure():
+    STATE.cleanup()
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from tests.backends.listing import precisions
 from tests.zoo_language import encoder
 from tests.zoo_net import Net
 from tests.zoo_scene import quantized_scene
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session, run_session
 

@@ -7,8 +7,9 @@ import pytest
 from tests.backends.listing import precisions
 from tests.zoo import ZOO
 from tests.zoo_scene import HEAVY, scene
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
 from trtcal.backends.lowering import lower
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session
 
