@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from tests.zoo_convolutions import LOWERED_HALF
 from tests.zoo_net import Net, entry
 from tests.zoo_products import tokens
 
@@ -166,7 +165,7 @@ def vision_transformer():
     return net.done(net.linear("head", net.add("ReduceMean", a, axes=[1], keepdims=0), 16, 10))
 
 
-@entry(ATTENTION, stumbles=LOWERED_HALF)
+@entry(ATTENTION)
 def half_attention():
     net = tokens(half=True)
     return net.done(attention(net, "x"))

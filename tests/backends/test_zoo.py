@@ -1,5 +1,7 @@
 """Every graph of the zoo on the compiler and on ONNX Runtime."""
 
+import itertools
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -12,6 +14,8 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session
+from trtcal.model import load_model
+from trtcal.quantize import Plan, find_layers, prepare, quantize, write_quantized
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
@@ -119,3 +123,19 @@ def top1(outputs):
 
 def sqnr_db(expected, said):
     return 10 * np.log10(np.square(expected).sum() / np.square(expected - said).sum())
+
+
+@needs_rtx
+@pytest.mark.parametrize("name", sorted(ZOO)[::6])
+def test_mixed_plans_build_strongly_typed_and_are_obeyed(name, tmp_path):
+    made = scene(ZOO[name], tmp_path, 32)
+    prepared = prepare(made.given)
+    names = [layer.name for layer in find_layers(prepared).layers]
+    asked = itertools.cycle(("fp16", "int8", "fp32"))
+    plan = Plan("fp16", dict(zip(names, asked, strict=False)))
+    write_quantized(tmp_path / "mixed.onnx", quantize(prepared, made.calibration, plan))
+    options = BuildOptions("sm89", ZOO[name].shapes)
+    model = load_model(tmp_path / "mixed.onnx")
+    engine = build(model, BACKENDS["tensorrt-rtx"], options, tmp_path / "mixed")
+    assert engine.outcomes
+    assert not [one for one in engine.outcomes if one.is_lost and one.asked != "int8"]
