@@ -513,6 +513,10 @@ def test_optional_values_are_kept():
         node("OptionalGetElement", ["o"], ["y"], "unwrap"),
     ]
     model = make(nodes, {}, {"x": ["n", 6]}, {"y": ["n", 6]})
+    stated = model.proto.graph.value_info.add(name="o")
+    stated.type.CopyFrom(
+        helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    )
     assert ops(prepare_with_record(model)) == ["Optional", "OptionalGetElement"]
 
 
