@@ -5,13 +5,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-tensorrt lint bench clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# TensorRT's own packages, 8.6 (with python3.10) to 11 and RTX: downloads 0.6 GB, needs cc, no GPU.
+test-tensorrt: $(READY)
+	$(BIN)/python -m tests.tensorrt.check
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -30,4 +34,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) reports/digits
+	rm -rf $(VENV) .venv-tensorrt reports/digits

@@ -9,7 +9,8 @@ same test samples.
 
 With --peers also ONNX Runtime's quantizer, with the settings that TensorRT accepts (Q/DQ, symmetric
 int8, weights per channel, bias in float), and NVIDIA ModelOpt's, if it is installed; every method with
-its tool's own parameters.
+its tool's own parameters; and for each the probability that its top-1 and that of the same method of
+trtcal would differ as much by chance (exact McNemar test on the same samples).
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
+from scipy.stats import binomtest
 
 from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.calibration import calibrate
-from trtcal.compare.metrics import Accuracy, AccuracyMeter
+from trtcal.compare.metrics import Accuracy, AccuracyMeter, class_scores
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.data.fingerprint import Labels
 from trtcal.model import Model, load_model
@@ -49,6 +51,14 @@ METHODS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("auto", {}),
 )
 TENSORRT_ACCEPTS = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
+
+SAME_METHOD = {
+    "MinMax": "minmax",
+    "max": "minmax",
+    "Entropy": "entropy",
+    "entropy": "entropy",
+    "Percentile": "percentile",
+}
 
 Candidate = tuple[str, str, onnx.ModelProto]
 
@@ -138,6 +148,22 @@ def judge(reference: list[list[Array]], said: list[list[Array]], labels: Labels 
     return meter.result()
 
 
+def right(said: list[list[Array]], labels: Labels | None) -> Array | None:
+    """Return for each sample whether its top-1 is its label; None if that cannot be said."""
+    scores = [class_scores(outputs[0]) for outputs in said]
+    if labels is None or any(score is None for score in scores):
+        return None
+    return np.concatenate(scores).argmax(axis=1) == labels  # type: ignore[arg-type]
+
+
+def chance(ours: Array | None, theirs: Array | None) -> str:
+    """Return the p-value of McNemar's exact test."""
+    if ours is None or theirs is None:
+        return ""
+    won, lost = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+    return f"  p {binomtest(won, won + lost).pvalue:.2f}" if won + lost else "  p 1.00"
+
+
 def line(tool: str, method: str, accuracy: Accuracy) -> str:
     """Return one line of the table."""
     figures = [accuracy.top1, accuracy.agreement, accuracy.sqnr_db]
@@ -178,9 +204,16 @@ def main() -> None:
     reference = infer(model.proto, test, batch)
     print(line("fp32", "", judge(reference, reference, test.labels)), flush=True)
     calibration = open_dataset(options.calibration, model)
+    hits: dict[str, Array | None] = {}
     for tool, method, proto in candidates(model, calibration, options):
-        accuracy = judge(reference, infer(proto, test, batch), test.labels)
-        print(line(tool, method, accuracy), flush=True)
+        outputs = infer(proto, test, batch)
+        hit, note = right(outputs, test.labels), ""
+        if tool == "trtcal":
+            hits[method] = hit
+        else:
+            note = chance(hits[SAME_METHOD[method]], hit)
+        accuracy = judge(reference, outputs, test.labels)
+        print(line(tool, method, accuracy) + note, flush=True)
 
 
 if __name__ == "__main__":

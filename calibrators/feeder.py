@@ -135,6 +135,25 @@ class Feeder:
             self._memory.free(self._addresses.popitem()[1])
 
 
+class NoData:
+    """Stands where a `Feeder` would for a calibrator that has a cache with all ranges, and no data."""
+
+    batch_size = 1
+    given = left_out = 0
+    ended = False
+    unused: tuple[str, ...] = ()
+
+    def next(self, names: Sequence[str]) -> list[int] | None:
+        """Raise `FeedError`: TensorRT asks only if it does not take the cache."""
+        raise FeedError(
+            f"TensorRT asks for batches of {', '.join(names)}: it did not take the ranges given as "
+            "its cache; the build log says why"
+        )
+
+    def close(self) -> None:
+        """Do nothing: there are no buffers."""
+
+
 def _common_size(shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the first axis that all shapes share; `ValueError` if they do not, or one has no size."""
     if not shapes or any(not shape or min(shape) < 1 for shape in shapes.values()):

@@ -12,6 +12,8 @@ algorithms on the GPU, on the batches that it is given:
         engine = builder.build_serialized_network(network, config)
     served = calibrator.finish()                       # what TensorRT took; its cache is served.cache
 
+With ranges chosen already, `cache_object("entropy2", amaxes)` instead makes TensorRT take those.
+
 TensorRT swallows exceptions of a calibrator and goes on with the data so far. This one keeps them; the
 end of `with`, or `finish`, raises them, or says that TensorRT did not take all batches. An engine
 must not be used before. Without `with`, Ctrl-C may be swallowed, though never an end of the data.
@@ -28,7 +30,9 @@ from typing import Any
 
 from calibrators.device_memory import Memory, PyCudaMemory
 from calibrators.failures import Failures, never_raises
-from calibrators.feeder import Feeder, Feeds, Shapes
+from calibrators.feeder import Feeder, Feeds, NoData, Shapes
+from calibrators.scale import problem
+from calibrators.tensorrt_cache import cache_of_ranges
 
 KINDS = {
     "entropy": "IInt8EntropyCalibrator",
@@ -88,42 +92,63 @@ def calibrator_object(
     leave_out_rest: bool = False,
     legacy: Legacy | None = None,
     memory: Memory | None = None,
+    trt: Any = None,
 ) -> Any:
     """Return a `BuilderCalibrator` that is also what `IBuilderConfig.int8_calibrator` wants.
 
     `kind` is one of `KINDS`. `shapes` are those that the builder calibrates with, batch first: the
     network's, or the optimum of the calibration profile; `types` are those of inputs that are no
     floats, such as `{"ids": "int32"}`. `cache` must be of this very network: that is for the caller
-    to know. `legacy` is for the kind "legacy". `memory` is `PyCudaMemory()` if not given. One object
-    is for one build. `ImportError` if PyCUDA is missing, or a TensorRT that has calibrators;
-    `ValueError` for parameters that do not fit.
+    to know. `legacy` is for the kind "legacy". `memory` is `PyCudaMemory()` and `trt` the
+    module `tensorrt` if not given. One object is for one build. `ImportError` if PyCUDA is missing,
+    or a TensorRT that has calibrators; `ValueError` for parameters that do not fit.
     """
-    if kind not in KINDS:
-        raise ValueError(f"TensorRT has no calibrator {kind!r}; choose one of: {', '.join(KINDS)}")
     if (legacy is not None) != (kind == "legacy"):
         raise ValueError("`legacy` is for the kind 'legacy', which needs it")
     if cache is not None and not (isinstance(cache, bytes) and cache):
         raise ValueError("a cache is not empty and given as bytes")
-    trt = _tensorrt(KINDS[kind])
+    base = _base(kind, trt or _tensorrt())
     device = memory if memory is not None else PyCudaMemory()
     feeder = Feeder(batches, shapes, device, types, leave_out_rest)
-    return _class_on(getattr(trt, KINDS[kind]))(feeder, cache, legacy)
+    return _class_on(base)(feeder, cache, legacy)
 
 
-def _tensorrt(base: str) -> Any:
+def cache_object(kind: str, amaxes: Mapping[str, float], *, trt: Any = None) -> Any:
+    """Return a `BuilderCalibrator` that answers with ranges, so that TensorRT runs no inference.
+
+    `amaxes` are the ranges by tensor; the cache has the header of this version and kind. It needs no
+    data and no GPU memory: should TensorRT refuse the cache and ask for data, `finish` says so.
+    `ImportError` as for `calibrator_object`; `ValueError` for a range that is none, or no range.
+    """
+    trt = trt or _tensorrt()
+    base = _base(kind, trt)
+    wrong = [f"{name!r}: {why}" for name, amax in amaxes.items() if (why := problem(amax))]
+    if wrong or not amaxes:
+        raise ValueError("; ".join(wrong) or "there is no range")
+    cache = cache_of_ranges(str(trt.__version__), kind, amaxes)
+    return _class_on(base)(NoData(), cache, None)
+
+
+def _base(kind: str, trt: Any) -> Any:
+    """Return TensorRT's class for a kind of calibrator."""
+    if kind not in KINDS:
+        raise ValueError(f"TensorRT has no calibrator {kind!r}; choose one of: {', '.join(KINDS)}")
+    if not hasattr(trt, KINDS[kind]):
+        raise ImportError(
+            f"TensorRT {trt.__version__} has no calibrators (the last with them is 10): quantize "
+            "the network with Q/DQ instead"
+        )
+    return getattr(trt, KINDS[kind])
+
+
+def _tensorrt() -> Any:
     try:
-        trt = import_module("tensorrt")
+        return import_module("tensorrt")
     except ImportError as error:
         raise ImportError(
             f"TensorRT cannot be imported here ({error}); a version up to 10 can calibrate: "
             "`pip install 'tensorrt<11'`"
         ) from error
-    if not hasattr(trt, base):
-        raise ImportError(
-            f"TensorRT {trt.__version__} has no calibrators (the last with them is 10): quantize "
-            "the network with Q/DQ instead"
-        )
-    return trt
 
 
 def _class_on(base: Any) -> Any:
@@ -137,7 +162,7 @@ def _class_on(base: Any) -> Any:
 class BuilderCalibrator:
     """The callbacks of TensorRT's calibrators, over a `Feeder`."""
 
-    def __init__(self, feeder: Feeder, cache: bytes | None, legacy: Legacy | None) -> None:
+    def __init__(self, feeder: Feeder | NoData, cache: bytes | None, legacy: Legacy | None) -> None:
         self.failures = Failures()
         self._feeder, self._legacy = feeder, legacy
         self._given, self._made = cache, b""

@@ -1,3 +1,5 @@
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,10 @@ from hypothesis import settings
 # No deadline: machines are shared, and the first call of a numba kernel compiles it.
 settings.register_profile("trtcal", deadline=None, max_examples=50)
 settings.load_profile("trtcal")
+
+# What tests build is not to be written down among the user's own engines.
+STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

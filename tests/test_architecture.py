@@ -20,7 +20,7 @@ HOUSE = [
     {"observe"},
     {"calibration"},
     {"formats"},
-    {"compare"},
+    {"compare", "tuning"},
     {"report"},
     {"pipeline"},
     {"cli"},

@@ -59,3 +59,11 @@ def test_a_misspelt_key_has_a_suggestion(tmp_path):
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_config(tmp_path / "trtcal.toml")
+
+
+def test_plans_take_rules(tmp_path):
+    text = '[plans.a]\nrules = [{ op = "Gemm", precision = "fp16" }]'
+    plan = read_config(written(tmp_path, text)).plans["a"]
+    assert plan.rules == ({"op": "Gemm", "precision": "fp16"},)
+    with pytest.raises(InputError, match=r"'plans.a.rules'"):
+        read_config(written(tmp_path, "[plans.a]\nrules = 3"))

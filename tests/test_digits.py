@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import calibrate
 from trtcal.compare import Gates, compare, open_candidate

@@ -157,3 +157,23 @@ def test_a_failing_build_does_not_stop_the_run(place, monkeypatch):
     assert result.missing_builds["int8-minmax for cpu"] == "the builder failed: out of tactics"
     assert (result.folder / "report.html").exists()
     shutil.rmtree(result.folder)
+
+
+def test_a_plan_with_float16_runs_and_one_about_nothing_stops_before_the_data(place, monkeypatch):
+    configured(place, conv_net, "second")
+    text = (place / "trtcal.toml").read_text() + "[calibration.parameters]\n[plans.half]\n"
+    rules = 'default = "fp16"\nrules = [{ pattern = "%s", precision = "int8" }]\n'
+    (place / "trtcal.toml").write_text(text + rules % "sec*")
+    report = run(read_config(place / "trtcal.toml")).report
+    asked = {
+        one["node"]: one["asked"]
+        for build in report["builds"]
+        for one in build["outcomes"]
+        if build["model_name"] == "half"
+    }
+    assert asked == {"first": "fp16", "second": "int8", "gemm": "fp16"}
+    assert any("rules" in plan for plan in report["plans"])
+    (place / "trtcal.toml").write_text(text + rules % "third")
+    monkeypatch.setattr("trtcal.pipeline.observe", lambda *_, **__: pytest.fail("it looked"))
+    with pytest.raises(InputError, match="matches no node"):
+        run(read_config(place / "trtcal.toml"))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
+from calibrators.scale import LEAST, MOST
 from trtcal import __version__
 from trtcal.errors import InputError
 from trtcal.observe import Observation
 from trtcal.storage import Document, parsing, read_document, seal, write_document
 
 KIND = "calibration"
-LEAST, MOST = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
 Parameters = Mapping[str, int | float | str]
 
 

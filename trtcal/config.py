@@ -106,11 +106,15 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """A mixed plan: the precision of some layers, and the method whose ranges the others take."""
+    """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
+
+    `rules` are tables as in a plan's JSON.
+    """
 
     layers: dict[str, str]
     default: str = "int8"
     method: str | None = None
+    rules: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,12 +249,13 @@ class _Reader:
         here = f"plans.{name}"
         if not name.replace("-", "").replace("_", "").isalnum():
             raise self.wrong(here, "a name of letters, digits, - and _")
-        self.known(here, table, ("layers", "default", "method"))
+        self.known(here, table, ("layers", "default", "method", "rules"))
         layers = self.scalars(here, table, "layers") if "layers" in table else {}
         return PlanConfig(
             layers={key: str(value) for key, value in layers.items()},
             default=self.get(here, table, "default", str, "int8"),
             method=self.get(here, table, "method", str, None),
+            rules=tuple(self.get(here, table, "rules", list, [])),
         )
 
     def build(self, table: Mapping[str, Any]) -> BuildConfig:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.backends.shapes import parse_shapes
 from trtcal.buildlog.document import log_document, write_log
@@ -29,7 +30,9 @@ from trtcal.passes import prepare_with_record
 from trtcal.quantize import (
     Plan,
     find_layers,
+    plan_of,
     quantize,
+    resolve,
     tensors_to_observe,
     write_plan,
     write_quantized,
@@ -133,6 +136,7 @@ class _Job:
             say(f"left alone: {line}")
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
+        self.plans = {name: self._plan(name, plan) for name, plan in config.plans.items()}
         self.lineage = Lineage(
             self.model.fingerprint,
             self.calibration_data.fingerprint,
@@ -142,6 +146,13 @@ class _Job:
     def _data(self, settings: CalibrationConfig | EvaluationConfig, key: str) -> Dataset:
         path = _required(settings.data, key)
         return open_dataset(path, self.model, self.config.images, settings.labels)
+
+    def _plan(self, name: str, plan: PlanConfig) -> Plan:
+        """Return a plan, checked before the data are looked at."""
+        table = {"default": plan.default, "layers": plan.layers, "rules": plan.rules}
+        made = plan_of(table, f"{self.config.path}: plans.{name}")
+        resolve(made, self.prepared)
+        return made
 
     def run(self, command: str) -> Document:
         """Do all stages and return the report document."""
@@ -204,7 +215,7 @@ class _Job:
         return made
 
     def _mixed(self, name: str, plan: PlanConfig, calibrations: dict[str, Calibration]) -> Path:
-        wanted = Plan(plan.default, plan.layers)
+        wanted = self.plans[name]
         output = f"plans/{name}.json"
         with self._step("plan", output) as record:
             record(str(write_plan(self.folder / output, wanted)["digest"]))

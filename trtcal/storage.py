@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 from trtcal.errors import InputError, ResourceError
 
 Document = dict[str, Any]
 WANTED = "give the file that the stage before it wrote"
 UNSEALED = ("digest", "measured")
+LOCK_S = 10.0
 
 
 def canonical_json(value: object) -> bytes:
@@ -105,6 +107,23 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, whole or not at all."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a file of the user's own, to which other processes may be adding lines too.
+
+    A line that an interrupted writer left incomplete is ended first.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S), path.open("ab+") as file:
+            path.chmod(0o600)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            broken = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * broken + line.encode() + b"\n")
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def write_document(path: Path, document: Document) -> Document:

@@ -123,3 +123,38 @@ def test_pairs_that_are_not_tensorrts_are_left_alone(tmp_path, zero, kind):
     feeds = {"x": rng(1).uniform(0, 10, (1, 3, 8, 8)).astype(np.float32)}
     result = run_session(open_session(lower(proto)), None, feeds)[0]
     np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_two_convolutions_share_run_in_integers(tmp_path):
+    middle = [
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w2"], ["c"], "second"),
+        helper.make_node("Relu", ["c"], ["s"], "relu2"),
+        helper.make_node("Conv", ["s", "w2"], ["d"], "third"),
+        helper.make_node("Relu", ["d"], ["b"], "relu3"),
+    ]
+    proto, feeds = chain(middle, tmp_path, extra={"w2": weight(6, 6, 1, 1, seed=3)})
+    assert kernels(proto, tmp_path).count("QLinearConv") == 3
+    result = run_session(open_session(lower(proto)), None, feeds)[0]
+    np.testing.assert_allclose(result, literal(proto, feeds), atol=0.1)
+
+
+def test_a_constant_that_others_read_too_keeps_its_place(tmp_path):
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["zero"], "constant"),
+        helper.make_node("Pad", ["x", "pads", "zero"], ["a"], "pad1"),
+        helper.make_node("Pad", ["a", "pads", "zero"], ["b"], "pad2"),
+        helper.make_node("QuantizeLinear", ["b", "s", "z"], ["c"], "quantize"),
+        helper.make_node("DequantizeLinear", ["c", "s", "z"], ["y"], "dequantize"),
+    ]
+    weights = {
+        "pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]),
+        "q": np.int8(0),
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+    }
+    weights = {name: np.asarray(value) for name, value in weights.items()}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 2, 4, 4]}, {"y": ["n", 2, 6, 6]})
+    feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
+    proto = onnx.load(path)
+    np.testing.assert_array_equal(literal(lower(proto), feeds), literal(proto, feeds))

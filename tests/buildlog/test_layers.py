@@ -86,6 +86,14 @@ def test_tensors_are_read_with_type_shape_and_format():
     assert layer.tactic == "__myelin_CASK_STUB"
 
 
+def test_bytes_moved_are_those_of_all_tensors():
+    layer = read_layer(described())
+    assert layer.bytes_moved == 8 * 4 * 4 * (1 + 1 + 4)
+    assert read_layer(described(inputs=(tensor(shape="-1,8,4,4"),))).bytes_moved == 8 * 4 * 4 * 6
+    assert TensorInfo("t", "int4", (3,)).size_bytes == 2
+    assert read_layer(described(inputs=(tensor(dtype="Odd"),))).bytes_moved is None
+
+
 def test_a_layer_out_of_sequence_keeps_its_name_and_nodes():
     layer = read_layer("Name: odd, LayerType: new, Sideways: [], Metadata: [ONNX Layer: n]")
     assert layer == Layer(name="odd", kind="unknown", nodes=("n",))

@@ -3,6 +3,7 @@
 With TensorRT up to 10 installed these tests go through its real bindings, else through a stand-in.
 """
 
+import ctypes
 import gc
 import signal
 import sys
@@ -13,12 +14,24 @@ import numpy as np
 import pytest
 
 from calibrators.feeder import FeedError
-from calibrators.tensorrt_builder import KINDS, Legacy, NotCalibratedError, calibrator_object
+from calibrators.tensorrt_builder import (
+    KINDS,
+    Legacy,
+    NotCalibratedError,
+    cache_object,
+    calibrator_object,
+)
 from tests.calibrators import bindings
 from tests.calibrators.bindings import BASES, CACHE, Builder, HostMemory
 
 SHAPES = {"x": (4, 3), "ids": (4, 2)}
 SIZES = {"x": 48, "ids": 32}
+ALGORITHMS = {  # in the order of TensorRT's numbers
+    "legacy": "LegacyCalibration",
+    "entropy": "EntropyCalibration",
+    "entropy2": "EntropyCalibration2",
+    "minmax": "MinMaxCalibration",
+}
 LEGACY = Legacy(quantile=0.999, regression_cutoff=0.75)
 
 
@@ -305,6 +318,54 @@ def test_a_cache_that_tensorrt_refuses_is_reported():
 def test_a_cache_that_nobody_read_does_not_count():
     with pytest.raises(NotCalibratedError), calibrator(batches(2), cache=CACHE):
         pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranges_save_the_data_and_the_device(kind, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    made = cache_object(kind, {"x": 1.0, "a: b": 0.5})
+    with made:
+        Builder(SIZES).build(made)
+        lines = bindings.calls(made).read_calibration_cache().decode().splitlines()
+    assert lines[0].startswith("TRT-")
+    assert lines[0].endswith("-" + ALGORITHMS[kind])
+    assert lines[1:] == ["x: 3c010204", "a: b: 3b810204"]
+    assert made.finish().from_cache
+    assert "ERROR" not in capfd.readouterr().err
+
+
+def test_ranges_that_tensorrt_refuses_are_an_error():
+    made = cache_object("entropy2", {"x": 1.0})
+    builder = Builder(SIZES, refuses=True)
+    builder.build(made)
+    assert not builder.seen
+    with pytest.raises(FeedError, match="asks for batches of x, ids"):
+        made.finish()
+
+
+@pytest.mark.parametrize(
+    ("amaxes", "message"),
+    [
+        ({}, "no range"),
+        ({"x": 0.0}, "'x': its scale is 0"),
+        ({"x": float("nan")}, "not a number"),
+        ({"x": float("inf")}, "infinite"),
+        ({"a\nb": 1.0}, "does not fit a line"),
+        ({"": 1.0}, "does not fit a line"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(amaxes, message):
+    with pytest.raises(ValueError, match=message):
+        cache_object("entropy2", amaxes)
+
+
+def test_our_classes_say_their_algorithm_through_the_bindings():
+    if bindings.installed() is None:
+        pytest.skip("the stand-in has no algorithms")
+    for kind in KINDS:
+        made = calibrator(batches(1), kind=kind, legacy=LEGACY if kind == "legacy" else None)
+        number = bindings.calls(made).call("get_algorithm", ctypes.c_int)
+        assert number == int(made.get_algorithm()) == list(ALGORITHMS).index(kind)
 
 
 def test_a_last_batch_that_is_not_full_is_an_error():

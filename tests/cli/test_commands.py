@@ -84,6 +84,46 @@ def test_a_second_method_runs_no_network(place, capsys, monkeypatch):
     succeed(capsys, *first, "--method", "entropy")
 
 
+def plan(path, **fields):
+    path.write_text(json.dumps(fields))
+    return path.name
+
+
+def test_plans_are_shown_and_diffed_with_and_without_a_model(place, capsys):
+    rule = {"op": "Gemm", "precision": "fp16", "reason": "the head"}
+    mixed = plan(place / "mixed.json", layers={"first": "fp32"}, rules=[rule])
+    whole = plan(place / "int8.json", default="int8")
+    assert "rule 1: op 'Gemm'" in succeed(capsys, "plan", "show", mixed)
+    out = succeed(capsys, "plan", "show", mixed, "--model", "net.onnx")
+    assert "rule 1 (op 'Gemm'): the head" in out
+    assert "fp32: 1 of 4 nodes, 26 % of weights and 27.3 % of multiplications" in out
+    shown = json.loads(succeed(capsys, "plan", "show", mixed, "--model", "net.onnx", "--json"))
+    assert len(shown["nodes"]) == 8
+    assert shown["plan"]["rules"] == [rule]
+    out = json.loads(succeed(capsys, "plan", "diff", whole, mixed, "--json"))
+    assert len(out["changes"]) == 2
+    arguments = ("plan", "diff", whole, mixed, "--model", "net.onnx", "--json")
+    assert json.loads(succeed(capsys, *arguments))["changes"] == [
+        {"what": "first", "before": "int8", "after": "fp32"},
+        {"what": "gemm", "before": "int8", "after": "fp16"},
+    ]
+    assert "0 differ" in succeed(capsys, "plan", "diff", mixed, mixed)
+
+
+def test_quantize_takes_globs_and_says_what_became_of_them(place, capsys):
+    succeed(capsys, "calibrate", "net.onnx", "--data", "data.npz")
+    base = ("quantize", "net.onnx", "-o", "q.onnx")
+    out = succeed(capsys, *base, "--keep-float", "fir*")
+    assert "2 of 3 heavy layers are asked in INT8" in out
+    assert "left out of INT8 by the plan: first: rule 1 (glob 'fir*'): --keep-float" in out
+    out = json.loads(succeed(capsys, *base, "--only", "sec*", "--json"))
+    assert out["asked"] == {"first": "fp32", "second": "int8", "gemm": "fp32"}
+    half = plan(place / "half.json", default="fp16")
+    assert "8 nodes are in fp16, with 2 casts" in succeed(capsys, *base, "--plan", half)
+    for wrong in (("--keep-float", "no*"), ("--only", "no*"), ("--only", "*", "--plan", half)):
+        assert run(capsys, *base, *wrong)[0] == 2
+
+
 def nan(path):
     images = IMAGES.copy()
     images[1, 0, 0, 0] = np.nan

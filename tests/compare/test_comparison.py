@@ -4,7 +4,8 @@ import pytest
 
 from tests.networks import conv_net, transposed_net
 from tests.quantize.test_quantize import calibrated
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.compare import Gates, compare, open_candidate, read_comparison, write_comparison
 from trtcal.errors import InputError

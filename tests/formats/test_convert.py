@@ -1,5 +1,6 @@
 import pytest
 
+from calibrators.scale import scale_of
 from tests.formats.tables import calibration
 from tests.networks import conv_net
 from trtcal.calibration import write_calibration
@@ -14,7 +15,6 @@ from trtcal.formats import (
     import_calibration,
     read_ranges,
 )
-from trtcal.formats.table import scale_of
 from trtcal.model import load_model
 
 AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}

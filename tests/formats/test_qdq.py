@@ -9,13 +9,13 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from calibrators.scale import scale_of
 from tests.formats.tables import calibration
 from tests.networks import conv_net
 from trtcal.calibration import TensorRange
 from trtcal.errors import InputError
 from trtcal.formats import import_calibration, read_ranges
 from trtcal.formats.qdq import read_qdq
-from trtcal.formats.table import scale_of
 from trtcal.model import load_model
 from trtcal.quantize import prepare, quantize, write_quantized
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrators.scale import amax_of, scale_of
 from tests.formats.tables import AMAXES, FLOAT32, TABLES, calibration, float32_of
 from trtcal.errors import InputError
-from trtcal.formats.table import amax_of, scale_of
 from trtcal.formats.tensorrt_cache import (
     ALGORITHMS,
     TensorRTCache,

@@ -6,7 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import conv_net, rng, samples, save, weight
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import calibrate

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from tests.networks import conv_net, rng, samples, save, weight
-from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.base import build
 from trtcal.backends.onnxruntime import OnnxRuntime
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate
 from trtcal.compare.comparison import open_candidate

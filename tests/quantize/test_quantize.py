@@ -71,6 +71,9 @@ def test_a_shared_tensor_is_quantized_once_and_biases_stay_float(tmp_path):
 @pytest.mark.parametrize(
     ("op", "attributes", "shape", "axis", "channels"),
     [
+        ("Einsum", {"equation": "ni,ij->nj"}, (8, 6), 1, 6),
+        ("Einsum", {"equation": "ni,ji->nj"}, (6, 8), 0, 6),
+        ("Einsum", {"equation": "ni,ijk->njk"}, (8, 2, 3), None, 1),
         ("Conv", {}, (6, 8, 3, 3), 0, 6),
         ("Conv", {"group": 8}, (8, 1, 3, 3), 0, 8),
         ("ConvTranspose", {}, (8, 6, 2, 2), 1, 6),
@@ -289,9 +292,11 @@ def test_names_inside_subgraphs_are_not_taken_again(tmp_path):
 
 
 def test_why_there_is_nothing_to_quantize_is_said(tmp_path):
-    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], "gemm", transA=1)]
-    path = save(tmp_path / "n.onnx", nodes, {"w": weight(4, 2)}, {"x": [4, 4]}, {"y": [4, 2]})
-    with pytest.raises(InputError, match="gemm: its first input is transposed"):
+    weights = weight(4, 2)
+    weights[1, 1] = np.nan
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], "gemm")]
+    path = save(tmp_path / "n.onnx", nodes, {"w": weights}, {"x": [4, 4]}, {"y": [4, 2]})
+    with pytest.raises(InputError, match="gemm: its weights have NaN or infinite values"):
         find_layers(prepare(load_model(path)))
 
 
@@ -299,3 +304,80 @@ def test_why_there_is_nothing_to_quantize_is_said(tmp_path):
 def test_impossible_ranges_are_refused(amax):
     with pytest.raises((ValueError, TypeError)):
         TensorRange(amax, 1, 0)
+
+
+def pool_chain(tmp_path, second=None):
+    """conv -> two poolings in a row -> conv; `second` reads the pooled tensor too."""
+    pool = {"kernel_shape": [2, 2], "strides": [1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first"),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool1", **pool),
+        helper.make_node("MaxPool", ["p"], ["q"], "pool2", **pool),
+        helper.make_node("Conv", ["q", "w2"], ["y"], "last"),
+        *([second] if second else []),
+    ]
+    outputs = {"y": ["n", 2, 4, 4], **({"z": ["n", 4, 4, 4]} if second else {})}
+    weights = {"w1": weight(4, 3, 3, 3), "w2": weight(2, 4, 1, 1)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs)
+    return calibrated(path, tmp_path)
+
+
+def test_a_pooling_is_done_between_pairs_of_one_scale_the_range_before_it(tmp_path):
+    model, calibration, _ = pool_chain(tmp_path)
+    assert list(calibration.ranges) == ["x", "a"]
+    proto = quantize(model, calibration).proto
+    nodes, values = by_name(proto), constants(proto)
+    assert nodes["pool1"].input[0] == "a/dequantized"
+    assert nodes["pool2"].input[0] == "p/dequantized"
+    assert nodes["last"].input[0] == "q/dequantized"
+    scales = [values[nodes[f"{name}/quantize"].input[1]] for name in "apq"]
+    assert scales == [np.float32(calibration.ranges["a"].amax / 127)] * 3
+
+
+def test_a_pooling_that_is_read_in_float_too_reads_float(tmp_path):
+    reader = helper.make_node("Sigmoid", ["q"], ["z"], "sigmoid")
+    model, calibration, _ = pool_chain(tmp_path, reader)
+    nodes = by_name(quantize(model, calibration).proto)
+    assert nodes["pool1"].input[0] == "a"
+    assert nodes["pool2"].input[0] == "p"
+    assert nodes["sigmoid"].input[0] == "q"
+    assert nodes["last"].input[0] == "q/dequantized"
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("ij,jk", ["n", 8]), ("...j,jk->...k", ["n", 8]), ("ni,ij->nij", ["n", 8])],
+)
+def test_an_einsum_that_is_no_product_of_matrices_is_named(tmp_path, equation, shapes):
+    nodes = [helper.make_node("Einsum", ["x", "w"], ["y"], "sum", equation=equation)]
+    outputs = {"y": ["n", *"?" * (equation.endswith("nij") + 1)]}
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight(8, 6)}, {"x": shapes}, outputs)
+    with pytest.raises(InputError, match="sum: its equation is not a product of two matrices"):
+        find_layers(prepare(load_model(path)))
+
+
+@pytest.mark.parametrize(
+    ("node", "size", "result"),
+    [
+        (helper.make_node("MatMul", ["w", "x"], ["y"], "m"), (6, 4), (6, 5)),
+        (helper.make_node("MatMul", ["x", "w"], ["y"], "m"), (1, 5, 6), (4, 6)),
+        (helper.make_node("MatMul", ["x", "w"], ["y"], "m"), (5,), (4,)),
+        (
+            helper.make_node("Einsum", ["w", "x"], ["y"], "m", equation="jk,nkl->njl"),
+            (6, 4),
+            (6, 5),
+        ),
+        (helper.make_node("Einsum", ["x", "x"], ["y"], "m", equation="nij,nkj->nik"), (1,), (4, 4)),
+    ],
+)
+@pytest.mark.parametrize("as_it_is", [True, False])
+def test_products_of_every_form_run_in_int8(tmp_path, node, size, result, as_it_is):
+    outputs = {"y": ["n", *result]}
+    path = save(tmp_path / "n.onnx", [node], {"w": weight(*size)}, {"x": ["n", 4, 5]}, outputs)
+    model, calibration, data = calibrated(path, tmp_path, shape=(4, 5))
+    quantized = quantize(model, calibration)
+    assert quantized.asked == {"m": "int8"}
+    feeds = next(data.batches(24))
+    exact = run_session(open_session(model.proto), None, feeds)[0]
+    found = run_session(open_session(quantized.proto, as_it_is=as_it_is), None, feeds)[0]
+    assert np.square(exact - found).mean() < 1e-3 * np.square(exact).mean()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import Build
+from trtcal.backends.manifest import Build
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
 from trtcal.calibration import Calibration, TensorRange, write_calibration

@@ -5,35 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trtcal import __version__
 from trtcal.backends.child import run_worker
-from trtcal.buildlog.diagnosis import Outcome, check
+from trtcal.backends.ledger import record_engine
+from trtcal.backends.manifest import INSPECTED, LAYER_TIMES, LOG, MANIFEST, RECORDS, Build
+from trtcal.backends.options import BuildOptions, check_shapes
+from trtcal.backends.outcomes import find_outcomes
+from trtcal.backends.routes import CACHE
+from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
 from trtcal.errors import BackendError, InputError, ResourceError
-from trtcal.model import Model, TensorSpec, uniquely_named
+from trtcal.model import Model, uniquely_named
 from trtcal.quantize.qdq import asked_precisions, provenance, quantization_record
-from trtcal.storage import (
-    Document,
-    digest_file,
-    parsing,
-    read_document,
-    replacing,
-    seal,
-    write_document,
-)
-
-KIND = "build"
-MANIFEST = "build.json"
-LOG = "build.log"
-FAILED_LOG = "failed-build.log"
-
-ShapeRanges = Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-"""Input name -> minimum, optimum and maximum shape."""
+from trtcal.storage import digest_file, replacing, write_document
 
 
 @dataclass(frozen=True)
@@ -47,12 +34,12 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """How to build: `shapes` for dynamic inputs (else the default), and a time limit in seconds."""
+class Made:
+    """What a backend tells of an engine: its layers, the plug-ins that it needs, and its GPU."""
 
-    target: str
-    shapes: ShapeRanges = field(default_factory=dict)
-    time_limit_s: float = 1800.0
+    layers: tuple[Layer, ...]
+    plugins: tuple[str, ...] = ()
+    gpu: str | None = None
 
 
 class Backend(Protocol):
@@ -61,6 +48,8 @@ class Backend(Protocol):
     name: str
     engine_file: str
     default_target: str
+    takes: tuple[str, ...]
+    """Those of `BuildOptions.named` that it takes."""
 
     def availability(self) -> Availability:
         """Say whether it can build here; never raises."""
@@ -70,112 +59,53 @@ class Backend(Protocol):
         """`InputError` if it cannot build for this target."""
         ...
 
-    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
-        """Build inside `folder`, leave the engine and the log there, return the layer list."""
+    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
+        """Build inside `folder`, and leave the engine and the log there."""
         ...
 
-    def explain(self, outcome: Outcome, op: str) -> Outcome:
+    def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
+        """Return the shell line with which NVIDIA's own program builds the same, if it can."""
+        ...
+
+    def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Say what this backend alone knows of why a node of this operator lost its precision."""
         ...
 
 
-@dataclass(frozen=True)
-class Build:
-    """An engine that was built, with its layers and what each node got of what it was asked."""
-
-    folder: Path
-    backend: str
-    backend_version: str
-    target: str
-    model: str
-    model_name: str
-    layers: tuple[Layer, ...]
-    outcomes: tuple[Outcome, ...]
-    skipped: dict[str, str]
-    quantization: dict[str, Any]
-    engine_file: str
-    measured: dict[str, Any]
-
-    @property
-    def engine(self) -> Path:
-        """The engine's path."""
-        return self.folder / self.engine_file
-
-    @property
-    def log(self) -> Path:
-        """The build log's path."""
-        return self.folder / LOG
-
-    def to_document(self) -> Document:
-        """Return the manifest; what differs from build to build stands under `measured`."""
-        body = {
-            "trtcal": __version__,
-            "backend": self.backend,
-            "backend_version": self.backend_version,
-            "target": self.target,
-            "model": self.model,
-            "model_name": self.model_name,
-            "engine_file": self.engine_file,
-            "quantization": self.quantization,
-            "skipped": self.skipped,
-            "outcomes": [outcome.to_document() for outcome in self.outcomes],
-            "layers": [layer.to_document() for layer in self.layers],
-            "measured": self.measured,
-        }
-        return seal({"kind": KIND, "schema_version": 1, **body})
-
-    @property
-    def digest(self) -> str:
-        """Digest of the manifest's lasting part."""
-        return str(self.to_document()["digest"])
-
-
 def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -> Build:
-    """Build an engine for `model` into `folder`: engine, `build.log`, `build.json`.
+    """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
-    `BackendError` if the backend is missing, refuses the model or crashes: the log so far is kept
-    in `folder`, and no engine.
+    `InputError` if the backend does not take an option, `BackendError` if it is missing, refuses the
+    model or crashes, `ResourceError` if it takes too long: the log so far is kept, and no engine.
     """
     available = backend.availability()
     if not available.works:
         raise BackendError(f"backend {backend.name!r}: {available.missing}", available.hint)
     backend.check_target(options.target)
-    check_shapes(model.inputs, options.shapes)
+    for name in options.named():
+        if name not in backend.takes:
+            raise InputError(f"backend {backend.name!r} does not take {name}", "leave it out")
+    for profile in options.profiles:
+        check_shapes(model.inputs, profile)
+    options.route.check(backend.name, model)
     model = uniquely_named(model)
     with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
         workplace = Path(name)
         try:
-            layers = backend.build_in(model, options, workplace)
+            made = backend.build_in(model, options, workplace)
         except (BackendError, ResourceError):
             _keep_log(workplace, folder, backend.engine_file)
             raise
-        return _collect(model, backend, options, layers, workplace, folder, available)
-
-
-def check_shapes(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> None:
-    """`InputError` if a range is for an unknown input, or does not fit its input's fixed sizes."""
-    specs = {spec.name: spec for spec in inputs}
-    for name, shapes in given.items():
-        if name not in specs:
-            raise InputError(f"shapes name {name!r}", f"inputs are: {', '.join(sorted(specs))}")
-        for shape in shapes:
-            if not _fits(shape, specs[name]):
-                wrong = "x".join(map(str, shape))
-                raise InputError(f"shape {wrong} does not fit {specs[name]}", "check --shapes")
-
-
-def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    if len(shape) != len(spec.shape) or not all(0 < size < 2**31 for size in shape):
-        return False
-    pairs = zip(shape, spec.shape, strict=True)
-    return all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
+        result = _describe(model, backend, options, made, workplace, folder, available)
+        return _publish(result, workplace)
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
     """Leave the log so far, beside an older build if there is one, which stays as it was."""
-    if (workplace / LOG).exists():
-        older = (folder / MANIFEST).exists() or (folder / engine_file).exists()
-        _move(workplace / LOG, folder / (FAILED_LOG if older else LOG))
+    older = (folder / MANIFEST).exists() or (folder / engine_file).exists()
+    for file in (LOG, RECORDS):
+        if (workplace / file).exists():
+            _move(workplace / file, folder / (f"failed-{file}" if older else file))
 
 
 def _move(source: Path, destination: Path) -> None:
@@ -183,16 +113,18 @@ def _move(source: Path, destination: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def _collect(
+def _describe(
     model: Model,
     backend: Backend,
     options: BuildOptions,
-    layers: tuple[Layer, ...],
+    made: Made,
     workplace: Path,
     folder: Path,
     available: Availability,
 ) -> Build:
     record = quantization_record(model.proto)
+    cache = options.timing_cache and Path(options.timing_cache.name)
+    bare = replace(options, timing_cache=cache)  # a manifest holds no paths
     engine = workplace / backend.engine_file
     measured = {
         "engine_digest": digest_file(engine),
@@ -200,56 +132,53 @@ def _collect(
         "log_digest": digest_file(workplace / LOG),
         **json.loads((workplace / "measured.json").read_text()),
     }
-    result = Build(
-        folder,
-        backend.name,
-        available.version or "unknown",
-        options.target,
-        model.fingerprint,
-        model.name,
-        layers,
-        _outcomes(model, backend, layers),
-        record.get("skipped", {}),
-        provenance(record),
-        backend.engine_file,
-        measured,
+    return Build(
+        folder=folder,
+        backend=backend.name,
+        backend_version=available.version or "unknown",
+        target=options.target,
+        model=model.fingerprint,
+        model_name=model.name,
+        layers=made.layers,
+        outcomes=_outcomes(model, backend, options, made.layers),
+        skipped=record.get("skipped", {}),
+        quantization={**provenance(record), **options.route.record()},
+        engine_file=backend.engine_file,
+        measured=measured,
+        inputs=model.inputs,
+        outputs=model.outputs,
+        plugins=made.plugins,
+        gpu=made.gpu,
+        options=options.to_document(),
+        command=backend.command(model, bare, model.path.name, backend.engine_file),
     )
-    for stale in (MANIFEST, FAILED_LOG):  # what is half moved is no build
-        (folder / stale).unlink(missing_ok=True)
-    for file in (backend.engine_file, LOG):
-        _move(workplace / file, folder / file)
-    write_document(folder / MANIFEST, result.to_document())
+
+
+def _publish(result: Build, workplace: Path) -> Build:
+    """Put everything into its folder, the manifest last, and record what was made."""
+    files = (result.engine_file, LOG, RECORDS, INSPECTED, LAYER_TIMES, CACHE)
+    for stale in (MANIFEST, INSPECTED, LAYER_TIMES, CACHE, f"failed-{LOG}", f"failed-{RECORDS}"):
+        (result.folder / stale).unlink(missing_ok=True)  # what is half moved is no build
+    for file in files:
+        if (workplace / file).exists():
+            _move(workplace / file, result.folder / file)
+    unrecorded = record_engine(result.measured["engine_digest"], result.digest)
+    if unrecorded:
+        result = replace(result, measured={**result.measured, "unrecorded": unrecorded})
+    write_document(result.folder / MANIFEST, result.to_document())
     return result
 
 
-def _outcomes(model: Model, backend: Backend, layers: tuple[Layer, ...]) -> tuple[Outcome, ...]:
+def _outcomes(
+    model: Model, backend: Backend, options: BuildOptions, layers: tuple[Layer, ...]
+) -> tuple[Outcome, ...]:
     ops = {node.name: node.op_type for node in model.proto.graph.node}
-    outcomes = check(asked_precisions(model), layers)
+    asked = options.route.asked(asked_precisions(model))
+    outcomes = find_outcomes(asked, layers, len(options.profiles))
     return tuple(
-        backend.explain(outcome, ops[outcome.node]) if outcome.is_lost else outcome
+        backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome
         for outcome in outcomes
     )
-
-
-def read_build(folder: Path) -> Build:
-    """Read a build that `build` wrote; `InputError` if the folder is not one or was altered."""
-    path = folder / MANIFEST
-    document = read_document(path, KIND)
-
-    def construct() -> Build:
-        plain = ("backend", "backend_version", "target", "model", "model_name", "skipped")
-        return Build(
-            folder=folder,
-            **{key: document[key] for key in plain},
-            quantization=document["quantization"],
-            layers=tuple(Layer.from_document(item) for item in document["layers"]),
-            outcomes=tuple(Outcome(**item) for item in document["outcomes"]),
-            engine_file=Path(document["engine_file"]).name,
-            measured=document["measured"],
-        )
-
-    result: Build = parsing(path, construct)
-    return result
 
 
 def work(module: str, request: dict[str, Any], folder: Path, options: BuildOptions) -> None:

@@ -51,6 +51,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     lowering.clip_integers()
     lowering.float_convolutions()
     lowering.quantize_biases()
+    lowering.separate_weights()
     lowering.shift_activations()
     return export_model(graph, proto)
 
@@ -82,6 +83,8 @@ class _Lowering:
         return following if following is not None and is_int8_per_tensor(following) else None
 
     def _pair(self, tensor: gs.Tensor, scale: gs.Tensor, zero: gs.Tensor) -> gs.Tensor:
+        if _dequantizer_scale(tensor) == constant(scale):
+            return tensor
         for reader in tensor.outputs:
             if is_int8_per_tensor(reader) and constant(reader.inputs[1]) == constant(scale):
                 quantized = reader.outputs[0]
@@ -89,7 +92,7 @@ class _Lowering:
         else:
             quantized = self._variable(tensor, "quantized", np.int8)
             self._add("QuantizeLinear", [tensor, scale, zero], quantized)
-        result = self._variable(tensor, "dequantized", np.float32)
+        result = self._variable(tensor, "dequantized", scale.dtype)
         self._add("DequantizeLinear", [quantized, scale, zero], result)
         return result
 
@@ -155,6 +158,8 @@ class _Lowering:
         scales = [_dequantizer_scale(tensor) for tensor in node.inputs[:2]]
         if bias is None or bias.ndim != 1 or scales[0] is None or scales[1] is None:
             return
+        if bias.dtype != np.float32:
+            return  # a float16 can't hold the step
         step = (np.float32(scales[0]) * scales[1]).astype(np.float32)
         values = np.rint(bias.astype(np.float64) / step)
         if np.abs(values).max() > INT32_LIMIT:
@@ -171,6 +176,24 @@ class _Lowering:
         if step.ndim:
             self.graph.nodes[-1].attrs["axis"] = 0
         node.inputs[2] = result
+
+    def separate_weights(self) -> None:
+        """Give every reader of quantized weights its own: shared ones ONNX Runtime fails on."""
+        for node in list(self.graph.nodes):
+            shared = node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None
+            for reader in node.outputs[0].outputs[1:] if shared else []:
+                own = [
+                    gs.Constant(
+                        unique(f"{reader.name}/{tensor.name}", self.names), constant(tensor)
+                    )
+                    for tensor in node.inputs
+                ]
+                result = self._variable(node.outputs[0], "dequantized", np.float32)
+                self._add("DequantizeLinear", own, result)
+                self.graph.nodes[-1].attrs = dict(node.attrs)
+                place = next(i for i, one in enumerate(reader.inputs) if one is node.outputs[0])
+                reader.inputs[place] = result
+        self.graph.toposort()
 
     def shift_activations(self) -> None:
         """Make every quantized activation uint8 with zero point 128."""
@@ -253,7 +276,7 @@ def _dequantized_weight(tensor: gs.Tensor) -> Array | None:
     shape = [1] * values.ndim
     if scale.ndim:
         shape[producer.attrs.get("axis", 1)] = -1
-    return np.asarray(values * scale.reshape(shape), np.float32)
+    return np.asarray(values * scale.reshape(shape), scale.dtype)
 
 
 def _carries_activation(node: gs.Node) -> bool:

@@ -1,22 +1,31 @@
-"""ONNX Runtime on the CPU: the FP32 reference, and INT8 in real integer kernels."""
+"""ONNX Runtime on the CPU: the FP32 reference, and INT8 in real integer kernels.
+
+Its providers for CUDA and TensorRT are targets too, where they are installed. They have never been
+run by the authors.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from importlib.metadata import version
 from pathlib import Path
 
 import onnx
+import onnxruntime
 
-from trtcal.backends.base import Availability, BuildOptions, work
+from trtcal.backends.base import Availability, Made, work
+from trtcal.backends.manifest import LOG
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.providers import PROVIDERS, has_provider
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer, TensorInfo
-from trtcal.errors import InputError
+from trtcal.buildlog.parser import parse_file
+from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.onnxfile import write_onnx
 from trtcal.quantize.qdq import CHECKED_OPS
 
+OPTIMIZED = "optimized.onnx"
 INTEGER_KERNELS = (
     "ConvInteger",
     "MatMulInteger",
@@ -34,28 +43,52 @@ class OnnxRuntime:
     name = "onnxruntime"
     engine_file = "engine.onnx"
     default_target = "cpu"
+    takes: tuple[str, ...] = ()
 
     def availability(self) -> Availability:
         """Return that it works: it is a dependency of trtcal."""
-        return Availability(True, version("onnxruntime"))
+        return Availability(True, onnxruntime.__version__)
 
     def check_target(self, target: str) -> None:
-        """`InputError` for any target but `cpu`."""
-        if target != "cpu":
-            raise InputError(f"backend 'onnxruntime' has no target {target!r}", "use --target cpu")
+        """`InputError` for any target but `cpu`, `cuda` and `tensorrt-ep`."""
+        if target not in PROVIDERS:
+            known = ", ".join(PROVIDERS)
+            raise InputError(
+                f"backend 'onnxruntime' has no target {target!r}", f"use one of {known}"
+            )
 
-    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
-        """Lower the model, let ONNX Runtime optimize it in a child process, and list its nodes."""
+    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
+        """Lower the model, let ONNX Runtime optimize it in a child process, and list its nodes.
+
+        The other providers take Q/DQ as it stands; TensorRT's lists its layers in the log, if at all.
+        """
+        target = options.target
+        if not has_provider(target):
+            raise BackendError(
+                f"this ONNX Runtime {onnxruntime.__version__} has no {PROVIDERS[target]}",
+                "install onnxruntime-gpu instead of onnxruntime, with CUDA or TensorRT beside it",
+            )
         write_onnx(folder / "model.onnx", model.proto)
-        request = {"model": "model.onnx", "engine": self.engine_file, "optimized": "optimized.onnx"}
+        request = {
+            "model": "model.onnx",
+            "engine": self.engine_file,
+            "optimized": None if target == "tensorrt-ep" else OPTIMIZED,
+            "provider": PROVIDERS[target],
+            "lowered": target == "cpu",
+        }
         work("trtcal.backends.onnxruntime_worker", request, folder, options)
-        return read_layers(
-            onnx.load(folder / "optimized.onnx", load_external_data=False), model.proto
-        )
+        if target == "tensorrt-ep":
+            return Made(parse_file(folder / LOG).layers)
+        optimized = onnx.load(folder / OPTIMIZED, load_external_data=False)
+        return Made(read_layers(optimized, model.proto))
 
-    def explain(self, outcome: Outcome, op: str) -> Outcome:
+    def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
+        """There is no such program."""
+        return None
+
+    def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
-        if outcome.asked != "int8":
+        if outcome.asked != "int8" or target != "cpu":
             return outcome
         reason = "ONNX Runtime's CPU has no integer kernel for this node as it stands"
         if op == "Conv":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -19,17 +20,26 @@ VERBOSE = 0
 def main() -> None:
     """Do what the request says; ONNX Runtime's own log goes to standard error."""
     request = read_request()
-    engine = OnnxFile(lower(onnx.load(request["model"])))
+    proto = onnx.load(request["model"])
+    engine = OnnxFile(lower(proto) if request["lowered"] else proto)
     if engine.weights is not None:
         fail("the engine would be one ONNX file of more than 2 GB, which protobuf can't write")
     engine.write(Path(request["engine"]))
     try:
-        open_session(
-            Path(request["engine"]), optimized=Path(request["optimized"]), severity=VERBOSE
-        )
+        _optimize(request)
     except TrtcalError as error:
         fail(error.message)
     sys.stderr.flush()
+
+
+def _optimize(request: dict[str, Any]) -> None:
+    optimized = Path(request["optimized"]) if request["optimized"] else None
+    open_session(
+        Path(request["engine"]),
+        optimized=optimized,
+        severity=VERBOSE,
+        provider=request["provider"],
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtcal.backends.base import Backend
 from trtcal.backends.onnxruntime import OnnxRuntime
+from trtcal.backends.providers import PROVIDERS
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.errors import InputError
 
@@ -26,6 +27,6 @@ def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
 
 
 def _backend_for(target: str | None) -> str:
-    if target in (None, "cpu"):
+    if target is None or target in PROVIDERS:
         return "onnxruntime"
     return "tensorrt" if target == "gpu" else "tensorrt-rtx"

@@ -24,6 +24,7 @@ onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its war
 Array = npt.NDArray[Any]
 Session: TypeAlias = onnxruntime.InferenceSession
 
+CPU = "CPUExecutionProvider"
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
@@ -44,11 +45,12 @@ def open_session(
     optimized: Path | None = None,
     severity: int = 4,
     as_it_is: bool = False,
+    provider: str = CPU,
 ) -> Session:
-    """Open a CPU session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
+    """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
     With `as_it_is` the graph is run without any optimization: it is an optimized one already.
-    `BackendError` if ONNX Runtime refuses the model.
+    `BackendError` if ONNX Runtime refuses the model, or cannot load the provider.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or os.cpu_count() or 1
@@ -64,10 +66,10 @@ def open_session(
             options.add_session_config_entry(key, value)
     try:
         with _source(model) as source:
-            return onnxruntime.InferenceSession(
+            session = onnxruntime.InferenceSession(
                 source,
                 options,
-                providers=["CPUExecutionProvider"],
+                providers=list(dict.fromkeys([provider, CPU])),
                 disabled_optimizers=[QUANTIZES_UNASKED],
             )
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
@@ -75,6 +77,9 @@ def open_session(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
             "run it in ONNX Runtime alone, and export it anew or update onnxruntime",
         ) from error
+    if provider not in session.get_providers():  # it would go on with the CPU
+        raise BackendError(f"ONNX Runtime could not load its {provider}", "see its own log for why")
+    return session
 
 
 @contextmanager

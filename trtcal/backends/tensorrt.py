@@ -1,35 +1,46 @@
 """TensorRT and TensorRT-RTX, through Polygraphy, in a child process.
 
 TensorRT-RTX builds ahead of time on a machine without a GPU. TensorRT itself needs the GPU that it
-builds for: that route has never been run on one and is marked so in `availability`.
+builds for: that route has never been run on one by its authors.
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import re
+import json
+import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from trtcal.backends.base import LOG, Availability, BuildOptions, ShapeRanges, work
+from trtcal.backends.base import Availability, Made, work
+from trtcal.backends.gpu import driver_present, find_gpu
+from trtcal.backends.manifest import INSPECTED, LOG
+from trtcal.backends.options import BuildOptions, ShapeRanges
+from trtcal.backends.shapes import shape_ranges
+from trtcal.backends.targets import parse_target
+from trtcal.backends.trtexec import rtx_command, trtexec_command
 from trtcal.buildlog.diagnosis import Outcome
+from trtcal.buildlog.inspector import read_inspector
 from trtcal.buildlog.layers import Layer
 from trtcal.buildlog.parser import parse_file
 from trtcal.errors import BackendError, InputError
-from trtcal.model import Model, TensorSpec
+from trtcal.model import Model
 from trtcal.onnxfile import write_onnx
+from trtcal.storage import replacing
 
-DEFAULT_BATCHES = (1, 8, 32)
-TARGET = re.compile(r"sm(\d{1,2})(\d)")
+TIMING_CACHE = "timing.cache"
+PLUGINS = "plugins.json"
+TAKEN = ("several --shapes", "--workspace", "--profiling-verbosity", "--optimization-level")
 
 
 class TensorRTRTX:
-    """Builds for a named compute capability, such as `sm89`, on any x86-64 or ARM machine."""
+    """Builds for named compute capabilities, such as `sm89`, on any x86-64 or ARM machine."""
 
     name = "tensorrt-rtx"
     engine_file = "engine.plan"
     default_target = "sm89"
+    takes: tuple[str, ...] = TAKEN
 
     def availability(self) -> Availability:
         """Needs the package only."""
@@ -41,20 +52,31 @@ class TensorRTRTX:
         return Availability(True, found)
 
     def check_target(self, target: str) -> None:
-        """`InputError` unless it has the form `sm89`."""
-        if not TARGET.fullmatch(target):
-            raise InputError(f"target {target!r} is no compute capability", "write it like sm89")
+        """`InputError` unless it has the form `sm89`, `sm86,sm120` or `portable`."""
+        parse_target(target)
 
-    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
-        """Build a strongly typed engine; the layer list comes from the verbose log."""
-        major, minor = TARGET.fullmatch(options.target).groups()  # type: ignore[union-attr]
-        return _build("tensorrt_rtx", model, options, folder, [int(major), int(minor)])
+    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
+        """Build a strongly typed engine; the layer list, one for all targets, comes from the log."""
+        request = {"module": "tensorrt_rtx", "capabilities": parse_target(options.target)}
+        return _build(request, model, options, folder)
 
-    def explain(self, outcome: Outcome, op: str) -> Outcome:
-        """Name the operators for which this compiler has no INT8 kernel on any target."""
-        if outcome.asked == "int8" and op == "ConvTranspose":
+    def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
+        """Return the `tensorrt_rtx` line that builds the same."""
+        return rtx_command(options, _profiles(model, options), onnx, engine)
+
+    def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
+        """Name what this compiler has no INT8 kernel for, on any target or on Turing."""
+        if outcome.asked != "int8":
+            return outcome
+        if op == "ConvTranspose":
             reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and says nothing about it"
             hint = "leave the node in float, or upsample with Resize and a convolution"
+            return dataclasses.replace(outcome, reason=reason, hint=hint)
+        if op == "Conv" and (7, 5) in parse_target(target):
+            reason = (
+                "TensorRT-RTX has no INT8 convolution for sm75, and all targets share the layers"
+            )
+            hint = "build for sm75 apart from the others"
             return dataclasses.replace(outcome, reason=reason, hint=hint)
         return outcome
 
@@ -65,6 +87,7 @@ class TensorRT:
     name = "tensorrt"
     engine_file = "engine.plan"
     default_target = "gpu"
+    takes: tuple[str, ...] = (*TAKEN, "--timing-cache", "--layer-times")
 
     def availability(self) -> Availability:
         """Needs the package, and an NVIDIA driver: without one TensorRT's runtime crashes."""
@@ -73,7 +96,7 @@ class TensorRT:
             return Availability(
                 False, None, "package tensorrt is not installed", "pip install 'trtcal[tensorrt]'"
             )
-        if not _driver_present():
+        if not driver_present():
             return Availability(
                 False, found, "no NVIDIA driver on this machine", "build on the GPU's own machine"
             )
@@ -87,30 +110,60 @@ class TensorRT:
                 "use --target gpu, or --backend tensorrt-rtx for other targets",
             )
 
-    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> tuple[Layer, ...]:
-        """Build an engine; the layer list comes from the verbose log."""
-        return _build("tensorrt", model, options, folder, None)
+    def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
+        """Build an engine; the layer list comes from the inspector, else from the verbose log."""
+        request = {"module": "tensorrt", "inspect": True, "layer_times": options.layer_times}
+        if options.timing_cache is None:
+            return _build(request, model, options, folder)
+        cache = folder / TIMING_CACHE
+        if options.timing_cache.exists():
+            shutil.copyfile(options.timing_cache, cache)
+        made = _build({**request, "timing_cache": TIMING_CACHE}, model, options, folder)
+        with replacing(options.timing_cache) as temporary:
+            shutil.copyfile(cache, temporary)
+        return made
 
-    def explain(self, outcome: Outcome, op: str) -> Outcome:
+    def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
+        """Return the `trtexec` line that builds the same with the installed version."""
+        found = _version("tensorrt") or "11"
+        profiles = _profiles(model, options)
+        return trtexec_command(found, options, profiles, _is_quantized(model), onnx, engine)
+
+    def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Add nothing to what the layer list tells."""
         return outcome
 
 
-def _build(
-    module: str, model: Model, options: BuildOptions, folder: Path, capability: list[int] | None
-) -> tuple[Layer, ...]:
+def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
     write_onnx(folder / "model.onnx", model.proto)
-    request = {
-        "module": module,
+    common = {
         "model": "model.onnx",
         "engine": "engine.plan",
-        "capability": capability,
-        "quantized": any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node),
-        "shapes": shape_ranges(model.inputs, options.shapes),
+        "quantized": _is_quantized(model),
+        "profiles": [profile for profile in _profiles(model, options) if profile],
+        "workspace_bytes": options.workspace_bytes,
+        "verbosity": options.verbosity,
+        "optimization_level": options.optimization_level,
+        **options.route.to_request(model.inputs, shape_ranges(model.inputs, options.shapes)),
     }
-    work("trtcal.backends.tensorrt_worker", request, folder, options)
+    work("trtcal.backends.tensorrt_worker", {**common, **request}, folder, options)
+    gpu = find_gpu() if request["module"] == "tensorrt" else None
+    return Made(_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
+
+
+def _profiles(model: Model, options: BuildOptions) -> tuple[ShapeRanges, ...]:
+    return tuple(shape_ranges(model.inputs, given) for given in options.profiles)
+
+
+def _is_quantized(model: Model) -> bool:
+    return any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
+
+
+def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
+    if (folder / INSPECTED).exists():
+        return read_inspector((folder / INSPECTED).read_bytes())
     layers = parse_file(folder / LOG).layers
-    if not layers:
+    if not layers and options.verbosity != "none":
         raise BackendError(
             "the builder finished but its log lists no layers",
             "send us the build log: see SECURITY.md",
@@ -118,26 +171,9 @@ def _build(
     return layers
 
 
-def shape_ranges(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> ShapeRanges:
-    """Return minimum, optimum and maximum shape of every input with a dynamic size.
-
-    A dynamic first axis is taken as the batch (1, 8, 32); `InputError` for other dynamic axes
-    without a given range.
-    """
-    dynamic = [spec for spec in inputs if any(isinstance(size, str) for size in spec.shape)]
-    return {spec.name: given.get(spec.name) or _default_shapes(spec) for spec in dynamic}
-
-
-def _default_shapes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    if any(isinstance(size, str) for size in spec.shape[1:]):
-        raise InputError(
-            f"input {spec} has dynamic sizes besides the batch",
-            f"give --shapes {spec.name}=MIN:OPT:MAX, such as {spec.name}=1x3x224x224:8x3x224x224:"
-            "32x3x224x224",
-        )
-    rest = tuple(int(size) for size in spec.shape[1:])
-    low, usual, high = ((batch, *rest) for batch in DEFAULT_BATCHES)
-    return low, usual, high
+def _plugins(folder: Path) -> tuple[str, ...]:
+    file = folder / PLUGINS
+    return tuple(json.loads(file.read_text())) if file.exists() else ()
 
 
 def _version(package: str) -> str | None:
@@ -145,11 +181,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _driver_present() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

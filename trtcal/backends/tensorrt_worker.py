@@ -6,15 +6,22 @@ is whole even if the process dies in the next call.
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.child import fail, read_request
+from trtcal.backends.child import fail, read_request, refuse
+from trtcal.backends.tensorrt_inspection import inspect_engine
+from trtcal.errors import TrtcalError
 
 # Polygraphy looks at these when it is imported.
 REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx"}
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
+
+
+PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
 
 
 def say(letter: str, message: str) -> None:
@@ -53,37 +60,94 @@ def install_logger(trt: Any) -> list[str]:
 
 def build(request: dict[str, Any], trt: Any) -> bytes:
     """Return the serialized engine; Polygraphy's exception if there is none."""
-    from polygraphy.backend.trt import (
-        Profile,
-        engine_bytes_from_network,
-        network_from_onnx_path,
-    )
+    from polygraphy.backend.trt import engine_bytes_from_network, network_from_onnx_path
+
+    qdq = request.get("route", "qdq") == "qdq"
+    strongly_typed = qdq and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    common = settings(request, trt)
+    network = network_from_onnx_path(request["model"], strongly_typed=strongly_typed)
+    Path("plugins.json").write_text(json.dumps(plugins_of(network[1], trt)))
+    cache = request.get("timing_cache")
+    with _routed(trt, network[1], request) as further:
+        common |= further
+        if request["module"] == "tensorrt_rtx":
+            config = _rtx_config(request, common, trt)
+        else:
+            config = _config(request, common, strongly_typed)
+        return bytes(engine_bytes_from_network(network, config=config, save_timing_cache=cache))
+
+
+def _routed(trt: Any, network: Any, request: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Take a route beside Q/DQ, up to TensorRT 10."""
+    if request.get("route", "qdq") == "qdq":
+        return nullcontext({})
+    from trtcal.backends.tensorrt_routing import routed
+
+    return routed(trt, network, request, say)
+
+
+def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
+    """Return Polygraphy's arguments for the request's options; refuse what this version lacks."""
+    level, workspace = request.get("optimization_level"), request.get("workspace_bytes")
+    if level is not None and not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
+        refuse(f"TensorRT {trt.__version__} has no builder optimization level")
+    if workspace is not None and not hasattr(trt, "MemoryPoolType"):
+        refuse(f"TensorRT {trt.__version__} has no memory pools to bound")
+    pools = None if workspace is None else {trt.MemoryPoolType.WORKSPACE: workspace}
+    return {
+        "profiles": [_profile(shapes) for shapes in request["profiles"]] or None,
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, request["verbosity"].upper()),
+        "memory_pool_limits": pools,
+        "builder_optimization_level": level,
+        "load_timing_cache": request.get("timing_cache"),
+    }
+
+
+def _profile(shapes: dict[str, Any]) -> Any:
+    from polygraphy.backend.trt import Profile
 
     profile = Profile()
-    for name, shapes in request["shapes"].items():
-        profile.add(name, *shapes)
-    rtx = request["module"] == "tensorrt_rtx"
-    strongly_typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-    network = network_from_onnx_path(request["model"], strongly_typed=strongly_typed)
-    common = {
-        "profiles": [profile] if request["shapes"] else None,
-        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
-    }
-    config = _rtx_config(request, common) if rtx else _config(request, common, strongly_typed)
-    return bytes(engine_bytes_from_network(network, config=config))
+    for name, (low, usual, high) in shapes.items():
+        profile.add(name, low, usual, high)
+    return profile
 
 
-def _rtx_config(request: dict[str, Any], common: dict[str, Any]) -> Any:
+def plugins_of(network: Any, trt: Any) -> list[str]:
+    """Return name and version of every plug-in in the network. Never yet run on a GPU."""
+    found = set()
+    for layer in network:
+        if layer.type.name in PLUGIN_LAYERS:
+            layer.__class__ = getattr(trt, PLUGIN_LAYERS[layer.type.name])  # the bindings' own way
+            found.add(_plugin(layer.plugin, trt))
+    return sorted(found)
+
+
+def _plugin(plugin: Any, trt: Any) -> str:
+    if hasattr(plugin, "get_capability_interface"):
+        core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+        return f"{core.plugin_name} {core.plugin_version}"
+    return f"{plugin.plugin_type} {plugin.plugin_version}"
+
+
+def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> Any:
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
-    return CreateConfigRTX(compute_capabilities=[tuple(request["capability"])], **common)
+    capabilities = [(major, minor) for major, minor in request["capabilities"]]
+    known = [name for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    for major, minor in capabilities:
+        if f"SM{major}{minor}" not in known:
+            refuse(
+                f"TensorRT-RTX {trt.__version__} cannot build for sm{major}{minor}, "
+                f"only for {', '.join(known).lower()}"
+            )
+    return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
 
 
 def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: bool) -> Any:
-    """Weakly typed TensorRT (up to 9) wants the INT8 flag for Q/DQ. Never yet run on a GPU."""
+    """Weakly typed TensorRT (up to 8) wants the INT8 flag for Q/DQ. Never yet run on a GPU."""
     from polygraphy.backend.trt import CreateConfig
 
-    return CreateConfig(int8=request["quantized"] and not strongly_typed, **common)
+    return CreateConfig(**{"int8": request["quantized"] and not strongly_typed, **common})
 
 
 def telling(errors: list[str]) -> str:
@@ -97,12 +161,18 @@ def main() -> None:
     """Do what the request says."""
     trt = __import__(REQUEST["module"])
     errors = install_logger(trt)
+    if REQUEST["module"] == "tensorrt":
+        trt.init_libnvinfer_plugins(None, "")  # TensorRT's own ones
     say("I", f"{REQUEST['module']} {trt.__version__}")
     try:
         engine = build(REQUEST, trt)
+    except TrtcalError as error:
+        fail("; ".join(filter(None, [error.message, error.hint])))
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
         fail(telling(errors) if errors else str(error).strip())
     else:
+        if REQUEST.get("inspect"):
+            inspect_engine(engine, trt, bool(REQUEST.get("layer_times")))
         Path(REQUEST["engine"]).write_bytes(engine)
 
 

@@ -11,7 +11,9 @@ inside a subgraph that the builder lists as one opaque `Myelin` layer.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,6 +44,8 @@ DTYPES = {
 }
 FLOATS = frozenset({"fp32", "fp16", "bf16"})
 COMPUTED = frozenset({"int8", "fp8", "fp4", "int4"}) | FLOATS
+BITS = {"int64": 64, "fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "int4": 4, "fp4": 4}
+BITS |= dict.fromkeys(("int8", "uint8", "fp8", "e8m0", "bool"), 8)
 
 # Parts of kind names (lower case) of layers whose arithmetic is worth its own precision.
 HEAVY = (
@@ -57,6 +61,9 @@ HEAVY = (
     "mha",
     "rnn",
     "lstm",
+)
+FUSED_ATTENTION = (
+    "_gemm_mha"  # begins the name of a generated kernel: both products and the Softmax
 )
 NOT_HEAVY = ("convert", "conversion", "reformat")
 
@@ -89,6 +96,14 @@ class TensorInfo:
     dtype: str
     shape: tuple[int, ...] = ()
     format: str = ""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes that it takes, None if its type is unknown; a size known at run time counts as 1."""
+        if self.dtype not in BITS:
+            return None
+        elements = math.prod(1 if size < 0 else size for size in self.shape)
+        return (elements * BITS[self.dtype] + 7) // 8
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -125,6 +140,8 @@ class Layer:
     def is_heavy(self) -> bool:
         """Whether it multiplies matrices or convolves: where precision costs and gains."""
         kind = self.kind.lower()
+        if kind == "kgen":
+            return self.name.startswith(FUSED_ATTENTION)
         return any(part in kind for part in HEAVY) and not any(part in kind for part in NOT_HEAVY)
 
     @property
@@ -158,8 +175,23 @@ class Layer:
         return UNKNOWN
 
     @property
+    def bytes_moved(self) -> int | None:
+        """Bytes of all that it reads and writes, as listed; None if a tensor's type is unknown."""
+        sizes = [one.size_bytes for one in (*self.inputs, *self.constants, *self.outputs)]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
     def _first_input(self) -> str:
-        return self.inputs[0].dtype if self.inputs else UNKNOWN
+        first = self.inputs[0].dtype if self.inputs else UNKNOWN
+        if first in FLOATS and self.kind.lower() == "runtime_fusion":
+            return self._most_operands()
+        return first
+
+    def _most_operands(self) -> str:
+        """Return what most operands are: the first may be what is added after the product."""
+        operands = [one.dtype for one in (*self.inputs, *self.constants) if len(one.shape) > 1]
+        counts = Counter(operands or [self.inputs[0].dtype])
+        return counts.most_common(1)[0][0]
 
     def _from_weights(self) -> str | None:
         if self.weights not in COMPUTED:

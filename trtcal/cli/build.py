@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.output import (
+    config_here,
     json_option,
-    parameters,
+    note,
     print_json,
     print_table,
     progress,
     say,
+    size_in_bytes,
 )
+
+if TYPE_CHECKING:
+    from trtcal.backends.manifest import Build
+    from trtcal.backends.routes import Route
+    from trtcal.model import Model
 
 
 @click.command(
@@ -22,20 +30,70 @@ from trtcal.cli.output import (
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--backend", "backend_name", help="onnxruntime, tensorrt-rtx or tensorrt.")
-@click.option("--target", help="cpu, a compute capability such as sm89, or gpu (the one here).")
+@click.option(
+    "--target",
+    help="cpu, cuda or tensorrt-ep; sm89, several like sm86,sm120, or portable; gpu (the one here).",
+)
 @click.option(
     "--shapes",
     multiple=True,
     metavar="INPUT=MIN:OPT:MAX",
-    help="Shapes of a dynamic input; may be repeated.  [default: batch 1, 8, 32]",
+    help="Shapes of a dynamic input; for every input, and once for each optimization profile.  "
+    "[default: batch 1, 8, 32]",
 )
+@click.option(
+    "--route",
+    type=click.Choice(["qdq", "cache", "dynamic-ranges", "calibrator"]),
+    default="qdq",
+    show_default=True,
+    help="How INT8 reaches TensorRT; all but qdq need TensorRT up to 10 and a float MODEL.",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Ranges for cache and dynamic-ranges: calibration.json, or a file that `import` reads.",
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="What the route calibrator feeds to TensorRT."
+)
+@click.option(
+    "--builder-calibrator",
+    type=click.Choice(["entropy2", "minmax", "entropy"]),
+    default="entropy2",
+    show_default=True,
+    help="TensorRT's class, for cache and calibrator.",
+)
+@click.option("--plan", type=click.Path(path_type=Path), help="Precision by layer, beside Q/DQ.")
+@click.option(
+    "--constraints",
+    type=click.Choice(["obey", "prefer"]),
+    help="How the plan binds TensorRT.  [default: prefer, if there is a plan]",
+)
+@click.option("--workspace", metavar="SIZE", help="Memory that a layer may use, such as 2GB.")
+@click.option(
+    "--timing-cache",
+    type=click.Path(path_type=Path),
+    help="Timing cache: read if it exists, and written back.",
+)
+@click.option(
+    "--profiling-verbosity",
+    "verbosity",
+    type=click.Choice(["detailed", "layer_names_only", "none"]),
+    default="detailed",
+    show_default=True,
+    help="What the engine tells of its layers.",
+)
+@click.option(
+    "--optimization-level", type=click.IntRange(0, 5), help="How long the builder searches."
+)
+@click.option("--layer-times", is_flag=True, help="Time every layer on the GPU, once it is built.")
 @click.option("--time-limit", type=float, default=1800.0, show_default=True, help="In seconds.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder for the engine, build.log and build.json.",
+    help="Folder for the engine, build.log, build.jsonl and build.json.",
 )
 @json_option
 def command(
@@ -43,6 +101,17 @@ def command(
     backend_name: str | None,
     target: str | None,
     shapes: tuple[str, ...],
+    route: str,
+    calibration: Path | None,
+    data: Path | None,
+    builder_calibrator: str,
+    plan: Path | None,
+    constraints: str | None,
+    workspace: str | None,
+    timing_cache: Path | None,
+    verbosity: str,
+    optimization_level: int | None,
+    layer_times: bool,
     time_limit: float,
     output: Path,
     as_json: bool,
@@ -51,25 +120,81 @@ def command(
 
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
     """
-    from trtcal.backends.base import BuildOptions, build
+    from trtcal.backends.base import build
+    from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
-    from trtcal.backends.shapes import parse_shapes
+    from trtcal.backends.shapes import parse_profiles
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
-    ranges = parse_shapes(
-        {name: str(text) for name, text in parameters(shapes, "x=1x3:8x3:32x3").items()}
+    loaded = load_model(model)
+    first, *further = parse_profiles(shapes)
+    options = BuildOptions(
+        chosen,
+        first,
+        time_limit,
+        tuple(further),
+        None if workspace is None else size_in_bytes(workspace),
+        timing_cache,
+        verbosity,
+        optimization_level,
+        layer_times,
+        _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
-    options = BuildOptions(chosen, ranges, time_limit)
     with progress(f"building for {chosen} with {backend.name}", 1) as advance:
-        result = build(load_model(model), backend, options, output)
+        result = build(loaded, backend, options, output)
         advance(1)
     if as_json:
         print_json(result.to_document())
-        return
+    else:
+        show(result, backend.command(loaded, options, str(model), str(result.engine)))
+    if "unrecorded" in result.measured:
+        note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
+
+
+def show(result: Build, command: str | None) -> None:
+    """Print what every node got, and the command that builds the same."""
     rows = [(o.node, o.asked, o.got, o.layer or "", o.reason or "") for o in result.outcomes]
-    title = f"{result.model_name}: {backend.name} {result.backend_version} for {chosen}"
+    title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     print_table(("node", "asked", "got", "engine layer", "why"), rows, title)
     lost = sum(outcome.is_lost for outcome in result.outcomes)
     say(f"{len(result.layers)} engine layers; {lost} nodes did not get what was asked")
+    if command:
+        say(f"the same by hand: {command}")
     say(f"wrote {result.engine}  {result.digest[:19]}")
+
+
+def _route(
+    model: Model,
+    name: str,
+    calibration: Path | None,
+    data: Path | None,
+    kind: str,
+    plan: Path | None,
+    constraints: str | None,
+) -> Route:
+    """Read what a route needs; `InputError` if it is not for this model."""
+    from trtcal.backends.routes import Route
+    from trtcal.formats import import_calibration
+
+    ranges = import_calibration(calibration, model, partial=True) if calibration else None
+    return Route(
+        name,
+        {tensor: item.amax for tensor, item in ranges.ranges.items()} if ranges else {},
+        {} if name == "qdq" and plan is None else _precisions(model, plan),
+        constraints or ("prefer" if plan else None),
+        kind,
+        data,
+        config_here(None).images if data else None,
+        ranges.digest if ranges else None,
+    )
+
+
+def _precisions(model: Model, path: Path | None) -> dict[str, str]:
+    """Return what a plan asks for each layer that can be quantized, INT8 without a plan."""
+    from trtcal.quantize import Plan, find_layers, prepare, read_plan, resolve
+
+    prepared = prepare(model)
+    names = {layer.name for layer in find_layers(prepared).layers}
+    found = resolve(read_plan(path) if path else Plan(), prepared)
+    return {one.node: one.precision for one in found if one.node in names and not one.follows}

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 @click.option("--max-drop", type=float, help="Gate: points of top-1 that a candidate may lose.")
 @click.option("--min-speedup", type=float, help="Gate: speed-up over FP32 that it must bring.")
 @click.option(
+    "--trust", is_flag=True, help="Load engines that were built elsewhere: they are programs."
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -55,6 +58,7 @@ def command(
     rounds: int | None,
     max_drop: float | None,
     min_speedup: float | None,
+    trust: bool,
     output: Path,
     config_path: Path | None,
     as_json: bool,
@@ -78,7 +82,9 @@ def command(
         limits.max_top1_drop if max_drop is None else max_drop,
         limits.min_speedup if min_speedup is None else min_speedup,
     )
-    everyone = [open_candidate(path) for path in (reference, *candidates)]
+    everyone = [
+        open_candidate(path, trust=trust, reference=model) for path in (reference, *candidates)
+    ]
     size = batch_for(model, batch or settings.batch)
     with progress("comparing", len(dataset)) as advance:
         result = compare(

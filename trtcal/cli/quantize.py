@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +18,12 @@ from trtcal.cli.output import (
     say,
     skip_option,
 )
+
+if TYPE_CHECKING:
+    from trtcal.quantize.islands import Islands
+
+
+SHOWN = 5
 
 
 @click.command(
@@ -45,6 +53,12 @@ from trtcal.cli.output import (
     help="Where to write the ONNX.",
 )
 @skip_option
+@click.option(
+    "--keep-float", metavar="GLOB", multiple=True, help="Leave these nodes in fp32; repeatable."
+)
+@click.option(
+    "--only", metavar="GLOB", multiple=True, help="Ask these in INT8, no others; repeatable."
+)
 @config_option
 @json_option
 def command(
@@ -53,21 +67,30 @@ def command(
     plan_path: Path | None,
     output: Path,
     skipped: tuple[str, ...],
+    keep_float: tuple[str, ...],
+    only: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8.
+    """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8, and casts for fp16.
 
-    A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}}.
+    A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
+    "glob", "pattern": "head/*", "op": "Conv", "precision": "fp16", "reason": "..."}]}. Exact names
+    come first, then the first rule that matches, then the default.
     """
     from trtcal.calibration import read_calibration
     from trtcal.model import load_model
-    from trtcal.quantize import Plan, quantize, read_plan, write_quantized
+    from trtcal.quantize import Plan, Rule, quantize, read_plan, write_quantized
 
+    if only and plan_path:
+        raise click.UsageError("--only makes a plan of its own: leave --plan out")
     config = config_here(config_path)
     path = required(model or config.model, "the model", "MODEL")
     calibration = read_calibration(ranges)
-    plan = read_plan(plan_path) if plan_path else Plan()
+    plan = read_plan(plan_path) if plan_path else Plan("fp32" if only else "int8")
+    rules = [Rule("fp32", glob, reason="--keep-float") for glob in keep_float]
+    rules += [Rule("int8", glob, reason="--only") for glob in only]
+    plan = replace(plan, rules=(*rules, *plan.rules))
     prepared = prepared_model(load_model(path), config, skipped)
     quantized = quantize(prepared, calibration, plan)
     written = write_quantized(output, quantized)
@@ -79,13 +102,30 @@ def command(
                 "weights": written.weights,
                 "asked": quantized.asked,
                 "skipped": quantized.skipped,
+                "excluded": quantized.excluded,
+                "islands": asdict(quantized.islands),
             }
         )
         return
     asked = list(quantized.asked.values())
     say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
+    for name, reason in quantized.excluded.items():
+        say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
+    if quantized.islands.nodes:
+        _tell(quantized.islands)
     say(f"wrote {output}  {written.digest[:19]}")
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+
+
+def _tell(islands: Islands) -> None:
+    """Say how much is in float16, and what of it nobody knows."""
+    say(f"{len(islands.nodes)} nodes are in fp16, with {islands.casts} casts around them")
+    for name, count in islands.subnormal.items():
+        say(f"{count} values of {name} are subnormal in fp16 and lose digits")
+    if islands.unknown:
+        first = ", ".join(islands.unknown[:SHOWN])
+        more = f" and {len(islands.unknown) - SHOWN} more" if len(islands.unknown) > SHOWN else ""
+        say(f"nothing known keeps these within fp16: {first}{more}")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.backends.base import MANIFEST, read_build
+from trtcal.backends.guard import check_engine
 from trtcal.backends.lowering import lower
+from trtcal.backends.providers import PROVIDERS
 from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.compare.latency import Latency, measure
 from trtcal.compare.metrics import Accuracy, AccuracyMeter
@@ -20,7 +21,7 @@ from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.quantize.qdq import provenance, quantization_record
-from trtcal.storage import Document, digest_file, parsing, read_document, seal, write_document
+from trtcal.storage import Document, parsing, read_document, seal, write_document
 
 KIND = "comparison"
 REFERENCE = "fp32"
@@ -116,10 +117,15 @@ class Comparison:
         return str(self.to_document()["digest"])
 
 
-def open_candidate(path: Path, name: str | None = None) -> Candidate:
-    """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine."""
+def open_candidate(
+    path: Path, name: str | None = None, trust: bool = False, reference: Model | None = None
+) -> Candidate:
+    """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine.
+
+    An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
+    """
     if path.is_dir():
-        return _open_build(path, name)
+        return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))
     record = quantization_record(model.proto)
@@ -134,28 +140,22 @@ def open_candidate(path: Path, name: str | None = None) -> Candidate:
     )
 
 
-def _open_build(folder: Path, name: str | None) -> Candidate:
-    if not (folder / MANIFEST).exists():
-        raise InputError(f"{folder} is not a build folder", "give an ONNX file or `trtcal build`'s")
-    made = read_build(folder)
+def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Candidate:
+    engine = check_engine(folder, trust, reference)
+    made = engine.build
     if made.backend != "onnxruntime":
         raise InputError(
-            f"the engine in {folder} is for {made.backend} {made.target}, which this machine lacks",
-            "compare ONNX models or onnxruntime builds here, and engines on their own machine",
+            f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
+            "compare ONNX models or onnxruntime builds",
         )
-    if not made.engine.is_file():
-        raise InputError(f"{made.engine} does not exist", "build it again")
-    if digest_file(made.engine) != made.measured.get("engine_digest"):
-        raise InputError(f"{made.engine} is not the engine that was built", "build it again")
-    engine = load_model(made.engine)
     return Candidate(
         name or made.model_name,
         made.model,
-        engine.inputs,
-        engine.outputs,
-        open_session(engine.path),
+        made.inputs,
+        made.outputs,
+        open_session(engine.data, provider=PROVIDERS[made.target]),
         made.quantization,
-        made.engine.stat().st_size,
+        len(engine.data),
     )
 
 

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from calibrators.scale import LEVELS, amax_of, problem
 from trtcal.calibration import TensorRange
 from trtcal.errors import InputError
-from trtcal.formats.table import LEVELS, Table, amax_of, imported, problem
+from trtcal.formats.table import Table, imported
 from trtcal.model import Model
 from trtcal.quantize.qdq import quantization_record
 

@@ -1,12 +1,7 @@
-"""The ranges that a file of any format holds, and the one arithmetic between amax and scale.
-
-TensorRT's scale is amax / 127 (its sampleINT8 divides by `127.0f`). Formats that hold scales hold
-float32, so what has to survive a way there and back is the float32 scale, to the bit.
-"""
+"""The ranges that a file of any format holds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from trtcal.calibration import LEAST, MOST, Calibration, TensorRange
+from calibrators import tensorrt_cache
+from calibrators.scale import problem, scale_of
+from trtcal.calibration import Calibration, TensorRange
 from trtcal.errors import InputError
 
-LEVELS = 127.0
 MAX_SHOWN = 5
 Number = TypeVar("Number", int, float)
 
@@ -30,43 +26,6 @@ class Table:
     unranged: dict[str, str]
     parameters: dict[str, int | float | str] = field(default_factory=dict)
     model: str = "unknown"
-
-
-def scale_of(amax: float) -> np.float32:
-    """Return amax / 127, rounded once to float32.
-
-    For a float32 amax that is what dividing in float32 gives, and it is what `quantize` writes.
-    """
-    with np.errstate(over="ignore", under="ignore"):
-        return np.float32(amax / LEVELS)
-
-
-def amax_of(scale: np.float32) -> float:
-    """Return an amax whose `scale_of` is this scale again, a float32 number where one is.
-
-    A float32 amax that became a scale comes back to the bit, but for those whose mantissa is 127/64
-    or more: there two neighbours share a scale.
-    """
-    product = float(scale) * LEVELS  # exact: 24 + 7 bits
-    with np.errstate(over="ignore", invalid="ignore"):
-        rounded = float(np.float32(product))
-    return rounded if scale_of(rounded) == scale else product
-
-
-def problem(amax: float) -> str | None:
-    """Return why no layer can use a range, None if one can: the bounds are `TensorRange`'s."""
-    if math.isnan(amax):
-        return "its scale is not a number"
-    if math.isinf(amax):
-        return "its scale is infinite: the data overflowed"
-    if amax == 0:
-        return "its scale is 0, which newer builders refuse"
-    scale = f"its scale {amax / LEVELS:.6g}"
-    if amax < 0:
-        return f"{scale} is negative"
-    if amax < LEAST:
-        return f"{scale} is denormal"
-    return f"{scale} is too large for float32" if amax > MOST else None
 
 
 def imported(amax: float, note: str | None = None) -> TensorRange:
@@ -111,12 +70,9 @@ def read_lines(path: Path) -> list[str]:
 def writable(name: str) -> str:
     """Return a tensor's name; `InputError` if no line of text can hold it."""
     try:
-        name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise InputError(f"tensor name {name!r} is not text", "rename the tensor") from None
-    if not name or "\n" in name:
-        raise InputError(f"tensor name {name!r} does not fit a line", "rename the tensor")
-    return name
+        return tensorrt_cache.writable(name)
+    except ValueError as error:
+        raise InputError(str(error), "rename the tensor") from None
 
 
 def add_once(entries: dict[str, Number], name: str, value: Number, where: str) -> None:

@@ -1,11 +1,6 @@
-"""TensorRT's calibration cache (up to TensorRT 10): a header, then one line a tensor.
+"""TensorRT's calibration cache (up to TensorRT 10), whose text `calibrators.tensorrt_cache` describes.
 
-    TRT-8601-EntropyCalibration2
-    images: 3c010204
-
-The number is the scale, amax / 127, as the hexadecimal digits of its float32 bits without leading
-zeros. Names are ONNX's, or `(Unnamed Layer* N) [Type]_output` where TensorRT's parser added a layer.
-Format: caches published with TensorRT's samples and in its issues; `sampleEngines.cpp` reads it.
+Names are ONNX's, or `(Unnamed Layer* N) [Type]_output` where TensorRT's parser added a layer.
 """
 
 from __future__ import annotations
@@ -16,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrators import tensorrt_cache
+from calibrators.scale import amax_of
+from calibrators.tensorrt_cache import NoCacheError, cache_text, version_digits
 from trtcal.calibration import Calibration
 from trtcal.errors import InputError
 from trtcal.formats.table import (
     Table,
     add_once,
-    amax_of,
     read_lines,
     scales_of,
     table_of,
@@ -29,16 +26,10 @@ from trtcal.formats.table import (
 )
 from trtcal.storage import write_text
 
-ALGORITHMS = (
-    "EntropyCalibration",
-    "EntropyCalibration2",
-    "MinMaxCalibration",
-    "LegacyCalibration",
-)
+ALGORITHMS = tuple(tensorrt_cache.ALGORITHMS.values())
 HEADER = re.compile(rf"TRT-([0-9X]+)-({'|'.join(ALGORITHMS)})")
 ENTRY = re.compile(r"(.+): ([0-9a-fA-F]{1,8})", re.DOTALL)  # so it is the last ": " that divides
 UNNAMED = re.compile(r"\(Unnamed Layer\* \d+\) \[.+\]_output(_\d+)?( copy)?", re.DOTALL)
-LAST_MAJOR = 10
 
 
 @dataclass(frozen=True)
@@ -65,8 +56,8 @@ class TensorRTCache:
 
     def to_text(self) -> str:
         r"""Return the file as TensorRT writes it: lower case, no padding, "\n" after each line."""
-        lines = [f"{writable(name)}: {bits:x}" for name, bits in self.bits.items()]
-        return "\n".join([f"TRT-{self.version}-{self.algorithm}", *lines, ""])
+        bits = {writable(name): bits for name, bits in self.bits.items()}
+        return cache_text(self.version, self.algorithm, bits)
 
 
 def cache_of(
@@ -88,19 +79,14 @@ def header_version(tensorrt: str) -> str:
     """Return the header's digits for a version: 8.6.1 -> 8601, 10.3.0 -> 100300.
 
     Digits that a header could hold (8601, 8XXX) stay. `InputError` for what is no version, and for
-    TensorRT 11 and later, which read no cache. Source: NV_TENSORRT_VERSION in NvInferVersion.h.
+    TensorRT 11 and later, which read no cache.
     """
-    if re.fullmatch(r"\d[\dX]{3,5}", tensorrt):
-        return tensorrt
-    if not re.fullmatch(r"\d{1,2}\.\d{1,2}(\.\d{1,2}(\.\d+)?)?", tensorrt, re.ASCII):
-        raise InputError(f"{tensorrt!r} is no TensorRT version", "write it like 8.6.1")
-    major, minor, patch = [int(part) for part in (*tensorrt.split("."), "0")[:3]]
-    if major > LAST_MAJOR:
-        raise InputError(
-            f"TensorRT {tensorrt} reads no calibration cache",
-            "give it a quantized model: `trtcal quantize`",
-        )
-    return str(major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch)
+    try:
+        return version_digits(tensorrt)
+    except NoCacheError as error:
+        raise InputError(str(error), "give it a quantized model: `trtcal quantize`") from None
+    except ValueError as error:
+        raise InputError(str(error), "write it like 8.6.1") from None
 
 
 def read_cache(path: Path) -> TensorRTCache:

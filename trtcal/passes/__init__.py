@@ -2,6 +2,7 @@
 
 from trtcal.passes.base import BrokenPassError, Pass, PassRecord
 from trtcal.passes.preparing import PASSES, Prepared, prepare, prepare_with_record
+from trtcal.passes.upgrade import raised_for_half
 
 __all__ = [
     "PASSES",
@@ -11,4 +12,5 @@ __all__ = [
     "Prepared",
     "prepare",
     "prepare_with_record",
+    "raised_for_half",
 ]

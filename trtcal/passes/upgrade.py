@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import onnx
 import onnx.version_converter
@@ -10,10 +11,11 @@ import onnx_graphsurgeon as gs
 from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
-from trtcal.graph import HALF_OPSET, MIN_OPSET, restored, small_export
-from trtcal.model import first_line, name_nodes, opset_of
+from trtcal.graph import HALF_OPSET, MIN_OPSET, export_model, restored, small_export
+from trtcal.model import Model, checked, first_line, name_nodes, opset_of
 from trtcal.passes.base import NotApplicable, Pass
-from trtcal.passes.reading import drop_other_types
+from trtcal.passes.constants import CONSTANTS
+from trtcal.passes.reading import drop_other_types, read_graph
 
 
 def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelProto:
@@ -76,6 +78,19 @@ def _raise_for_half(graph: gs.Graph) -> int:
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
     return int(graph.opset - before)
+
+
+def raised_for_half(model: Model) -> Model:
+    """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
+    if model.opset >= HALF_OPSET:
+        return model
+    graph = read_graph(model)
+    try:
+        _raise_for_half(graph)
+    except NotApplicable:
+        return model
+    CONSTANTS.apply(graph)
+    return checked(replace(model, proto=export_model(graph, model.proto)))
 
 
 def _is_new_for_half(graph: gs.Graph) -> str | None:

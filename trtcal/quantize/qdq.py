@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,20 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.onnxfile import OnnxFile, write_onnx
-from trtcal.quantize.graph import constant, export_model, import_graph, is_half, tensor_names
-from trtcal.quantize.placement import Layer, find_layers
-from trtcal.quantize.plan import Plan
+from trtcal.passes import raised_for_half
+from trtcal.quantize.graph import (
+    constant,
+    export_model,
+    import_graph,
+    is_half,
+    tensor_names,
+)
+from trtcal.quantize.islands import Islands, make_islands
+from trtcal.quantize.placement import Placement, find_layers
+from trtcal.quantize.plan import Decision, Plan
+from trtcal.quantize.planned import decide
+from trtcal.quantize.spread import spread
+from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
 
@@ -24,19 +36,22 @@ if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
     from trtcal.calibration import Calibration
 
 METADATA = "trtcal.quantization"
-CHECKED_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+CHECKED_OPS = tuple(RULES)
 
 
 @dataclass(frozen=True)
 class QuantizedModel:
     """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
 
-    `skipped` gives the reason for every layer that the plan wanted in INT8 and that has no Q/DQ.
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan wants,
+    `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
     """
 
     proto: onnx.ModelProto
     asked: dict[str, str]
     skipped: dict[str, str]
+    excluded: dict[str, str] = field(default_factory=dict)
+    islands: Islands = field(default_factory=Islands)
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
@@ -56,21 +71,53 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     """
     plan = plan or Plan()
     _check_same_model(model, calibration)
+    model = raised_for_half(model) if plan.asks_half else model
     placement = find_layers(model)
-    plan.check([layer.name for layer in placement.layers])
     graph = import_graph(model.proto)
-    writer = _Writer(graph, calibration)
-    skipped = dict(placement.refused)
-    done: dict[str, str] = {}
-    for layer in placement.layers:
-        wanted = plan.precision(layer.name) == "int8"
-        reason = writer.write(layer) if wanted else None
-        if reason:
-            skipped[layer.name] = reason
-        done[layer.name] = "int8" if wanted and not reason else writer.precision(layer)
+    decisions = decide(plan, graph, placement)
+    writer = _Writer(graph, calibration, placement)
+    chosen, skipped = _choose(graph, placement, decisions, writer)
+    for layer in chosen:
+        writer.write(layer)
+    names = [layer.name for layer in chosen]
+    islands = Islands()
+    if plan.asks_half:
+        observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
+        islands = make_islands(graph, decisions, names, observed)
+        skipped |= islands.skipped
+    done = {layer.name: writer.precision(layer) for layer in placement.layers}
+    done |= dict.fromkeys(names, "int8")
+    excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    _describe(proto, calibration, plan, done, skipped)
-    return QuantizedModel(proto, _checked_layers(proto, done), skipped)
+    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
+    _describe(result, calibration, plan, done)
+    return result
+
+
+def _choose(
+    graph: gs.Graph, placement: Placement, decisions: Mapping[str, Decision], writer: _Writer
+) -> tuple[list[Layer], dict[str, str]]:
+    """Return the layers to quantize, and why others that the plan asks in INT8 are not.
+
+    Light nodes follow the layers around them unless the plan decides on them.
+    """
+    asked = {name for name, one in decisions.items() if one.precision == "int8"}
+    skipped = {name: why for name, why in placement.refused.items() if name in asked}
+    wanted = [layer for layer in placement.layers if layer.name in asked]
+    wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
+    skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
+    chosen = [layer for layer in wanted if layer.name not in skipped]
+    more = [one for one in spread(graph, chosen) if one.name in asked or not _named(one, decisions)]
+    return chosen + [layer for layer in more if not writer.missing(layer)], skipped
+
+
+def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
+    return not decisions[layer.name].is_default
+
+
+def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
+    pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
+    return {name: str(one) for name, one in pairs if one.precision != "int8" and not one.is_default}
 
 
 def _check_same_model(model: Model, calibration: Calibration) -> None:
@@ -85,20 +132,25 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
 class _Writer:
     """Puts pairs into one graph and remembers those that stand already."""
 
-    def __init__(self, graph: gs.Graph, calibration: Calibration) -> None:
+    def __init__(self, graph: gs.Graph, calibration: Calibration, placement: Placement) -> None:
         self.graph = graph
         self.calibration = calibration
+        self.placement = placement
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
         self.pairs: dict[str, gs.Variable] = {}
         self.weights: dict[tuple[str, int | None], gs.Variable] = {}
 
-    def write(self, layer: Layer) -> str | None:
-        """Quantize a layer's inputs; return why not, if one has no range."""
-        for name in layer.activations.values():
+    def missing(self, layer: Layer) -> str | None:
+        """Return why a layer cannot be quantized: a range that it needs is not there."""
+        for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
+        return None
+
+    def write(self, layer: Layer) -> None:
+        """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
         for index in layer.activations:
@@ -106,7 +158,6 @@ class _Writer:
         if layer.weight:
             index = layer.weight.index
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
-        return None
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
@@ -114,7 +165,8 @@ class _Writer:
 
     def _activation(self, tensor: gs.Variable, dtype: type) -> gs.Variable:
         if tensor.name not in self.pairs:
-            scale = as_scale(self.calibration.ranges[tensor.name].amax / 127.0, dtype)
+            source = self.placement.range_of(tensor.name)
+            scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
             parameters = self._parameters(tensor.name, scale)
             quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
             self._node("QuantizeLinear", [tensor, *parameters], quantized, {})
@@ -159,11 +211,7 @@ class _Writer:
 
 
 def _describe(
-    proto: onnx.ModelProto,
-    calibration: Calibration,
-    plan: Plan,
-    done: dict[str, str],
-    skipped: dict[str, str],
+    result: QuantizedModel, calibration: Calibration, plan: Plan, done: dict[str, str]
 ) -> None:
     """Record in the model what was asked of it, so that a later command needs nothing else."""
     record = {
@@ -172,8 +220,13 @@ def _describe(
         "method": calibration.method,
         "plan": plan.to_document()["digest"],
         "layers": done,
-        "skipped": skipped,
+        "skipped": result.skipped,
     }
+    if result.excluded:
+        record["excluded"] = result.excluded
+    if plan.asks_half:
+        record["islands"] = asdict(result.islands)
+    proto = result.proto
     kept = [item for item in proto.metadata_props if item.key != METADATA]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
@@ -227,8 +280,9 @@ def asked_precisions(model: Model) -> dict[str, str]:
 def read_quantized(path: Path) -> QuantizedModel:
     """Read a model with or without Q/DQ; what was skipped is known only where trtcal wrote it."""
     model = load_model(path)
-    skipped = quantization_record(model.proto).get("skipped", {})
-    return QuantizedModel(model.proto, asked_precisions(model), skipped)
+    record = quantization_record(model.proto)
+    skipped, excluded = record.get("skipped", {}), record.get("excluded", {})
+    return QuantizedModel(model.proto, asked_precisions(model), skipped, excluded)
 
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends import base
-from trtcal.backends.base import Build, read_build
+from trtcal.backends import manifest
+from trtcal.backends.manifest import Build, read_build
 from trtcal.calibration import KIND as CALIBRATION
 from trtcal.calibration import Calibration, read_calibration
 from trtcal.compare.comparison import KIND as COMPARISON
 from trtcal.compare.comparison import Comparison, read_comparison
 from trtcal.errors import InputError
+from trtcal.quantize.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantize.plan import KIND as PLAN
-from trtcal.quantize.plan import PRECISIONS, Plan, read_plan
 from trtcal.storage import Document, read_document, read_json
 
 RUN = "run"
@@ -64,13 +64,13 @@ def collect(folder: Path) -> Findings:
         every = [reader(path) for known, path in found if known == kind]
         return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
 
-    builds = read(base.KIND, _build_at)
+    builds = read(manifest.KIND, _build_at)
     return Findings(
         folder=folder,
         comparison=_single(folder, read(COMPARISON, read_comparison)),
         builds=builds,
         calibrations=read(CALIBRATION, read_calibration),
-        plans=read(PLAN, _plan_at),
+        plans=read(PLAN, read_plan),
         run=_at_most_one(folder, read(RUN, lambda path: read_document(path, RUN))),
         failed_logs=tuple(_failed_logs(folder)),
         where={build.digest: _relative(build.folder, folder) for build in builds},
@@ -92,16 +92,17 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (COMPARISON, base.KIND, CALIBRATION, RUN)
+    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN)
     return str(kind) if known and "schema_version" in document else None
 
 
 def _is_bare_plan(document: Any) -> bool:
     """Whether it is a plan as people write one: `{"layers": {"name": "fp32"}}` and no more."""
-    if not isinstance(document, dict) or not {"layers"} <= set(document) <= {"layers", "default"}:
+    if not isinstance(document, dict) or not set(document) <= set(FIELDS):
         return False
-    layers = document["layers"]
-    return isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    layers, rules = document.get("layers", {}), document.get("rules", [])
+    named = isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    return named and bool(layers or rules)
 
 
 def _digest(item: Any) -> str:
@@ -111,18 +112,12 @@ def _digest(item: Any) -> str:
 
 
 def _build_at(path: Path) -> Build:
-    if path.name != base.MANIFEST:
+    if path.name != manifest.MANIFEST:
         raise InputError(
-            f"{path} holds a build and is not called {base.MANIFEST}",
+            f"{path} holds a build and is not called {manifest.MANIFEST}",
             "keep a build's files together, under the names that `trtcal build` gave them",
         )
     return read_build(path.parent)
-
-
-def _plan_at(path: Path) -> Plan:
-    if "digest" in read_json(path):
-        read_document(path, PLAN)
-    return read_plan(path)
 
 
 def _single(folder: Path, comparisons: tuple[Comparison, ...]) -> Comparison:
@@ -142,8 +137,8 @@ def _at_most_one(folder: Path, runs: tuple[Document, ...]) -> Document | None:
 
 
 def _failed_logs(folder: Path) -> Iterator[str]:
-    for log in _files(folder, base.LOG):
-        if log.name == base.LOG and not (log.parent / base.MANIFEST).exists():
+    for log in _files(folder, manifest.LOG):
+        if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists():
             yield _relative(log.parent, folder)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.backends.base import LOG, Build
+from trtcal.backends.manifest import LOG, Build
 from trtcal.buildlog.events import Event
 from trtcal.buildlog.parser import parse_file
 from trtcal.calibration import Calibration
@@ -99,7 +99,8 @@ def _calibration(calibration: Calibration) -> Document:
 
 def _plan(plan: Plan) -> Document:
     document = plan.to_document()
-    return {key: document[key] for key in ("digest", "default", "layers")}
+    wanted = ("digest", "default", "layers", "rules")
+    return {key: document[key] for key in wanted if key in document}
 
 
 def _measured(findings: Findings) -> Document:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtcal.backends.base import Build
+from trtcal.backends.manifest import Build
 from trtcal.compare.comparison import Comparison, Gates, Row
 from trtcal.report import text
 from trtcal.report.checks import (

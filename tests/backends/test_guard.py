@@ -1,0 +1,224 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.backends.test_build import made, needs_rtx
+from tests.networks import conv_net, samples, transposed_net
+from trtcal.backends import guard
+from trtcal.backends.gpu import Gpu
+from trtcal.backends.guard import check_engine
+from trtcal.backends.ledger import is_recorded, ledger_path, record_engine
+from trtcal.backends.manifest import read_build
+from trtcal.cli.main import run_command
+from trtcal.compare import open_candidate
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.storage import digest_file, write_document
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """A user of one's own, who has built nothing yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def build(tmp_path, state):
+    return made(load_model(conv_net(tmp_path / "net.onnx")), "cpu", tmp_path / "build")
+
+
+@pytest.fixture
+def rtx(tmp_path, state):
+    return made(load_model(conv_net(tmp_path / "net.onnx")), "sm86,sm120", tmp_path / "build")
+
+
+def forged(build, **changes):
+    """Write a manifest with a right digest as a stranger could, or as another machine of ours did."""
+    other = replace(build, **changes)
+    write_document(build.folder / "build.json", other.to_document())
+    return other
+
+
+def recorded(build, **changes):
+    other = forged(build, **changes)
+    assert record_engine(other.measured["engine_digest"], other.digest) is None
+
+
+def test_an_engine_of_ours_may_be_loaded_by_folder_or_file(build):
+    assert check_engine(build.folder).data == build.engine.read_bytes()
+    assert check_engine(build.engine).build == build
+    assert open_candidate(build.folder).name == "net"
+
+
+def test_an_altered_engine_is_refused_whatever_is_trusted(build):
+    data = bytearray(build.engine.read_bytes())
+    data[-1] ^= 1
+    build.engine.write_bytes(data)
+    for trust in (False, True):
+        with pytest.raises(InputError, match="its digest differs"):
+            check_engine(build.folder, trust)
+
+
+def test_a_stranger_who_computes_every_digest_is_refused(build, tmp_path):
+    made(load_model(transposed_net(tmp_path / "up.onnx")), "cpu", tmp_path / "evil")
+    build.engine.write_bytes((tmp_path / "evil" / "engine.onnx").read_bytes())
+    forged(build, measured={**build.measured, "engine_digest": digest_file(build.engine)})
+    with pytest.raises(InputError, match="not built by you"):
+        check_engine(build.folder)
+    assert check_engine(build.folder, trust=True).data
+
+
+def test_a_manifest_rewritten_around_our_engine_is_refused(build):
+    forged(build, outputs=build.inputs)
+    with pytest.raises(InputError, match="not built by you"):
+        check_engine(build.folder)
+
+
+def test_builds_of_another_trtcal_stay_ours(build):
+    document = write_document(
+        build.folder / "build.json", {**build.to_document(), "trtcal": "0.0.1"}
+    )
+    record_engine(build.measured["engine_digest"], document["digest"])
+    assert check_engine(build.folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"measured": []}, {"measured": 3}, {"backend": ["tensorrt"]}, {"target": None}, {"inputs": [3]},
+     {"plugins": 5}, {"plugins": [{}]}, {"engine_file": ""}, {"engine_file": ".."}, {"options": 1},
+     {"inputs": [{"name": [], "dtype": "float32", "shape": [1]}]}, {"target": "sm89"}],
+)  # fmt: skip
+def test_a_malformed_manifest_is_bad_input_though_trusted(build, changes):
+    write_document(build.folder / "build.json", {**build.to_document(), **changes})
+    with pytest.raises(InputError):
+        check_engine(build.folder, trust=True)
+
+
+def test_another_user_must_say_trust(build, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    with pytest.raises(InputError, match="not built by you"):
+        open_candidate(build.folder)
+    assert open_candidate(build.folder, trust=True).name == "net"
+
+
+def test_nothing_is_loaded_before_the_check(build, monkeypatch):
+    monkeypatch.setattr("trtcal.compare.comparison.open_session", None)
+    ledger_path().unlink()
+    with pytest.raises(InputError, match="not built by you"):
+        open_candidate(build.folder)
+
+
+def test_an_engine_without_manifest_is_refused(build):
+    (build.folder / "build.json").unlink()
+    for place in (build.folder, build.engine):
+        with pytest.raises(InputError, match="not a build folder"):
+            check_engine(place, trust=True)
+
+
+def test_another_file_of_the_folder_is_not_the_engine(build):
+    with pytest.raises(InputError, match="is not the engine"):
+        check_engine(build.log)
+
+
+def test_a_manifest_cannot_point_out_of_its_folder(build, tmp_path):
+    (tmp_path / "away.onnx").write_bytes(build.engine.read_bytes())
+    build.engine.unlink()
+    recorded(build, engine_file="../away.onnx")
+    with pytest.raises(InputError, match="cannot be read"):
+        check_engine(build.folder)
+
+
+def test_another_version_is_refused_with_both(build):
+    recorded(build, backend_version="0.1")
+    with pytest.raises(InputError, match=r"onnxruntime 0\.1, and \d.* is installed"):
+        check_engine(build.folder)
+
+
+def test_a_backend_that_is_not_here_is_named(build):
+    recorded(build, backend="mars")
+    with pytest.raises(InputError, match="'mars'"):
+        check_engine(build.folder)
+
+
+def test_a_provider_that_is_not_here_is_named(build):
+    recorded(build, target="rocm")
+    with pytest.raises(InputError, match="cannot run 'rocm'"):
+        check_engine(build.folder)
+
+
+def test_the_signature_is_compared_with_the_model(build, tmp_path):
+    model = load_model(tmp_path / "net.onnx")
+    assert check_engine(build.folder, model=model)
+    other = load_model(transposed_net(tmp_path / "up.onnx"))
+    with pytest.raises(InputError, match=r"has output y: float32\[n, 5\], the model has"):
+        check_engine(build.folder, model=other)
+    recorded(build, inputs=(replace(build.inputs[0], dtype="float16"),))
+    with pytest.raises(InputError, match=r"input x: float16.*the model has x: float32"):
+        check_engine(build.folder, model=model)
+    recorded(build, inputs=(*build.inputs, replace(build.inputs[0], name="mask")))
+    with pytest.raises(InputError, match="the model has no 'mask'"):
+        check_engine(build.folder, model=model)
+
+
+@needs_rtx
+def test_the_gpu_must_be_one_of_the_targets(rtx, monkeypatch):
+    places = {None: "which this machine lacks", (8, 9): r"sm86,sm120, not for the .*sm89"}
+    for capability, says in places.items():
+        gpu = capability and Gpu("NVIDIA Test", capability)
+        monkeypatch.setattr(guard, "find_gpu", lambda gpu=gpu: gpu)
+        with pytest.raises(InputError, match=says):
+            check_engine(rtx.folder)
+    monkeypatch.setattr(guard, "find_gpu", lambda: Gpu("NVIDIA Test", (12, 0)))
+    assert check_engine(rtx.folder).data[:4] == b"vtrt"
+
+
+@needs_rtx
+def test_missing_plugins_are_named(rtx, monkeypatch):
+    monkeypatch.setattr(guard, "find_gpu", lambda: Gpu("NVIDIA Test", (8, 6)))
+    recorded(rtx, plugins=("Strange_TRT 1",))
+    with pytest.raises(InputError, match="needs the plug-in 'Strange_TRT 1'"):
+        check_engine(rtx.folder)
+
+
+def test_the_command_line_asks_for_trust(build, tmp_path, monkeypatch, capsys):
+    samples(tmp_path / "data.npz")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    line = f"compare {tmp_path}/net.onnx {build.folder} --data {tmp_path}/data.npz --rounds 2"
+    words = [*line.split(), "-o", str(tmp_path / "comparison.json")]
+    (tmp_path / "net.onnx").rename(tmp_path / "reference.onnx")
+    words[1] = str(tmp_path / "reference.onnx")
+    assert run_command(words) == 2
+    assert "--trust" in capsys.readouterr().err
+    assert run_command([*words, "--trust"]) == 0
+
+
+def test_a_state_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    conv_net(tmp_path / "net.onnx")
+    words = ["build", str(tmp_path / "net.onnx"), "--target", "cpu", "-o", str(tmp_path / "build")]
+    assert run_command(words) == 0
+    assert "needs --trust" in capsys.readouterr().err
+    with pytest.raises(InputError, match="not built by you"):
+        check_engine(tmp_path / "build")
+
+
+def test_the_ledger_is_the_users_alone_and_survives_a_torn_line(state):
+    assert record_engine("sha256:1", "sha256:2") is None
+    with ledger_path().open("a") as file:
+        file.write('{"engine": "sha256:3", "mani')
+    assert record_engine("sha256:4", "sha256:5") is None
+    assert is_recorded("sha256:1", "sha256:2")
+    assert is_recorded("sha256:4", "sha256:5")
+    assert not is_recorded("sha256:1", "sha256:5")
+    assert ledger_path().stat().st_mode & 0o077 == 0
+    assert ledger_path().parent.stat().st_mode & 0o077 == 0
+
+
+def test_the_manifest_keeps_what_the_guard_needs(build):
+    document = json.loads((build.folder / "build.json").read_text())
+    assert document["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3, 8, 8]}]
+    assert document["plugins"] == []
+    assert read_build(build.folder) == build

@@ -1,0 +1,120 @@
+"""Every graph of the zoo on the compiler and on ONNX Runtime."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests.backends.listing import precisions
+from tests.zoo import ZOO
+from tests.zoo_scene import HEAVY, scene
+from trtcal.backends.base import BuildOptions, build
+from trtcal.backends.lowering import lower
+from trtcal.backends.registry import BACKENDS
+from trtcal.backends.sessions import open_session
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+OTHER_TARGETS = ("sm86", "sm120")
+ON_ALL_TARGETS = ("residual", "conv3d", "depthwise", "unet", "encoder_layer", "half")
+AGREEMENT, FLOOR_DB = 0.995, 20.0
+CHECKED = 400  # samples: two may disagree
+ALL, NONE = (
+    onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+)
+
+
+def names(field):
+    """Return the zoo's names; where something is known to be wrong, the test must fail."""
+    known = {name: getattr(entry, field) for name, entry in ZOO.items()}
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why) if why else ())
+        for name, why in known.items()
+    ]
+
+
+def test_the_zoo_names_every_heavy_node_once():
+    assert len(ZOO) >= 60
+    for entry in ZOO.values():
+        nodes = entry.make().proto().graph.node
+        heavy = sorted(node.name for node in nodes if node.op_type in HEAVY)
+        assert sorted([*entry.int8, *entry.floats]) == heavy, entry.name
+
+
+@needs_rtx
+@pytest.mark.parametrize("name", names("loses"))
+def test_the_compiler_gives_int8_and_the_report_is_true(name, tmp_path):
+    check(ZOO[name], "sm89", tmp_path)
+
+
+@needs_rtx
+@pytest.mark.parametrize("target", OTHER_TARGETS)
+@pytest.mark.parametrize("name", ON_ALL_TARGETS)
+def test_other_targets_give_the_same(name, target, tmp_path):
+    check(ZOO[name], target, tmp_path)
+
+
+def check(entry, target, folder):
+    made = scene(entry, folder, 64)
+    engine = build(
+        made.model, BACKENDS["tensorrt-rtx"], BuildOptions(target, entry.shapes), folder / "build"
+    )
+    seen = precisions(engine.log)
+    outcomes = {outcome.node: outcome for outcome in engine.outcomes}
+    for node in sorted(made.heavy):
+        outcome, is_int8 = outcomes.get(node), seen.get(node) == {"int8"}
+        assert is_int8 == (node in entry.int8), (node, seen.get(node), outcome)
+        assert (outcome is not None and outcome.got == "int8") == is_int8, outcome
+        if not is_int8:
+            assert entry.floats[node] in why(node, outcome, made.quantized.skipped)
+
+
+def why(node, outcome, skipped):
+    """Return what the user is told of a node that isn't INT8."""
+    return skipped.get(node) or (outcome and outcome.reason) or "nothing"
+
+
+@pytest.mark.parametrize("name", names("stumbles"))
+def test_onnxruntime_agrees_with_itself_and_with_the_float_model(name, tmp_path):
+    made = scene(ZOO[name], tmp_path)
+    feeds = ZOO[name].make().samples(CHECKED, seed=1)
+    size = made.given.inputs[0].shape[0]
+    batch = size if isinstance(size, int) else CHECKED
+    model = made.model.proto
+    reference, literal, optimized, lowered = (
+        run(session, feeds, batch)
+        for session in (
+            plain(made.given.proto, ALL),
+            plain(model, NONE),
+            plain(model, ALL),
+            open_session(lower(model), threads=1),
+        )
+    )
+    for outputs in (literal, optimized, lowered):
+        assert sqnr_db(reference, outputs) >= FLOOR_DB
+        assert (top1(outputs) == top1(literal)).mean() >= AGREEMENT
+
+
+def plain(proto, level):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level, options.intra_op_num_threads = level, 1
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options)
+
+
+def run(session, feeds, batch):
+    """Return all outputs, each flattened by sample, beside one another."""
+    rows = []
+    for start in range(0, CHECKED, batch):
+        part = {name: values[start : start + batch] for name, values in feeds.items()}
+        outputs = session.run(None, part)
+        rows.append(np.concatenate([one.reshape(batch, -1) for one in outputs], 1))
+    return np.concatenate(rows).astype(np.float64)
+
+
+def top1(outputs):
+    return outputs.argmax(1)
+
+
+def sqnr_db(expected, said):
+    return 10 * np.log10(np.square(expected).sum() / np.square(expected - said).sum())

@@ -1,0 +1,230 @@
+"""What TensorRT up to 10 takes beside Q/DQ: ranges, precisions, calibrators. Not run on a GPU yet.
+
+Every function gets the module `tensorrt` and asks it what it has: versions differ, and the numbers
+behind its flags shift between them. Of TensorRT's objects `network`, `layer`, `tensor` bear these
+names here, because `tests/tensorrt` finds by them what is touched, and looks it up in real packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrators.feeder import Feeds
+from calibrators.scale import problem, scale_of, single
+from calibrators.tensorrt_builder import KINDS, cache_object, calibrator_object
+from trtcal.config import ImagesConfig
+from trtcal.data import open_dataset
+from trtcal.errors import BackendError, InputError
+from trtcal.model import load_model
+
+SHOWN = 5
+CONSTRAINTS = {"obey": "OBEY_PRECISION_CONSTRAINTS", "prefer": "PREFER_PRECISION_CONSTRAINTS"}
+TYPES = {"int8": "INT8", "fp16": "HALF", "fp32": "FLOAT"}
+
+
+@dataclass(frozen=True)
+class Features:
+    """What one version has; `calibrators` are kinds, `constraints` of obey and prefer."""
+
+    version: str
+    calibrators: tuple[str, ...]
+    constraints: tuple[str, ...]
+    dynamic_ranges: bool
+    precisions: bool
+    int8_flag: bool
+
+    def check(self, route: str, kind: str) -> None:
+        """`BackendError` if this version lacks what a route needs."""
+        has = kind in self.calibrators if route in ("cache", "calibrator") else self.dynamic_ranges
+        if not (has and self.int8_flag):
+            raise BackendError(
+                f"TensorRT {self.version} has no route {route!r}, only qdq",
+                "quantize the model with Q/DQ, or use TensorRT up to 10",
+            )
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """How ranges and a network's tensors agree; names in the network's order, then the ranges'.
+
+    `given` have a range, `missing` are float tensors without one (`unnamed` of them have no name of
+    ONNX's), `foreign` are ranges of no tensor, `rounded` those whose scale TensorRT gets one step of
+    float32 off, because it takes them as float32.
+    """
+
+    given: tuple[str, ...]
+    missing: tuple[str, ...]
+    foreign: tuple[str, ...]
+    rounded: tuple[str, ...]
+
+    @property
+    def unnamed(self) -> int:
+        """How many tensors without a range TensorRT's parser made."""
+        return sum(name.startswith("(Unnamed Layer") for name in self.missing)
+
+
+def api(trt: Any) -> Features:
+    """Return what a version of TensorRT has, by looking."""
+    return Features(
+        str(trt.__version__),
+        _kinds(trt),
+        _constraints(trt),
+        hasattr(trt.ITensor, "set_dynamic_range"),
+        hasattr(trt.ILayer, "precision"),
+        hasattr(trt.BuilderFlag, "INT8"),
+    )
+
+
+def _kinds(trt: Any) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if hasattr(trt, KINDS[kind]))
+
+
+def _constraints(trt: Any) -> tuple[str, ...]:
+    return tuple(name for name in CONSTRAINTS if hasattr(trt.BuilderFlag, CONSTRAINTS[name]))
+
+
+def layers_of(network: Any) -> Iterator[Any]:
+    """Yield a network's layers."""
+    for number in range(network.num_layers):
+        yield network.get_layer(number)
+
+
+def float_tensors(trt: Any, network: Any) -> dict[str, Any]:
+    """Return the tensors that INT8 can need a range for: inputs and layers' outputs, by name."""
+    found = [network.get_input(number) for number in range(network.num_inputs)]
+    for layer in layers_of(network):
+        found += [layer.get_output(number) for number in range(layer.num_outputs)]
+    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
+    return {
+        tensor.name: tensor
+        for tensor in found
+        if tensor is not None and tensor.dtype in floats and not tensor.is_shape_tensor
+    }
+
+
+def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
+    """Compare ranges (amaxes) with a network's tensors and change nothing.
+
+    `InputError` for a range that is none or of no name, and if no range is of the network.
+    """
+    wrong = [f"{name!r}: {why}" for name, amax in ranges.items() if (why := _wrong(name, amax))]
+    if wrong:
+        raise InputError(f"{len(wrong)} ranges are none: {shown(wrong)}", "calibrate again")
+    tensors = float_tensors(trt, network)
+    given = tuple(name for name in tensors if name in ranges)
+    if not given:
+        raise InputError(
+            f"none of the {len(ranges)} ranges is of a tensor of the network",
+            "give the calibration of this model",
+        )
+    missing = tuple(name for name in tensors if name not in ranges)
+    foreign = tuple(name for name in ranges if name not in tensors)
+    rounded = tuple(name for name in given if _is_rounded(ranges[name]))
+    return Ranged(given, missing, foreign, rounded)
+
+
+def _wrong(name: str, amax: object) -> str | None:
+    if not name:
+        return "it has no name"
+    number = isinstance(amax, (int, float)) and not isinstance(amax, bool)
+    return problem(amax) if number else "it is no number"  # type: ignore[arg-type]
+
+
+def _is_rounded(amax: float) -> bool:
+    return bool(scale_of(float(single(amax))) != scale_of(amax))
+
+
+def set_dynamic_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
+    """Give every tensor its range, from -amax to amax; errors as `match_ranges`, before any is set.
+
+    `BackendError` if TensorRT refuses one.
+    """
+    matched = match_ranges(trt, network, ranges)
+    tensors = float_tensors(trt, network)
+    for name in matched.given:
+        tensor, amax = tensors[name], float(single(ranges[name]))
+        if not tensor.set_dynamic_range(-amax, amax):
+            raise BackendError(f"TensorRT refuses the range of tensor {name!r}, {amax:g}")
+    return matched
+
+
+def set_layer_precisions(
+    trt: Any, network: Any, precisions: Mapping[str, str], constraints: str
+) -> tuple[str, ...]:
+    """Set the precision of each layer named (int8, fp16, fp32); return names that are of no layer.
+
+    `InputError` for an unnamed layer or an unknown precision, and under "obey" for a name of no
+    layer: nothing is set then.
+    """
+    for name, precision in precisions.items():
+        if not name or precision not in TYPES:
+            raise InputError(f"layer {name!r} cannot be asked in {precision!r}", "check the plan")
+    layers = [layer for layer in layers_of(network) if layer.name in precisions]
+    there = {layer.name for layer in layers}
+    absent = tuple(name for name in precisions if name not in there)
+    if absent and constraints == "obey":
+        raise InputError(
+            f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}",
+            "take them out of the plan, or use --constraints prefer",
+        )
+    for layer in layers:
+        layer.precision = getattr(trt.DataType, TYPES[precisions[layer.name]])
+    return absent
+
+
+def unranged_inputs(
+    network: Any, precisions: Mapping[str, str], missing: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the layers asked in INT8 whose first input has no range."""
+    lost = set(missing)
+    return tuple(
+        layer.name
+        for layer in layers_of(network)
+        if precisions.get(layer.name) == "int8" and _first_input(layer) in lost
+    )
+
+
+def _first_input(layer: Any) -> str | None:
+    tensor = layer.get_input(0)
+    return None if tensor is None else str(tensor.name)
+
+
+def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
+    """Return the calibrator object of a request: with our ranges as its cache, or fed with data.
+
+    `BackendError` if it cannot be made, for want of PyCUDA for example; `InputError` for the data.
+    """
+    batches = _batches(request) if request["route"] == "calibrator" else ()
+    try:
+        if request["route"] == "cache":
+            return cache_object(request["kind"], request["ranges"], trt=trt)
+        others = {name: kind for name, kind in request["types"].items() if kind != "float32"}
+        return calibrator_object(
+            request["kind"], batches, request["feeds"], types=others, leave_out_rest=True, trt=trt
+        )
+    except (ImportError, ValueError) as error:
+        raise BackendError(str(error)) from error
+
+
+def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:
+    """Open the data and return their batches in the types that a builder calibrates with."""
+    images = ImagesConfig(**request["images"]) if request["images"] else None
+    dataset = open_dataset(Path(request["data"]), load_model(Path(request["model"])), images)
+    size = next(iter(request["feeds"].values()))[0]
+    types = request["types"]
+    return (
+        {name: np.asarray(array, types[name]) for name, array in feeds.items() if name in types}
+        for feeds in dataset.batches(size)
+    )
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return the first few names, on one line, and how many more there are."""
+    more = len(names) - SHOWN
+    first = ", ".join(name if name.isprintable() else ascii(name) for name in names[:SHOWN])
+    return first + (f" and {more} more" if more > 0 else "")

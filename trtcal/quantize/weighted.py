@@ -1,0 +1,127 @@
+"""Rules for the operators that multiply matrices or convolve: what of them can be INT8, and how.
+
+Activations are quantized per tensor, weights per output channel, on the axis that TensorRT reads: any
+other axis makes it compute in float without a word (seen in TensorRT-RTX 1.7's layer lists).
+Source: NVIDIA, "Working with Quantized Types", Q/DQ layer-placement recommendations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from trtcal.quantize.graph import constant
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant input: its place among the node's inputs and the axis of its scales, if any."""
+
+    index: int
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node that a plan can put into INT8: the inputs to quantize by place, and its weight."""
+
+    name: str
+    op: str
+    activations: dict[int, str]
+    weight: Weight | None = None
+
+
+Found = Layer | str
+"""A layer, or why the node is none."""
+
+
+def is_activation(tensor: gs.Tensor) -> bool:
+    """Tell whether a tensor is computed, and may be float as far as its type is stated."""
+    if not isinstance(tensor, gs.Variable) or tensor.is_empty():
+        return False
+    return tensor.dtype is None or tensor.dtype in (np.float32, np.float16)
+
+
+def _conv(node: gs.Node) -> Found:
+    return _weighted(node, 0)
+
+
+def _conv_transpose(node: gs.Node) -> Found:
+    # With groups, axis 1 holds one group's channels only, which a scale an output channel can't name.
+    return _weighted(node, 1 if node.attrs.get("group", 1) == 1 else None)
+
+
+def _gemm(node: gs.Node) -> Found:
+    return _weighted(node, 0 if node.attrs.get("transB", 0) else 1)
+
+
+def _matmul(node: gs.Node) -> Found:
+    left, right = node.inputs
+    if is_activation(left) and is_activation(right):
+        return _product(node)
+    weight = constant(right)
+    columns = weight is not None and weight.ndim == 2
+    # Scales by row of a left operand, or in a stack of matrices, break kernels of ONNX Runtime.
+    return _weighted(node, 1 if columns else None, 0 if is_activation(right) else 1)
+
+
+def _einsum(node: gs.Node) -> Found:
+    letters = _einsum_letters(node)
+    if letters is None:
+        return "its equation is not a product of two matrices"
+    if all(map(is_activation, node.inputs)):
+        return _product(node)
+    index = 0 if is_activation(node.inputs[1]) else 1
+    own, other = letters[index], letters[1 - index]
+    free = [axis for axis, letter in enumerate(own) if letter not in other]
+    return _weighted(node, free[0] if len(free) == 1 else None, index)
+
+
+def _einsum_letters(node: gs.Node) -> tuple[str, str] | None:
+    """Return the letters of both operands if the equation multiplies and sums as a MatMul does."""
+    equation = node.attrs.get("equation", "").replace(" ", "")
+    operands, arrow, result = equation.partition("->")
+    parts = operands.split(",")
+    if len(parts) != 2 or len(node.inputs) != 2 or not arrow or "." in equation:
+        return None
+    left, right = parts
+    summed = set(left) & set(right) - set(result)
+    kept = set(left + right) - summed == set(result)
+    unrepeated = all(len(set(part)) == len(part) for part in (left, right, result))
+    return (left, right) if summed and kept and unrepeated else None
+
+
+def _product(node: gs.Node) -> Layer:
+    """Quantize both operands: the products of attention are then one INT8 kernel with its Softmax."""
+    return Layer(node.name, node.op, {i: tensor.name for i, tensor in enumerate(node.inputs)})
+
+
+def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
+    if any(_is_dequantized(tensor) for tensor in node.inputs[:2]):
+        return "it is quantized already"
+    if not is_activation(node.inputs[1 - index]):
+        return "no input of it is a float activation"
+    weight = constant(node.inputs[index])
+    if weight is None:
+        return "its weights are computed, not constant"
+    if weight.dtype not in (np.float32, np.float16):
+        return f"its weights are {weight.dtype}"
+    if not np.isfinite(weight).all():
+        return "its weights have NaN or infinite values"
+    return Layer(node.name, node.op, {1 - index: node.inputs[1 - index].name}, Weight(index, axis))
+
+
+def _is_dequantized(tensor: gs.Tensor) -> bool:
+    return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
+
+
+RULES: dict[str, Callable[[gs.Node], Found]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Einsum": _einsum,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}

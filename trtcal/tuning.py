@@ -1,0 +1,217 @@
+"""Placement by trial: build variants on a compiler, read the layers back, keep what is best.
+
+Rules cannot know what a compiler makes of a light node (a residual Add, a pooling, the reader of a
+Concat) with Q/DQ and without. So each kind of them is tried in the other precision, then each node
+alone, and what gives fewer heavy layers in float, or as many and fewer bytes moved, is kept. Heavy
+layers stay as the plan has them, and so does every node that the plan decides on.
+
+Not tried: Q before an activation, which TensorRT runs in float without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from trtcal import __version__
+from trtcal.backends.base import Backend, build
+from trtcal.backends.options import BuildOptions
+from trtcal.buildlog.layers import Layer
+from trtcal.calibration import Calibration
+from trtcal.errors import BackendError, InputError
+from trtcal.model import Model
+from trtcal.quantize import Plan, QuantizedModel, find_layers, quantize
+from trtcal.storage import Document, digest_document, read_document, seal, write_document
+
+KIND = "placement"
+MEASURED = "measured-placement"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a compiler made of one placement.
+
+    `float_heavy` is the number of nodes asked in INT8 that did not get it, `bytes_moved` what all
+    layers read and write, `layers` the list: name, kind, precision and bytes of each.
+    """
+
+    float_heavy: int
+    bytes_moved: int
+    layers: tuple[tuple[str, str, str, int], ...]
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        """What is compared: heavy layers in float, then bytes, then layers."""
+        return self.float_heavy, self.bytes_moved, len(self.layers)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Some nodes of one kind, put into `precision` together, and what came of it."""
+
+    op: str
+    nodes: tuple[str, ...]
+    precision: str
+    kept: bool
+    before: Measured
+    after: Measured | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The plan that won, and every trial on the way; `untried` are those there was no time for."""
+
+    plan: Plan
+    trials: tuple[Trial, ...]
+    untried: int
+
+    def to_document(self) -> Document:
+        """Return the trials as a sealed document, with both layer lists of each."""
+        body = {
+            "trtcal": __version__,
+            "plan": self.plan.to_document(),
+            "trials": [asdict(trial) for trial in self.trials],
+            "untried": self.untried,
+        }
+        return seal({"kind": KIND, "schema_version": 1, **body})
+
+
+Measure = Callable[[QuantizedModel], Measured]
+
+
+def tune_placement(
+    model: Model,
+    calibration: Calibration,
+    plan: Plan,
+    measure: Measure,
+    time_limit_s: float = 120.0,
+    say: Say = lambda message: None,
+) -> Tuned:
+    """Return the best plan found for a prepared model within a time, in seconds.
+
+    `BackendError` if the placement by rules cannot be built; a variant that cannot is not kept.
+    """
+    tuner = _Tuner(model, calibration, plan, measure, say)
+    until = time.monotonic() + time_limit_s
+    groups = tuner.groups()
+    alone = [(op, (name,), to) for op, nodes, to in groups for name in nodes if len(nodes) > 1]
+    candidates = [*groups, *alone]
+    done = 0
+    for op, nodes, precision in candidates:
+        if time.monotonic() > until:
+            break
+        tuner.attempt(op, nodes, precision)
+        done += 1
+    return Tuned(tuner.plan, tuple(tuner.trials), len(candidates) - done)
+
+
+class _Tuner:
+    """The plan so far and what it costs."""
+
+    def __init__(
+        self, model: Model, calibration: Calibration, plan: Plan, measure: Measure, say: Say
+    ) -> None:
+        self.model, self.calibration, self.plan = model, calibration, plan
+        self.measure, self.say = measure, say
+        self.best = measure(quantize(model, calibration, plan))
+        self.trials: list[Trial] = []
+
+    def groups(self) -> list[tuple[str, tuple[str, ...], str]]:
+        """Return the light nodes by kind, with the precision that they do not have yet."""
+        placement = find_layers(self.model)
+        light = [*placement.residual, *placement.light]
+        found: dict[tuple[str, str], list[str]] = {}
+        for layers, precision in ((light, "fp32"), (placement.optional, "int8")):
+            for layer in layers:
+                if self.plan.decide(layer.name, layer.op).is_default:
+                    found.setdefault((layer.op, precision), []).append(layer.name)
+        return [(op, tuple(nodes), precision) for (op, precision), nodes in found.items()]
+
+    def attempt(self, op: str, nodes: tuple[str, ...], precision: str) -> None:
+        """Measure the plan with these nodes in another precision, and keep it if it is better."""
+        nodes = tuple(name for name in nodes if self.plan.layers.get(name) != precision)
+        if not nodes:  # done with its group
+            return
+        variant = replace(self.plan, layers={**self.plan.layers, **dict.fromkeys(nodes, precision)})
+        before = self.best
+        try:
+            after = self.measure(quantize(self.model, self.calibration, variant))
+        except (BackendError, InputError) as error:
+            self.trials.append(Trial(op, nodes, precision, False, before, None, error.message))
+            return
+        kept = after.cost < before.cost
+        self.trials.append(Trial(op, nodes, precision, kept, before, after))
+        if kept:
+            self.plan, self.best = variant, after
+            self.say(f"{described(self.trials[-1])}: kept")
+
+
+def described(trial: Trial) -> str:
+    """Return a trial in words."""
+    which = trial.nodes[0] if len(trial.nodes) == 1 else f"{len(trial.nodes)} {trial.op}"
+    if trial.after is None:
+        return f"{which} in {trial.precision}: {trial.reason}"
+    moved = f"{trial.before.bytes_moved:,} to {trial.after.bytes_moved:,} bytes"
+    layers = f"{len(trial.before.layers)} to {len(trial.after.layers)} layers"
+    return f"{which} in {trial.precision}: {moved}, {layers}"
+
+
+def compiler(backend: Backend, options: BuildOptions, model: Model) -> Measure:
+    """Return what measures a quantized model by building it; the same one is built only once.
+
+    What was measured is remembered by fingerprint of model, backend, version and target.
+    """
+    version = backend.availability().version
+
+    def measure(quantized: QuantizedModel) -> Measured:
+        key = {
+            "model": quantized.digest,
+            "backend": backend.name,
+            "version": version,
+            "target": options.target,
+            "shapes": {name: list(map(list, sizes)) for name, sizes in options.shapes.items()},
+        }
+        path = cache_folder() / f"{digest_document(key).removeprefix('sha256:')}.json"
+        known = _remembered(path)
+        if known is None:
+            known = _built(replace(model, proto=quantized.proto), backend, options)
+            write_document(path, seal({"kind": MEASURED, "schema_version": 1, **asdict(known)}))
+        return known
+
+    return measure
+
+
+def cache_folder() -> Path:
+    """Return where measured placements are remembered: under `$XDG_CACHE_HOME`, else `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "trtcal" / "placement"
+
+
+def _remembered(path: Path) -> Measured | None:
+    if not path.exists():
+        return None
+    try:
+        document = read_document(path, MEASURED)
+        layers = tuple(tuple(layer) for layer in document["layers"])
+        return Measured(int(document["float_heavy"]), int(document["bytes_moved"]), layers)
+    except (InputError, KeyError, TypeError, ValueError):  # damaged: measure again
+        return None
+
+
+def _built(model: Model, backend: Backend, options: BuildOptions) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+        made = build(model, backend, options, Path(folder))
+    lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in made.outcomes)
+    lines = tuple(_lines(made.layers))
+    return Measured(lost, sum(line[3] for line in lines), lines)
+
+
+def _lines(layers: Iterable[Layer]) -> Iterator[tuple[str, str, str, int]]:
+    for layer in layers:
+        yield layer.name, layer.kind, layer.precision, layer.bytes_moved or 0
