@@ -215,6 +215,21 @@ def test_a_norm_inside_a_branch_does_not_go_into_a_convolution_outside():
         assert changes(prepared).get("scales", 0) == 0
 
 
+def test_a_subgraph_gets_no_copy_of_a_weight_that_the_graph_has():
+    then = branch("then", [node("MatMul", ["x", "w"], ["t"], "t")], "t")
+    other = branch("other", [node("Neg", ["x"], ["o"], "o")], "o")
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "product"),
+        node("ReduceMax", ["a"], ["m"], "max", keepdims=0),
+        node("Cast", ["m"], ["c"], "cast", to=9),
+        node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
+    ]
+    model = make(nodes, {"w": draw(20, 20)}, {"x": ["n", 20]}, {"y": ["n", 20]})
+    proto = prepared_alike(model, {"x": draw(2, 20)}).model.proto
+    assert [one.name for one in proto.graph.initializer] == ["w"]
+    assert not any(one.g.initializer for one in proto.graph.node[-1].attribute)
+
+
 def test_loops_and_scans_keep_their_bodies():
     body = helper.make_graph(
         [node("Identity", ["go"], ["go_on"], "keep"), node("Add", ["sum", "a"], ["next"], "add")],
@@ -456,7 +471,7 @@ def test_random_and_too_large_constants_are_left_to_the_runtime():
         node("Add", ["a", "u"], ["b"], "b"),
         node("Add", ["b", "f"], ["y"], "c"),
     ]
-    weights = {"k": draw(3), "huge": np.array([200_000, 100_000, 3])}
+    weights = {"k": draw(3), "huge": np.array([3000, 50_000, 3])}
     prepared = prepare_with_record(make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}))
     assert sorted(ops(prepared)) == sorted(one.op_type for one in nodes)
     assert prepared.notes == ("node 'bomb': it depends on no input and could not be computed",)
@@ -489,6 +504,20 @@ def test_sequences_are_kept():
         "ConcatFromSequence",
         "Add",
     ]
+
+
+def test_optional_values_are_kept():
+    nodes = [
+        node("Identity", ["x"], ["a"], "same"),
+        node("Optional", ["a"], ["o"], "wrap"),
+        node("OptionalGetElement", ["o"], ["y"], "unwrap"),
+    ]
+    model = make(nodes, {}, {"x": ["n", 6]}, {"y": ["n", 6]})
+    stated = model.proto.graph.value_info.add(name="o")
+    stated.type.CopyFrom(
+        helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    )
+    assert ops(prepare_with_record(model)) == ["Optional", "OptionalGetElement"]
 
 
 def test_optional_inputs_that_are_left_out():

@@ -264,9 +264,10 @@ def test_constants_of_plain_numbers_get_their_type(attribute):
 def test_shapes_are_not_rounded_in_whole_numbers():
     """Halving a size in float, as exporters do, must not become a product by the integer 0."""
     nodes = [node("Shape", ["x"], ["s"], "s"), node("Cast", ["s"], ["f"], "f", to=FLOAT),
-             node("Mul", ["f", "half"], ["h"], "h"), node("Cast", ["h"], ["i"], "i", to=7),
+             node("Neg", ["minus"], ["half"], "half"), node("Mul", ["f", "half"], ["h"], "h"),
+             node("Cast", ["h"], ["i"], "i", to=7),
              node("ConstantOfShape", ["i"], ["y"], "y")]  # fmt: skip
-    model = make(nodes, {"half": np.float32(0.5)}, {"x": ["n", 4]}, {"y": [None, None]})
+    model = make(nodes, {"minus": np.float32(-0.5)}, {"x": ["n", 4]}, {"y": [None, None]})
     prepared_alike(model, {"x": draw(6, 4)})
 
 
