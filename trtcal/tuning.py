@@ -29,7 +29,6 @@ from trtcal.storage import Document, digest_document, read_document, seal, write
 
 KIND = "placement"
 MEASURED = "measured-placement"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,12 @@ def tune_placement(
     plan: Plan,
     measure: Measure,
     time_limit_s: float = 120.0,
-    say: Say = lambda message: None,
 ) -> Tuned:
     """Return the best plan found for a prepared model within a time, in seconds.
 
     `BackendError` if the placement by rules cannot be built; a variant that cannot is not kept.
     """
-    tuner = _Tuner(model, calibration, plan, measure, say)
+    tuner = _Tuner(model, calibration, plan, measure)
     until = time.monotonic() + time_limit_s
     groups = tuner.groups()
     alone = [(op, (name,), to) for op, nodes, to in groups for name in nodes if len(nodes) > 1]
@@ -115,10 +113,9 @@ class _Tuner:
     """The plan so far and what it costs."""
 
     def __init__(
-        self, model: Model, calibration: Calibration, plan: Plan, measure: Measure, say: Say
+        self, model: Model, calibration: Calibration, plan: Plan, measure: Measure
     ) -> None:
-        self.model, self.calibration, self.plan = model, calibration, plan
-        self.measure, self.say = measure, say
+        self.model, self.calibration, self.plan, self.measure = model, calibration, plan, measure
         self.best = measure(quantize(model, calibration, plan))
         self.trials: list[Trial] = []
 
@@ -149,7 +146,6 @@ class _Tuner:
         self.trials.append(Trial(op, nodes, precision, kept, before, after))
         if kept:
             self.plan, self.best = variant, after
-            self.say(f"{described(self.trials[-1])}: kept")
 
 
 def described(trial: Trial) -> str:

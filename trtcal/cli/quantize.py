@@ -20,6 +20,9 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from trtcal.calibration import Calibration
+    from trtcal.model import Model
+    from trtcal.quantize import Plan
     from trtcal.quantize.islands import Islands
 
 
@@ -59,6 +62,19 @@ SHOWN = 5
 @click.option(
     "--only", metavar="GLOB", multiple=True, help="Ask these in INT8, no others; repeatable."
 )
+@click.option(
+    "--tune-placement",
+    "target",
+    metavar="TARGET",
+    help="Try what light nodes cost in INT8 and in float, by building for sm89 or its like.",
+)
+@click.option(
+    "--tune-time",
+    type=click.FloatRange(min=0),
+    default=120.0,
+    show_default=True,
+    help="Seconds for that.",
+)
 @config_option
 @json_option
 def command(
@@ -69,6 +85,8 @@ def command(
     skipped: tuple[str, ...],
     keep_float: tuple[str, ...],
     only: tuple[str, ...],
+    target: str | None,
+    tune_time: float,
     config_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -92,6 +110,8 @@ def command(
     rules += [Rule("int8", glob, reason="--only") for glob in only]
     plan = replace(plan, rules=(*rules, *plan.rules))
     prepared = prepared_model(load_model(path), config, skipped)
+    if target:
+        plan = _tuned(prepared, calibration, plan, target, tune_time, output)
     quantized = quantize(prepared, calibration, plan)
     written = write_quantized(output, quantized)
     if as_json:
@@ -118,6 +138,30 @@ def command(
     say(f"wrote {output}  {written.digest[:19]}")
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+
+
+def _tuned(
+    prepared: Model, calibration: Calibration, plan: Plan, target: str, seconds: float, output: Path
+) -> Plan:
+    """Return the plan that a trial on the compiler finds best; write it, and the trials, beside."""
+    from trtcal.backends.options import BuildOptions
+    from trtcal.backends.registry import find_backend
+    from trtcal.quantize import write_plan
+    from trtcal.storage import write_document
+    from trtcal.tuning import compiler, described, tune_placement
+
+    backend, chosen = find_backend(None, target)
+    measure = compiler(backend, BuildOptions(chosen), prepared)
+    tuned = tune_placement(prepared, calibration, plan, measure, seconds)
+    for trial in tuned.trials:
+        say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
+    if tuned.untried:
+        say(f"{tuned.untried} trials were not made in {seconds:g} s: raise --tune-time")
+    trials, best = output.with_suffix(".placement.json"), output.with_suffix(".plan.json")
+    write_document(trials, tuned.to_document())
+    write_plan(best, tuned.plan)
+    say(f"wrote {trials}, and {best}, with which --plan gives the same without building")
+    return tuned.plan
 
 
 def _tell(islands: Islands) -> None:

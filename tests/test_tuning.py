@@ -1,0 +1,118 @@
+"""Placement by trial, on a stand-in compiler with a known best answer and on TensorRT-RTX."""
+
+import json
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.networks import conv_net, samples, save, weight
+from tests.quantize.test_quantize import calibrated
+from trtcal.backends.registry import BACKENDS
+from trtcal.cli.main import run_command
+from trtcal.errors import BackendError
+from trtcal.quantize import Plan, quantize
+from trtcal.tuning import Measured, tune_placement
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+
+def light_net(path):
+    """Two poolings with strides beside a convolution, and a residual Add."""
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first"),
+        helper.make_node("Conv", ["a", "w2"], ["b"], "second"),
+        helper.make_node("Add", ["b", "a"], ["c"], "add"),
+        helper.make_node("Conv", ["c", "w2"], ["d"], "third"),
+        helper.make_node("AveragePool", ["c"], ["p"], "pool1", **pool),
+        helper.make_node("AveragePool", ["d"], ["q"], "pool2", **pool),
+        helper.make_node("Add", ["p", "q"], ["y"], "sum"),
+    ]
+    weights = {"w1": weight(4, 3, 1, 1), "w2": weight(4, 4, 1, 1)}
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 4, 4]})
+
+
+def compiler(costs, built):
+    """Cost by the light nodes that read a DequantizeLinear; None is a build that fails."""
+
+    def measure(quantized):
+        pairs = {n.output[0] for n in quantized.proto.graph.node if n.op_type[0] == "D"}
+        names = {"add", "pool1", "pool2"}
+        found = [n for n in quantized.proto.graph.node if n.name in names]
+        quick = frozenset(node.name for node in found if pairs & set(node.input))
+        built.append(quick)
+        if costs.get(quick, 100) is None:
+            raise BackendError("it crashed", None)
+        return Measured(0, costs.get(quick, 100), ())
+
+    return measure
+
+
+def tuned(tmp_path, costs, plan=None, seconds=60.0):
+    model, calibration, _ = calibrated(light_net(tmp_path / "net.onnx"), tmp_path)
+    built = []
+    measure = compiler(costs, built)
+    result = tune_placement(model, calibration, plan or Plan(), measure, seconds)
+    return result, built, quantize(model, calibration, result.plan)
+
+
+def test_the_best_of_kinds_and_nodes_is_kept(tmp_path):
+    costs = {frozenset({"add"}): 50, frozenset({"add", "pool1"}): 40, frozenset(): 60}
+    result, built, _ = tuned(tmp_path, costs)
+    assert built[0] == {"add"}
+    assert result.plan.layers == {"pool1": "int8"}
+    assert [trial.nodes for trial in result.trials if trial.kept] == [("pool1",)]
+    assert result.untried == 0
+
+
+def test_a_residual_that_costs_more_quantized_goes_to_float(tmp_path):
+    result, _, best = tuned(tmp_path, {frozenset({"add"}): 50, frozenset(): 30})
+    assert result.plan.layers == {"add": "fp32"}
+    assert "a" in next(node for node in best.proto.graph.node if node.name == "add").input
+
+
+def test_what_the_plan_decides_is_not_tried(tmp_path):
+    plan = Plan(layers={"add": "int8", "pool1": "fp32"})
+    result, built, _ = tuned(tmp_path, {frozenset(): 1}, plan)
+    assert result.plan == plan
+    assert set(built) == {frozenset({"add"})}
+
+
+def test_a_variant_that_does_not_build_is_not_kept(tmp_path):
+    result, _, _ = tuned(tmp_path, {frozenset({"add"}): 50, frozenset(): None})
+    failed = next(trial for trial in result.trials if trial.nodes == ("add",))
+    assert (failed.kept, failed.after, failed.reason) == (False, None, "it crashed")
+
+
+def test_without_time_nothing_is_tried(tmp_path):
+    result, built, _ = tuned(tmp_path, {frozenset(): 1}, seconds=-1.0)
+    assert len(built) == 1
+    assert result.untried > 0
+    assert result.plan == Plan()
+
+
+@needs_rtx
+def test_the_command_tries_on_the_compiler_once_and_remembers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    net = conv_net(tmp_path / "net.onnx")
+    data = samples(tmp_path / "data.npz")
+    ranges = str(tmp_path / "calibration.json")
+    assert run_command(["calibrate", str(net), "--data", str(data), "-o", ranges]) == 0
+    words = ["quantize", str(net), "--calibration", ranges, "--tune-placement", "sm89", "-o"]
+    assert run_command([*words, str(tmp_path / "a.onnx")]) == 0
+    remembered = sorted((tmp_path / "cache" / "trtcal" / "placement").iterdir())
+    times = [path.stat().st_mtime_ns for path in remembered]
+    assert run_command([*words, str(tmp_path / "b.onnx")]) == 0
+    assert [path.stat().st_mtime_ns for path in remembered] == times
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    trials = json.loads((tmp_path / "a.placement.json").read_text())["trials"]
+    assert trials
+    for trial in trials:
+        sizes = [size for _, _, _, size in trial["before"]["layers"]]
+        assert trial["before"]["bytes_moved"] == np.sum(sizes) > 0
+    capsys.readouterr()
+    plan = ["--plan", str(tmp_path / "a.plan.json"), "-o", str(tmp_path / "c.onnx")]
+    assert run_command([*words[:4], *plan]) == 0
+    assert (tmp_path / "c.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
