@@ -44,10 +44,24 @@ def test_an_average_pooling_has_pairs_of_its_own_on_both_sides(tmp_path):
     assert scales(proto)["a"] > scales(proto)["p"]
 
 
-def test_a_strided_average_pooling_stays_float(tmp_path):
-    proto, _, _ = built(tmp_path, pooled("AveragePool", strides=[2, 2]))
-    assert by_name(proto)["pool"].input[0] == "a"
-    assert set(scales(proto)) == {"x", "p"}
+@pytest.mark.parametrize(
+    ("attributes", "is_int8"),
+    [
+        ({}, False),
+        ({"count_include_pad": 1}, True),
+        ({"pads": [0] * 4}, True),
+        ({"pads": [0] * 4, "ceil_mode": 1}, False),
+    ],
+)
+def test_a_strided_average_pooling_is_int8_where_padding_counts_or_is_none(
+    tmp_path, attributes, is_int8
+):
+    proto, model, feeds = built(tmp_path, pooled("AveragePool", strides=[2, 2], **attributes))
+    assert by_name(proto)["pool"].input[0] == ("a/dequantized" if is_int8 else "a")
+    assert set(scales(proto)) == ({"x", "a", "p"} if is_int8 else {"x", "p"})
+    exact = run_session(open_session(model.proto), None, feeds)[0]
+    found = run_session(open_session(proto), None, feeds)[0]
+    assert np.square(exact - found).sum() < 3e-3 * np.square(exact).sum()
 
 
 @pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])

@@ -27,7 +27,7 @@ from trtcal.quantize.islands import Islands, make_islands
 from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Decision, Plan
 from trtcal.quantize.planned import decide
-from trtcal.quantize.spread import spread
+from trtcal.quantize.spread import is_unpadded, spread
 from trtcal.quantize.weighted import RULES, Layer
 from trtcal.quantize.weights import Scale, as_scale, quantize_weight
 from trtcal.storage import canonical_json
@@ -155,6 +155,8 @@ class _Writer:
         dtype = np.float16 if is_half(node) else np.float32
         for index in layer.activations:
             node.inputs[index] = self._activation(node.inputs[index], dtype)
+        if layer.op == "AveragePool" and is_unpadded(node):
+            node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
             index = layer.weight.index
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)

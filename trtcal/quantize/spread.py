@@ -5,8 +5,8 @@ between two INT8 layers moves four times the bytes. So a pooling whose result is
 quantized input, and so do the light readers of a Concat that leads to INT8. What only moves values, and
 Concat, hand a Q on to their inputs: the compiler moves it there.
 
-Not here: average poolings with strides, of which TensorRT-RTX 1.7 has no INT8 kernel (seen in its layer
-lists: it would expand the values first), and whatever computes sums over many values.
+Not here: average poolings with strides and padding that does not count, for which TensorRT-RTX 1.7 has
+no INT8 kernel (seen in its layer lists: it would expand the values first), and sums over many values.
 """
 
 from __future__ import annotations
@@ -78,13 +78,16 @@ class _Walk:
         if node.op not in {"Concat", *POOLS} or not is_activation(node.inputs[0]):
             return
         result = node.outputs[0]
-        pooled = is_pool(node) and result.name in self.quantized
-        if pooled:
+        if self._is_worth_storing(node):
+            self._take_all(result)
+        if is_pool(node) and result.name in self.quantized:
             self._take(node, 0)
-        if pooled or self._is_worth_storing(node):  # the compiler wants a Q right after a pooling
-            for reader, index in readers(result):
-                self._take(reader, index)
-            self._look(result)
+            self._take_all(result)  # the compiler wants a Q right after it
+
+    def _take_all(self, tensor: gs.Tensor) -> None:
+        for reader, index in readers(tensor):
+            self._take(reader, index)
+        self._look(tensor)
 
     def _look(self, tensor: gs.Tensor) -> None:
         found = list(readers(tensor))
@@ -141,25 +144,37 @@ def is_pool(node: gs.Node) -> bool:
     """Tell whether a node pools in a way that the compiler has INT8 kernels for."""
     if node.op not in POOLS or len(node.outputs) > 1:
         return False
-    return node.op == "MaxPool" or set(node.attrs.get("strides", [1])) == {1}
+    steps = set(node.attrs.get("strides", [1])) == {1}
+    return node.op == "MaxPool" or steps or counts_padding(node) or is_unpadded(node)
+
+
+def counts_padding(pool: gs.Node) -> bool:
+    """Tell whether an average takes padding for values: then it is INT8 with strides too."""
+    return bool(pool.attrs.get("count_include_pad", 0))
+
+
+def is_unpadded(pool: gs.Node) -> bool:
+    """Tell whether there is no padding that an average pooling could count."""
+    padded = any(pool.attrs.get("pads", [])) or pool.attrs.get("ceil_mode", 0)
+    return not padded and pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
 
 def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
     """Return for quantized tensors whose range they take, where that is not their own.
 
-    A MaxPool's output takes that of its input, as the compiler moves a Q above the pooling. Of nested
-    Concats each takes that of the last, so that a value is rounded once on its way through them.
+    What goes into a Concat, from a pooling or another Concat, takes the Concat's, of nested ones the
+    last's, so that a value is rounded once on its way through them. Another MaxPool's output takes
+    that of its input, as the compiler moves a Q above the pooling.
     """
     tensors = graph.tensors()
     known = set(names)
     found: dict[str, str] = {}
     for name in sorted(known):
-        pooled, source = [], tensors[name]
-        while (before := _before_pool(source)) is not None:
-            pooled.append(source.name)
+        source, passed = tensors[name], list[str]()
+        while _outermost(source, known) == source.name and (before := _before_pool(source)):
+            passed.append(source.name)
             source = before
-        last = _outermost(source, known)
-        found |= dict.fromkeys([*pooled, source.name], last)
+        found |= dict.fromkeys([*passed, source.name], _outermost(source, known))
     return {name: last for name, last in found.items() if name != last}
 
 
@@ -172,7 +187,7 @@ def _before_pool(tensor: gs.Tensor) -> gs.Tensor | None:
 
 def _outermost(tensor: gs.Tensor, known: set[str]) -> str:
     """Return the last of the quantized Concats that a tensor goes into, one into another."""
-    while tensor.inputs and tensor.inputs[0].op in ("AveragePool", "Concat"):
+    while tensor.inputs and tensor.inputs[0].op in {"Concat", *POOLS}:
         into = [node.outputs[0] for node in tensor.outputs if node.op == "Concat"]
         into = [result for result in into if result.name in known]
         if not into:
