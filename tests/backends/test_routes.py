@@ -99,7 +99,9 @@ def test_the_child_refuses_what_its_tensorrt_has_not(place):
         "module": "tensorrt_rtx",
         "model": str(model.path.absolute()),
         "engine": "engine.plan",
-        "shapes": shapes,
+        "profiles": [shapes],
+        "verbosity": "detailed",
+        "capabilities": [],
         **Route("cache", {"x": 1.0}).to_request(model.inputs, shapes),
     }
     with pytest.raises(

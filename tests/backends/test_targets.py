@@ -12,6 +12,7 @@ from trtcal.backends.shapes import parse_profiles
 from trtcal.backends.targets import parse_target, runs_on
 from trtcal.errors import BackendError, InputError
 from trtcal.model import load_model
+from trtcal.quantize.qdq import asked_precisions
 
 
 def convolution(path):
@@ -91,7 +92,8 @@ def test_every_profile_has_its_layers(tmp_path):
     heavy = [layer.nodes[0] for layer in result.layers if layer.is_heavy]
     assert sorted(heavy) == sorted(["first", "second", "gemm"] * 2)
     assert {outcome.got for outcome in result.outcomes} == {"int8"}
-    lost = find_outcomes(model, tuple(map(without_int8, result.layers)), 2)
+    asked = asked_precisions(model)
+    lost = find_outcomes(asked, tuple(map(without_int8, result.layers)), 2)
     assert [(one.node, one.got) for one in lost if one.is_lost] == [("first", "fp32")]
     assert lost[0].reason.startswith("in profile 1, ")
 

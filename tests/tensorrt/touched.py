@@ -14,9 +14,13 @@ from pathlib import Path
 OBJECTS = {
     "builder": "Builder",
     "config": "IBuilderConfig",
+    "engine": "ICudaEngine",
+    "inspector": "EngineInspector",
     "layer": "ILayer",
     "network": "INetworkDefinition",
     "parser": "OnnxParser",
+    "plugin": "IPluginV2",
+    "plugin_layer": "IPluginV2Layer",
     "tensor": "ITensor",
 }
 ROOT = Path(__file__).parent.parent.parent
@@ -75,7 +79,7 @@ class Reader:
         """Return the path that a name or attribute stands for, None if it is not TensorRT's."""
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id)
-        if not isinstance(node, ast.Attribute) or node.attr == "__init__":
+        if not isinstance(node, ast.Attribute) or node.attr in ("__class__", "__init__"):
             return None
         base = self._resolve(node.value)
         return None if base is None else f"{base}.{node.attr}".lstrip(".")

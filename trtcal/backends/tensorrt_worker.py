@@ -21,6 +21,7 @@ REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
 
 
+VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
 PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
 
 
@@ -96,7 +97,7 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
     pools = None if workspace is None else {trt.MemoryPoolType.WORKSPACE: workspace}
     return {
         "profiles": [_profile(shapes) for shapes in request["profiles"]] or None,
-        "profiling_verbosity": getattr(trt.ProfilingVerbosity, request["verbosity"].upper()),
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[request["verbosity"]]),
         "memory_pool_limits": pools,
         "builder_optimization_level": level,
         "load_timing_cache": request.get("timing_cache"),
@@ -116,9 +117,11 @@ def plugins_of(network: Any, trt: Any) -> list[str]:
     """Return name and version of every plug-in in the network. Never yet run on a GPU."""
     found = set()
     for layer in network:
-        if layer.type.name in PLUGIN_LAYERS:
-            layer.__class__ = getattr(trt, PLUGIN_LAYERS[layer.type.name])  # the bindings' own way
-            found.add(_plugin(layer.plugin, trt))
+        kind = str(layer.type).rpartition(".")[2]
+        if kind in PLUGIN_LAYERS:
+            plugin_layer = layer
+            plugin_layer.__class__ = getattr(trt, PLUGIN_LAYERS[kind])  # the bindings' own way
+            found.add(_plugin(plugin_layer.plugin, trt))
     return sorted(found)
 
 
