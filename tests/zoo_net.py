@@ -147,9 +147,7 @@ class Entry:
     """A graph of the zoo, with what TensorRT-RTX can give it.
 
     `int8` are the heavy nodes that must be INT8; `floats` those that cannot, with what the reported
-    reason must say. `shapes` are build ranges where the default doesn't serve. `loses` and `stumbles`
-    say what is wrong today, on TensorRT-RTX and on ONNX Runtime: such a test is expected to fail, and
-    the mark must go once it passes.
+    reason must say. `shapes` are build ranges where the default doesn't serve.
     """
 
     name: str
@@ -157,8 +155,6 @@ class Entry:
     int8: tuple[str, ...]
     floats: Mapping[str, str] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
-    loses: str | None = None
-    stumbles: str | None = None
 
 
 ZOO: dict[str, Entry] = {}
@@ -166,8 +162,6 @@ ZOO: dict[str, Entry] = {}
 
 def entry(
     int8: str,
-    loses: str | None = None,
-    stumbles: str | None = None,
     shapes: Shapes | None = None,
     **floats: str,
 ):
@@ -175,7 +169,7 @@ def entry(
 
     def register(make: Callable[[], Net]) -> Callable[[], Net]:
         name = make.__name__
-        parts = (tuple(int8.split()), floats, shapes or {}, loses, stumbles)
+        parts = (tuple(int8.split()), floats, shapes or {})
         ZOO[name] = Entry(name, make, *parts)
         return make
 

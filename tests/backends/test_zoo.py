@@ -30,15 +30,6 @@ ALL, NONE = (
 )
 
 
-def names(field):
-    """Return the zoo's names; where something is known to be wrong, the test must fail."""
-    known = {name: getattr(entry, field) for name, entry in ZOO.items()}
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why) if why else ())
-        for name, why in known.items()
-    ]
-
-
 def test_the_zoo_names_every_heavy_node_once():
     assert len(ZOO) >= 60
     for entry in ZOO.values():
@@ -48,7 +39,7 @@ def test_the_zoo_names_every_heavy_node_once():
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", names("loses"))
+@pytest.mark.parametrize("name", ZOO)
 def test_the_compiler_gives_int8_and_the_report_is_true(name, tmp_path):
     check(ZOO[name], "sm89", tmp_path)
 
@@ -80,7 +71,7 @@ def why(node, outcome, skipped):
     return skipped.get(node) or (outcome and outcome.reason) or "nothing"
 
 
-@pytest.mark.parametrize("name", names("stumbles"))
+@pytest.mark.parametrize("name", ZOO)
 def test_onnxruntime_agrees_with_itself_and_with_the_float_model(name, tmp_path):
     made = scene(ZOO[name], tmp_path)
     feeds = ZOO[name].make().samples(CHECKED, seed=1)

@@ -15,6 +15,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import calibrate
 from trtcal.data import open_dataset
+from trtcal.graph import import_graph
 from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.quantize import (
@@ -29,7 +30,6 @@ from trtcal.quantize import (
 )
 from trtcal.quantize.bounds import bounds
 from trtcal.quantize.cut import CAST, split
-from trtcal.quantize.graph import import_graph
 
 RTX = TensorRTRTX().availability()
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT

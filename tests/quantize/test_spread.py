@@ -1,12 +1,14 @@
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.networks import save, weight
 from tests.quantize.test_quantize import by_name, calibrated, constants
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.quantize import Plan, quantize
+from trtcal.model import load_model
+from trtcal.quantize import Plan, find_layers, prepare, quantize
 
 POOL = {"kernel_shape": [3, 3], "pads": [1] * 4}
 
@@ -136,3 +138,38 @@ def test_a_concat_that_something_else_reads_stays_float(tmp_path):
     proto, _ = built_dense(tmp_path, [reader], {"z": ["n", 8, 8, 8]})
     nodes = by_name(proto)
     assert nodes["softmax"].input[0] == nodes["norm2"].input[0] == nodes["concat2"].input[0] == "c"
+
+
+def test_queries_keys_and_values_are_quantized_before_they_are_cut_apart(tmp_path):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["all"], "all"),
+        helper.make_node("Split", ["all"], ["q", "k", "v"], "split", axis=2),
+        helper.make_node("Transpose", ["k"], ["t"], "turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "t"], ["scores"], "scores"),
+        helper.make_node("MatMul", ["scores", "v"], ["y"], "mix"),
+    ]
+    weights = {"w": weight(6, 12)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 5, 6]}, {"y": ["n", 5, 4]})
+    model, calibration, _ = calibrated(path, tmp_path, shape=(5, 6))
+    assert set(calibration.ranges) == {"x", "all", "scores"}
+    proto = quantize(model, calibration).proto
+    assert by_name(proto)["split"].input[0] == "all/dequantized"
+    assert {scales(proto)[name] for name in ("q", "t", "v")} == {scales(proto)["all"]}
+
+
+def test_another_domains_operators_are_not_taken_for_onnxs(tmp_path):
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"], "gemm"),
+        helper.make_node("Gemm", ["a", "w"], ["y"], "theirs", domain="own"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["n", 6])],
+        [helper.make_tensor_value_info("y", 1, ["n", 6])],
+        [numpy_helper.from_array(weight(6, 6), "w")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "n.onnx")
+    placement = find_layers(prepare(load_model(tmp_path / "n.onnx")))
+    assert [layer.name for layer in placement.layers] == ["gemm"]

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.model import unique
-from trtcal.quantize.graph import (
+from trtcal.graph import (
     constant,
     export_model,
     import_graph,
@@ -26,6 +25,7 @@ from trtcal.quantize.graph import (
     only_consumer,
     tensor_names,
 )
+from trtcal.model import unique
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.quantize.graph import constant
+from trtcal.graph import constant
 
 Bounds = dict[str, float]
 

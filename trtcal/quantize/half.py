@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.quantize.graph import HALF_OPSET, constant
+from trtcal.graph import HALF_OPSET, constant
 from trtcal.quantize.weights import as_scale
 
 MOST = 65504.0

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.graph import constant, tensor_names
 from trtcal.model import unique
 from trtcal.quantize.bounds import bounds
 from trtcal.quantize.cut import HALF, SINGLE
-from trtcal.quantize.graph import constant, tensor_names
 from trtcal.quantize.half import (
     HEAVY,
     MOST,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
+from trtcal.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
 from trtcal.model import Model
-from trtcal.quantize.graph import HALF_OPSET, import_graph, is_half, only_consumer
+from trtcal.quantize.cuts import cut_sources
 from trtcal.quantize.spread import choices, range_sources, spread
 from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
 
@@ -80,16 +81,17 @@ def place(graph: gs.Graph) -> Placement:
     refused: dict[str, str] = {}
     found: Found | None
     for node in graph.nodes:
+        heavy = is_op(node, *RULES)
         if is_half(node) and graph.opset < HALF_OPSET:
-            found = _too_old(graph.opset) if node.op in RULES else None
+            found = _too_old(graph.opset) if heavy else None
         else:
-            found = RULES[node.op](node) if node.op in RULES else _residual_add(node, graph, order)
+            found = RULES[node.op](node) if heavy else _residual_add(node, graph, order)
         if isinstance(found, Layer):
             layers.append(found)
         elif found is not None:
             refused[node.name] = found
     light = spread(graph, layers)
-    sources = range_sources(graph, _tensors([*layers, *light]))
+    sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
     optional = choices(graph, [*layers, *light])
     return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
 
@@ -104,7 +106,7 @@ def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Laye
     The other input stays float, so that the compiler can do the addition in the convolution's
     epilogue. Where both inputs are convolutions, the one computed first is the skip.
     """
-    if node.op not in ("Add", "Sum") or len(node.inputs) != 2:
+    if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
         return None
     if not all(is_activation(tensor) and _same_rank(tensor, node) for tensor in node.inputs):
         return None

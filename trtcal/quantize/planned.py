@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from trtcal.graph import import_graph
 from trtcal.model import Model
-from trtcal.quantize.graph import import_graph
 from trtcal.quantize.half import SENSITIVE
 from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Decision, Plan

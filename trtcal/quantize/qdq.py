@@ -13,16 +13,16 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model import Model, checked, load_model, unique
-from trtcal.onnxfile import OnnxFile, write_onnx
-from trtcal.passes import raised_for_half
-from trtcal.quantize.graph import (
+from trtcal.graph import (
     constant,
     export_model,
     import_graph,
     is_half,
     tensor_names,
 )
+from trtcal.model import Model, checked, load_model, unique
+from trtcal.onnxfile import OnnxFile, write_onnx
+from trtcal.passes import raised_for_half
 from trtcal.quantize.islands import Islands, make_islands
 from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Decision, Plan

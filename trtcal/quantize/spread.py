@@ -11,12 +11,13 @@ no INT8 kernel (seen in its layer lists: it would expand the values first), and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
 from trtcal.derive import MOVING
-from trtcal.quantize.weighted import Layer, is_activation
+from trtcal.quantize.cuts import cut_layers
+from trtcal.quantize.weighted import Layer, is_activation, readers
 
 HANDING_ON = {*MOVING, "Concat"}
 POOLS = {"AveragePool", "MaxPool"}
@@ -37,10 +38,12 @@ LEADING = LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
 
 def spread(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     """Return what more is quantized, in graph order, if these layers are."""
-    walk = _Walk(graph, layers)
+    layers = list(layers)
+    cuts = cut_layers(graph, layers)
+    walk = _Walk(graph, [*layers, *cuts])
     for node in reversed(graph.nodes):
         walk.visit(node)
-    return [walk.found[node.name] for node in graph.nodes if node.name in walk.found]
+    return cuts + [walk.found[node.name] for node in graph.nodes if node.name in walk.found]
 
 
 def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
@@ -132,12 +135,6 @@ class _Walk:
         before = self.found.get(reader.name)
         activations = {**(before.activations if before else {}), index: reader.inputs[index].name}
         self.found[reader.name] = Layer(reader.name, reader.op, activations)
-
-
-def readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
-    """Yield every node that reads a tensor, with the place among its inputs."""
-    for node in {node.name: node for node in tensor.outputs}.values():
-        yield from ((node, i) for i, other in enumerate(node.inputs) if other is tensor)
 
 
 def is_pool(node: gs.Node) -> bool:

@@ -7,13 +7,13 @@ Source: NVIDIA, "Working with Quantized Types", Q/DQ layer-placement recommendat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.quantize.graph import constant
+from trtcal.graph import constant
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ def is_activation(tensor: gs.Tensor) -> bool:
     if not isinstance(tensor, gs.Variable) or tensor.is_empty():
         return False
     return tensor.dtype is None or tensor.dtype in (np.float32, np.float16)
+
+
+def readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
+    """Yield every node that reads a tensor, with the place among its inputs."""
+    for node in {node.name: node for node in tensor.outputs}.values():
+        yield from ((node, i) for i, other in enumerate(node.inputs) if other is tensor)
 
 
 def _conv(node: gs.Node) -> Found:
