@@ -381,3 +381,53 @@ def test_products_of_every_form_run_in_int8(tmp_path, node, size, result, as_it_
     exact = run_session(open_session(model.proto), None, feeds)[0]
     found = run_session(open_session(quantized.proto, as_it_is=as_it_is), None, feeds)[0]
     assert np.square(exact - found).mean() < 1e-3 * np.square(exact).mean()
+
+
+SCALES = {"s": np.float32(0.1), "z": np.int8(0), "t": np.float32(0.01)}
+PAIR = [
+    helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
+    helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
+]
+
+
+def foreign(tmp_path, nodes):
+    """A model that another quantizer has been at, with a convolution of its own at the end."""
+    weights = {name: np.asarray(value) for name, value in SCALES.items()}
+    weights |= {
+        "w": np.ones((4, 3, 1, 1), np.int8),
+        "v": weight(4, 3, 1, 1),
+        "u": weight(2, 4, 1, 1),
+    }
+    last = helper.make_node("Conv", ["a", "u"], ["y"], "last")
+    used = {name for node in [*nodes, last] for name in node.input}
+    weights = {name: value for name, value in weights.items() if name in used}
+    shapes = {"x": ["n", 3, 8, 8]}, {"y": ["n", 2, 8, 8]}
+    return calibrated(save(tmp_path / "n.onnx", [*nodes, last], weights, *shapes), tmp_path)
+
+
+def test_what_is_quantized_already_stays_and_the_rest_is_quantized(tmp_path):
+    weights = helper.make_node("DequantizeLinear", ["w", "t", "z"], ["e"], "weights")
+    conv = helper.make_node("Conv", ["d", "e"], ["a"], "theirs")
+    model, calibration, _ = foreign(tmp_path, [*PAIR, weights, conv])
+    quantized = quantize(model, calibration)
+    assert quantized.asked == {"theirs": "int8", "last": "int8"}
+    assert quantized.skipped == {"theirs": "it is quantized already"}
+
+
+def test_one_sided_pairs_and_integer_operators_are_named(tmp_path):
+    conv = helper.make_node("Conv", ["d", "v"], ["a"], "theirs")
+    model, calibration, _ = foreign(tmp_path, [*PAIR, conv])
+    assert "only one of its operands" in quantize(model, calibration).skipped["theirs"]
+    names = ["q", "s", "z", "w", "t", "z", "s", "z"]
+    integer = helper.make_node("QLinearConv", names, ["c"], "integer")
+    pair = helper.make_node("DequantizeLinear", ["c", "s", "z"], ["a"], "back")
+    model = load_model(foreign_model(tmp_path, [PAIR[0], integer, pair]))
+    with pytest.raises(InputError, match="integer: TensorRT does not take this operator"):
+        find_layers(prepare(model))
+
+
+def foreign_model(tmp_path, nodes):
+    weights = {name: np.asarray(value) for name, value in SCALES.items()}
+    weights["w"] = np.ones((4, 3, 1, 1), np.int8)
+    shapes = {"x": ["n", 3, 8, 8]}, {"a": ["n", 4, 8, 8]}
+    return save(tmp_path / "m.onnx", nodes, weights, *shapes)

@@ -17,7 +17,7 @@ from trtcal.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
 from trtcal.model import Model
 from trtcal.quantize.cuts import cut_sources
 from trtcal.quantize.spread import choices, range_sources, spread
-from trtcal.quantize.weighted import RULES, Found, Layer, is_activation
+from trtcal.quantize.weighted import INTEGER, INTEGER_OPS, RULES, Found, Layer, is_activation
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def place(graph: gs.Graph) -> Placement:
         if is_half(node) and graph.opset < HALF_OPSET:
             found = _too_old(graph.opset) if heavy else None
         else:
-            found = RULES[node.op](node) if heavy else _residual_add(node, graph, order)
+            found = RULES[node.op](node) if heavy else _light(node, graph, order)
         if isinstance(found, Layer):
             layers.append(found)
         elif found is not None:
@@ -94,6 +94,10 @@ def place(graph: gs.Graph) -> Placement:
     sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
     optional = choices(graph, [*layers, *light])
     return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
+
+
+def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | None:
+    return INTEGER if node.op in INTEGER_OPS else _residual_add(node, graph, order)
 
 
 def _too_old(opset: int) -> str:

@@ -237,8 +237,7 @@ def _describe(
 
 
 def _checked_layers(proto: onnx.ModelProto, done: dict[str, str]) -> dict[str, str]:
-    floats = _float_precisions(proto)
-    return {name: done.get(name, precision) for name, precision in floats.items()}
+    return {name: done.get(name, precision) for name, precision in _read_precisions(proto).items()}
 
 
 def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
@@ -266,15 +265,19 @@ def asked_precisions(model: Model) -> dict[str, str]:
     A node is asked in INT8 if one of its two operands comes from a DQ node, so that models quantized
     by other tools are understood too, and one-sided Q/DQ, which compilers run in float, is found.
     """
-    producers = {name: node for node in model.proto.graph.node for name in node.output}
+    return _read_precisions(model.proto)
+
+
+def _read_precisions(proto: onnx.ModelProto) -> dict[str, str]:
+    producers = {name: node for node in proto.graph.node for name in node.output}
 
     def dequantized(name: str) -> bool:
         return name in producers and producers[name].op_type == "DequantizeLinear"
 
-    floats = _float_precisions(model.proto)
+    floats = _float_precisions(proto)
     return {
         node.name: "int8" if any(map(dequantized, node.input[:2])) else floats[node.name]
-        for node in model.proto.graph.node
+        for node in proto.graph.node
         if node.op_type in CHECKED_OPS
     }
 

@@ -34,6 +34,17 @@ class Layer:
     weight: Weight | None = None
 
 
+ONE_SIDED = "only one of its operands has Q/DQ, with which TensorRT computes in float"
+INTEGER_OPS = (
+    "ConvInteger",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+)
+INTEGER = "TensorRT does not take this operator: start from the float model"
+
 Found = Layer | str
 """A layer, or why the node is none."""
 
@@ -106,8 +117,9 @@ def _product(node: gs.Node) -> Layer:
 
 
 def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
-    if any(_is_dequantized(tensor) for tensor in node.inputs[:2]):
-        return "it is quantized already"
+    quantized = [_is_dequantized(tensor) for tensor in node.inputs[:2]]
+    if any(quantized):
+        return "it is quantized already" if all(quantized) else ONE_SIDED
     if not is_activation(node.inputs[1 - index]):
         return "no input of it is a float activation"
     weight = constant(node.inputs[index])
