@@ -56,7 +56,7 @@ class PluginLayer:
 
 def layer(kind, plugin=None):
     made = PluginLayer()
-    made.type, made.plugin = SimpleNamespace(name=kind), plugin
+    made.type, made.plugin = f"LayerType.{kind}", plugin
     return made
 
 

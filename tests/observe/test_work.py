@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, mo
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, tmp_path, workers):
-    where = tmp_path / "kept"
+    where, before = tmp_path / "kept", signal.getsignal(signal.SIGINT)
 
     def interrupt(done):
         signal.raise_signal(signal.SIGINT)
@@ -123,7 +123,7 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
     assert caught.value.exit_status == 130
     assert "same command" in caught.value.hint
     assert observe(*scene, 2, threads=1, checkpoint=where).digest == expected
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
