@@ -6,7 +6,8 @@ of its inputs'. Not derived: anything that computes, repeats or drops values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
@@ -19,6 +20,30 @@ def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[s
     constants = {tensor.name for tensor in proto.graph.initializer}
     constants |= {name for name, node in producers.items() if node.op_type == "Constant"}
     return {name: _sources(name, producers, constants) for name in tensors}
+
+
+def groups(
+    needed: Mapping[str, Sequence[str]], apart: Collection[str] = ()
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return into whose histogram each source is counted, and which histograms make up each tensor's.
+
+    Sources that are only ever summed together share one histogram, so that a Concat of many takes no
+    more memory than a tensor. Those in `apart` have one of their own.
+    """
+    uses: dict[str, Counter[str]] = {}
+    for tensor, parts in needed.items():
+        for part in parts:
+            uses.setdefault(part, Counter())[tensor] += 1
+    first: dict[object, str] = {}
+    into = {}
+    for part in sorted(uses):
+        key = part if part in apart else tuple(sorted(uses[part].items()))
+        into[part] = first.setdefault(key, part)
+    made = {}
+    for tensor, parts in needed.items():
+        names = sorted({into[part] for part in parts})
+        made[tensor] = [name for name in names for _ in range(uses[name][tensor])]
+    return into, made
 
 
 def _sources(

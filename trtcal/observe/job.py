@@ -17,14 +17,15 @@ Task = tuple[int, list[Span]]
 class Job:
     """One model, laid out in `folder`, over one dataset, in one or more passes.
 
-    `passes` are the tensors counted in each. `batch` is the most samples run together and `unit` the
-    least: both are the model's batch where that is fixed. `threads` are those of each worker, `room`
-    the bytes that collected tensors may take.
+    `passes` are the tensors counted in each, `into` names the histogram of each tensor. `batch` is the
+    most samples run together and `unit` the least: both are the model's batch where that is fixed.
+    `threads` are those of each worker, `room` the bytes that collected tensors may take.
     """
 
     folder: Path
     dataset: Dataset
     passes: list[list[str]]
+    into: dict[str, str]
     unit: int
     batch: int
     threads: int

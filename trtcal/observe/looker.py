@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
@@ -108,7 +108,7 @@ class Looker:
     def _count_inputs(self, feeds: Feeds) -> None:
         with self._timed("count"):
             for name in self.inputs:
-                self.tally.of(name).update(feeds[name])
+                self.tally.of(self.job.into[name]).update(feeds[name])
 
     def _count(self, readings: list[Reading]) -> None:
         """Count readings: here, or in threads while the model runs on into other buffers."""
@@ -116,18 +116,19 @@ class Looker:
         self.tally.bytes["count"] += sum(reading.values.nbytes for reading in readings)
         done, self.collected = self.collected, []
         for reading in readings:
-            self.tally.of(reading.tensor)
+            self.tally.of(self.job.into[reading.tensor])
         if self.job.threads == 1:
             self.tally.seconds["count"] += self._fill(readings)
             self.tally.finish(self.number, done)
         else:
-            parts = shared_out(readings, self.job.threads)
+            parts = shared_out(readings, self.job.into, self.job.threads)
             self.counting = [self.counters.submit(self._fill, part) for part in parts], done
 
     def _fill(self, readings: list[Reading]) -> float:
         started = time.perf_counter()
         for reading in readings:
-            self.tally.of(reading.tensor).update(reading.values, reading.padding)
+            histogram = self.tally.of(self.job.into[reading.tensor])
+            histogram.update(reading.values, reading.padding)
         return time.perf_counter() - started
 
     def _wait(self) -> None:
@@ -152,12 +153,24 @@ def _next(feeds: Iterator[Feeds]) -> tuple[Feeds | None, float]:
     return batch, time.perf_counter() - started
 
 
-def shared_out(readings: list[Reading], workers: int) -> list[list[Reading]]:
-    """Split tensors over workers, each time giving the largest one left to the least busy."""
+def shared_out(
+    readings: list[Reading], into: Mapping[str, str], workers: int
+) -> list[list[Reading]]:
+    """Split tensors over workers, each time giving the largest left to the least busy.
+
+    Those that are counted into one histogram go to one worker.
+    """
+    together: dict[str, list[Reading]] = {}
+    for reading in readings:
+        together.setdefault(into[reading.tensor], []).append(reading)
     parts: list[list[Reading]] = [[] for _ in range(workers)]
     load = np.zeros(workers)
-    for reading in sorted(readings, key=lambda one: one.values.size, reverse=True):
+    for group in sorted(together.values(), key=_size, reverse=True):
         least = int(load.argmin())
-        parts[least].append(reading)
-        load[least] += reading.values.size
+        parts[least] += group
+        load[least] += _size(group)
     return [part for part in parts if part]
+
+
+def _size(readings: list[Reading]) -> int:
+    return sum(reading.values.size for reading in readings)

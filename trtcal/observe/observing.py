@@ -10,7 +10,7 @@ from pathlib import Path
 from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
 from trtcal.data import Dataset, fixed_batch
-from trtcal.derive import sources
+from trtcal.derive import groups, sources
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
 from trtcal.observe.hands import Hand, LocalHand, share_out
@@ -60,7 +60,8 @@ def observe(
     """
     settings = _settings(workers, threads, cluster)
     needed = sources(model.proto, tensors)
-    counted = sorted({name for names in needed.values() for name in names})
+    into, made = groups(needed, [spec.name for spec in model.inputs])
+    counted = sorted(into)
     unit = fixed_batch(model) or 1
     with (
         tempfile.TemporaryDirectory(prefix="trtcal-") as name,
@@ -75,7 +76,7 @@ def observe(
             passes, room = passes_within(max_memory, folder, counted, first, processes), 0
         work = {
             "model": model.fingerprint,
-            "tensors": counted,
+            "tensors": into,
             "batch": batch,
             "memory": max_memory,
         }
@@ -84,16 +85,17 @@ def observe(
         if message:
             say(message)
         size = fixed_batch(model) or batch
-        job = Job(folder, dataset, passes, unit, size, settings.threads, room)
+        job = Job(folder, dataset, passes, into, unit, size, settings.threads, room)
         _Work(job, tally, kept or None, progress).do(settings)
         profile.of(tally, len(dataset) * len(passes))
     profiled(profile)
-    for tensor, histogram in tally.histograms.items():
+    for histogram in tally.histograms.values():
         histogram.compact()
+    histograms = {name: _sum([tally.of(part) for part in parts]) for name, parts in made.items()}
+    for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
         kept.remove()
-    histograms = {name: _sum([tally.of(part) for part in parts]) for name, parts in needed.items()}
     return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
 
 
