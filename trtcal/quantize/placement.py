@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
 from trtcal.model import Model
-from trtcal.quantize.cuts import cut_sources
+from trtcal.quantize.packed import cut_sources
 from trtcal.quantize.spread import choices, range_sources, spread
 from trtcal.quantize.weighted import INTEGER, INTEGER_OPS, RULES, Found, Layer, is_activation
 

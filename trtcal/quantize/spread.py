@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 
 from trtcal.derive import MOVING
-from trtcal.quantize.cuts import cut_layers
+from trtcal.quantize.packed import cut_layers
 from trtcal.quantize.weighted import Layer, is_activation, readers
 
 HANDING_ON = {*MOVING, "Concat"}
@@ -114,11 +114,8 @@ class _Walk:
         result = node.outputs[0]
         found = list(readers(result))
         nested = any(tensor.inputs and tensor.inputs[0].op == "Concat" for tensor in node.inputs)
-        if (
-            (len(found) < 2 and not nested)
-            or result.name in self.shown
-            or result.name not in self.leading
-        ):
+        stored = len(found) > 1 or nested
+        if not stored or result.name in self.shown or result.name not in self.leading:
             return False
         return all(self._can_take(reader, index) for reader, index in found)
 
