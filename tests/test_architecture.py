@@ -10,7 +10,7 @@ import trtcal
 
 HOUSE = [
     {"errors"},
-    {"storage"},
+    {"storage", "findings"},
     {"onnxfile"},
     {"config", "lineage", "buildlog", "model", "derive"},
     {"graph"},

@@ -1,0 +1,74 @@
+"""A finding: one thing that somebody should know about a build, with evidence, cost and remedy.
+
+Whatever looks at a build (its log, its layers, its graph) says what it saw in this form, so that
+all of it can be ranked, suppressed, gated and shown in one way. It knows nothing of who looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+RISKS = ("none", "low", "high")
+SOURCES = ("log", "layer", "node")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where it was seen: `source` is log, layer or node; `place` a line's number or a name."""
+
+    source: str
+    place: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it costs as far as known: `time_ms` and `moved_bytes` for one inference.
+
+    `risk` is that of losing accuracy: none, low or high. Estimates are told in the finding's words.
+    """
+
+    time_ms: float | None = None
+    moved_bytes: int | None = None
+    risk: str = "none"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact worth acting on.
+
+    `kind` is a stable word for gates and suppressions (`silent_fallback`), `subject` the layer,
+    node or tensor, exactly as named there. `what` says what is so, `why` what it means, `fix` what
+    to do.
+    """
+
+    kind: str
+    subject: str | None
+    what: str
+    why: str
+    fix: str
+    evidence: tuple[Evidence, ...] = ()
+    cost: Cost = field(default_factory=Cost)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings by cost: accuracy at high risk first, then time, bytes, low risk, and name."""
+    return tuple(sorted(findings, key=_weight))
+
+
+def _weight(finding: Finding) -> tuple[bool, float, int, int, str, str]:
+    cost = finding.cost
+    return (
+        cost.risk != "high",
+        -(cost.time_ms or 0.0),
+        -(cost.moved_bytes or 0),
+        -RISKS.index(cost.risk),
+        finding.kind,
+        finding.subject or "",
+    )
