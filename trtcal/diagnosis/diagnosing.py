@@ -152,7 +152,9 @@ def _sentence(hint: str | None) -> str:
 def _cost(layer: Layer | None, risk: str) -> Cost:
     if layer is None:
         return Cost(risk=risk)
-    return Cost(getattr(layer, "time_ms", None), layer.bytes_moved, risk)
+    tensors = (*layer.inputs, *layer.constants, *layer.outputs)
+    sized = all(one.shape and min(one.shape) > 0 for one in tensors)
+    return Cost(getattr(layer, "time_ms", None), layer.bytes_moved if sized else None, risk)
 
 
 def _left(case: Case) -> Iterable[Finding]:
