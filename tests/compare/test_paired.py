@@ -82,3 +82,11 @@ def test_the_ratio_of_blocks_is_how_many_times_as_fast():
     assert ratio.low < 2.0 < ratio.high
     assert ratio.high / ratio.low < 1.02
     assert p < 1e-9
+
+
+def test_speeds_within_one_percent_are_the_same():
+    rng = np.random.default_rng(0)
+    before = rng.lognormal(0, 0.001, 100)
+    assert ratio_of_blocks(before, before * 1.005)[1] == 1.0
+    assert ratio_of_blocks(before, before * 1.05)[1] < 1e-9
+    assert ratio_of_blocks(before * 1.05, before)[1] < 1e-9
