@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trtcal.buildlog.arithmetic import count_described, count_operands
 from trtcal.buildlog.layers import UNKNOWN, Layer, TensorInfo, dtype_named
 from trtcal.buildlog.listing import dtype_in_format, nodes_of
 from trtcal.errors import InputError
@@ -38,19 +39,55 @@ def _read_layer(entry: Any, index: int) -> Layer:
         return Layer(name=entry, kind=UNKNOWN, nodes=nodes_of(entry, ""))
     if not isinstance(entry, Mapping):
         raise InputError(f"layer {index} is neither an object nor a name", HINT)
-    name = _text(entry.get("Name"))
-    weights = entry.get("Weights")
+    name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
+    told = _convolution(entry)
+    groups = [_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs")]
+    inputs, constants, outputs = groups
     return Layer(
         name=name,
-        kind=_text(entry.get("LayerType")) or UNKNOWN,
-        inputs=_tensors(entry.get("Inputs")),
-        outputs=_tensors(entry.get("Outputs")),
-        constants=_tensors(entry.get("Constants")),
+        kind=kind,
+        inputs=inputs,
+        outputs=outputs,
+        constants=constants,
         tactic=_text(entry.get("TacticName")) or None,
         nodes=nodes_of(name, _text(entry.get("Metadata"))),
         origin=_text(entry.get("Origin")) or None,
-        weights=dtype_named(_text(weights.get("Type"))) if isinstance(weights, Mapping) else None,
+        weights=_stored(told.get("Weights"))[0],
+        weight_bytes=_stored(told.get("Weights"))[1] + _stored(told.get("Bias"))[1],
+        macs=_macs(told, kind, inputs, constants, outputs),
     )
+
+
+def _convolution(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a convolution also where it is fused with what follows."""
+    if "ConvKernel" not in entry:
+        return entry
+    return {key.removeprefix("Conv"): value for key, value in entry.items()}
+
+
+def _stored(parameters: Any) -> tuple[str | None, int]:
+    """Return the data type and the bytes of `{"Type": "Int8", "Count": 9408}`."""
+    if not isinstance(parameters, Mapping):
+        return None, 0
+    dtype, count = dtype_named(_text(parameters.get("Type"))), parameters.get("Count")
+    stored = TensorInfo("", dtype, (count,) if type(count) is int else (0,))
+    return dtype, stored.size_bytes or 0
+
+
+def _macs(
+    entry: Mapping[str, Any],
+    kind: str,
+    inputs: tuple[TensorInfo, ...],
+    constants: tuple[TensorInfo, ...],
+    outputs: tuple[TensorInfo, ...],
+) -> int | None:
+    if inputs and outputs and "Kernel" in entry and "pool" not in _parameters(entry):
+        return count_described(entry, inputs[0].shape, outputs[0].shape)
+    return count_operands(kind, inputs, constants, outputs)
+
+
+def _parameters(entry: Mapping[str, Any]) -> str:
+    return _text(entry.get("ParameterType")).lower()
 
 
 def _text(value: Any) -> str:
