@@ -1,8 +1,8 @@
-"""Reader of the layers inside a TensorRT-RTX engine: no GPU, no TensorRT, nothing is run.
+r"""Reader of the layers inside a TensorRT-RTX engine: no GPU, no TensorRT, nothing is run.
 
 An engine that TensorRT-RTX 1.7 writes begins with `vtrt` and holds, behind the mark `NLYM`, 8
 unread bytes and the length in 4 bytes (and 4 more), its program as text: `header {..} descriptors
-{ tensor={..} .. } main { function={..} corrltn={..} .. }`. Names stand in quotes with `\\` before a
+{ tensor={..} .. } main { function={..} corrltn={..} .. }`. Names stand in quotes with `\` before a
 quote or backslash. Seen in engines that were built without a GPU; the format is not documented.
 
 An engine is untrusted: sizes, depth and counts are bounded, and whatever does not follow the form
@@ -116,45 +116,57 @@ def _read_program(number: int, text: str) -> Iterator[Layer]:
 
 def _parse(text: str) -> Group:
     """Parse `word {..}` and `key={..}` alike; words that belong to no key are items."""
-    root = Group()
-    stack, pending, is_value = [root], "", False
+    parser = _Parser()
     for match in TOKEN.finditer(text):
         string, mark, word, odd = match.groups()
         if odd is not None:
             _fail(f"a quote without its end at character {match.start()}")
-        if mark == "{":
-            stack.append(Group())
-            stack[-2].fields.append((pending, stack[-1]))
-            pending, is_value = "", False
-            if len(stack) > MAX_DEPTH:
-                _fail("it is nested too deeply")
-        elif mark == "}":
-            _keep(stack[-1], pending)
-            stack.pop()
-            pending = ""
-            if not stack:
-                _fail(f"a bracket without its beginning at character {match.start()}")
-        elif mark == "=":
-            is_value = True
-        elif (value := _value(string, word)) is not None:
-            if is_value:
-                stack[-1].fields.append((pending, value))
-                value = ""
-            else:
-                _keep(stack[-1], pending)
-            pending, is_value = value, False
-    if len(stack) > 1:
+        if mark == "=":
+            parser.is_value = True
+        elif mark:
+            parser.turn(mark)
+        elif word is not None:
+            parser.take(word)
+        elif string is not None:
+            parser.take(ESCAPED.sub(r"\1", string))
+    if len(parser.stack) != 1:
         _fail("it ends too early")
-    return root
+    return parser.stack[0]
 
 
-def _value(string: str | None, word: str | None) -> str | None:
-    return word if string is None else ESCAPED.sub(r"\1", string)
+class _Parser:
+    """The groups that are open, and the last word: a key if `=` or `{` follows it."""
 
+    def __init__(self) -> None:
+        self.stack = [Group()]
+        self.word = ""
+        self.is_value = False
 
-def _keep(group: Group, item: str) -> None:
-    if item:
-        group.items.append(item)
+    def turn(self, mark: str) -> None:
+        """Open or close a group."""
+        if mark == "{":
+            group = Group()
+            self.stack[-1].fields.append((self.word, group))
+            self.stack.append(group)
+        else:
+            self._keep()
+            self.stack.pop()
+        if not 0 < len(self.stack) <= MAX_DEPTH:
+            _fail("its brackets do not fit together")
+        self.word, self.is_value = "", False
+
+    def take(self, word: str) -> None:
+        """Take a word or string: a value behind `=`, else perhaps the next key."""
+        if self.is_value:
+            self.stack[-1].fields.append((self.word, word))
+            self.word, self.is_value = "", False
+        else:
+            self._keep()
+            self.word = word
+
+    def _keep(self) -> None:
+        if self.word:
+            self.stack[-1].items.append(self.word)
 
 
 def _borders(header: Group) -> dict[str, str]:
