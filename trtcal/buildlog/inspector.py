@@ -15,6 +15,7 @@ from trtcal.buildlog.layers import UNKNOWN, Layer, TensorInfo, dtype_named
 from trtcal.buildlog.listing import dtype_in_format, nodes_of
 from trtcal.errors import InputError
 
+MAX_RANK = 16
 HINT = "export it again with the engine's detailed profiling verbosity"
 
 
@@ -81,13 +82,10 @@ def _macs(
     constants: tuple[TensorInfo, ...],
     outputs: tuple[TensorInfo, ...],
 ) -> int | None:
-    if inputs and outputs and "Kernel" in entry and "pool" not in _parameters(entry):
+    is_pooling = _text(entry.get("ParameterType")).lower().startswith("pool")
+    if inputs and outputs and "Kernel" in entry and not is_pooling:
         return count_described(entry, inputs[0].shape, outputs[0].shape)
     return count_operands(kind, inputs, constants, outputs)
-
-
-def _parameters(entry: Mapping[str, Any]) -> str:
-    return _text(entry.get("ParameterType")).lower()
 
 
 def _text(value: Any) -> str:
@@ -105,5 +103,6 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     datatype = _text(entry.get("Datatype"))
     dtype = dtype_named(datatype) if datatype else dtype_in_format(layout)
     sizes = entry.get("Dimensions")
-    shape = tuple(size for size in sizes if type(size) is int) if isinstance(sizes, list) else ()
+    told = sizes[:MAX_RANK] if isinstance(sizes, list) else []
+    shape = tuple(size for size in told if type(size) is int)
     return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)

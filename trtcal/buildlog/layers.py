@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 UNKNOWN = "unknown"
+Number = TypeVar("Number", int, float)
 
 DTYPES = {
     "float": "fp32",
@@ -307,10 +308,14 @@ class Layer:
             nodes=tuple(str(node) for node in document["nodes"]),
             origin=document["origin"],
             weights=document["weights"],
-            weight_bytes=document.get("weight_bytes", 0),
-            macs=document.get("macs"),
-            time_ms=document.get("time_ms"),
+            weight_bytes=int(document.get("weight_bytes", 0)),
+            macs=_number(document.get("macs"), int),
+            time_ms=_number(document.get("time_ms"), float),
         )
+
+
+def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:
+    return None if value is None else kind(value)
 
 
 def _sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:

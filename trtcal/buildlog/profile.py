@@ -11,13 +11,15 @@ import json
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from trtcal.buildlog.events import Event
 from trtcal.buildlog.layers import Layer
 from trtcal.errors import InputError
 
 MAX_ENTRIES = 1_000_000
+MAX_MS = 1e12
 HINT = "give what `trtexec --exportProfile` or `trtcal build --layer-times` wrote"
 
 SPACE = r"\s{0,64}"
@@ -26,6 +28,7 @@ OPENING = re.compile(rf'\{{{SPACE}"name"{SPACE}:{SPACE}"')
 CLOSING = re.compile(
     rf'"((?:{FIELD}){{1,8}}){SPACE}\}}(?={SPACE}(?:,{SPACE}\{{{SPACE}"name"{SPACE}:|\]|$))'
 )
+COLUMNS = ("average_ms", "median_ms", "percent")
 FIELDS = re.compile(FIELD)
 COUNT = re.compile(rf'\{{{SPACE}"count"{SPACE}:{SPACE}(\d{{1,12}}){SPACE}\}}')
 
@@ -111,7 +114,18 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < math.inf else None
+    return value if 0 <= value <= MAX_MS else None
+
+
+def profile_in_log(events: Iterable[Event]) -> Profile | None:
+    """Return the table of layer times that a log of `trtexec --dumpProfile` ends with, or None."""
+    rows = [event for event in events if event.fields.get("rule") == "time_layer"]
+    times = tuple(
+        LayerTime(row.subject, *(_number(str(row.fields.get(key))) for key in COLUMNS))
+        for row in rows
+        if row.subject is not None
+    )
+    return Profile(times) if times else None
 
 
 def join_times(layers: Sequence[Layer], profile: Profile) -> Timed:

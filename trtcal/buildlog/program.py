@@ -32,6 +32,7 @@ MAX_PROGRAMS = 64
 MAX_PROGRAM_BYTES = 1 << 26
 MAX_LAYERS = 100_000
 MAX_DEPTH = 16
+MAX_RANK = 16
 
 TOKEN = re.compile(r'\s+|"((?:[^"\\]|\\.)*)"|([{}=])|([^\s{}="]+)|(.)', re.DOTALL)
 NUMBERED = re.compile(r"\.\d+$")
@@ -186,20 +187,23 @@ class _Tensors:
         self.borders = borders
         groups = [value for _, value in descriptors.fields if isinstance(value, Group)]
         self.known = {group.text("name"): group for group in groups}
+        self.found: dict[str, tuple[TensorInfo, bool]] = {}
 
-    def find(self, name: str) -> TensorInfo:
-        """Return a tensor; a part of another one goes by the other's name."""
+    def find(self, name: str) -> tuple[TensorInfo, bool]:
+        """Return a tensor, and whether its values stand in the engine."""
+        if name not in self.found:
+            self.found[name] = self._describe(name)
+        return self.found[name]
+
+    def _describe(self, name: str) -> tuple[TensorInfo, bool]:
+        """Read a tensor; a part of another one goes by the other's name."""
         group = self.known.get(name, Group())
         whole = group.text("base") or name
         shown = self.borders.get(whole) or whole + self.suffix
-        shape = tuple(_size(item) for item in group.group("dims").items)
-        order = " ".join(group.group("stride_order").items)
-        return TensorInfo(shown, dtype_named(group.text("type")), shape, _format(order))
-
-    def is_constant(self, name: str) -> bool:
-        """Whether its values stand in the engine."""
-        group = self.known.get(name, Group())
-        return bool(group.text("const_payload_size"))
+        shape = tuple(_size(item) for item in group.group("dims").items[:MAX_RANK])
+        order = " ".join(group.group("stride_order").items[:MAX_RANK])
+        tensor = TensorInfo(shown, dtype_named(group.text("type")), shape, _format(order))
+        return tensor, bool(group.text("const_payload_size"))
 
 
 def _size(text: str) -> int:
@@ -216,9 +220,10 @@ def _format(order: str) -> str:
 
 def _layer(word: str, statement: Group, suffix: str, tensors: _Tensors) -> Layer:
     read, written = _operands(word, statement)
-    inputs = tuple(tensors.find(name) for name in read if not tensors.is_constant(name))
-    constants = tuple(tensors.find(name) for name in read if tensors.is_constant(name))
-    outputs = tuple(tensors.find(name) for name in written)
+    operands = [tensors.find(name) for name in read]
+    inputs = tuple(tensor for tensor, is_constant in operands if not is_constant)
+    constants = tuple(tensor for tensor, is_constant in operands if is_constant)
+    outputs = tuple(tensors.find(name)[0] for name in written)
     name, kind = statement.text("name") + suffix, KINDS.get(word, word)
     return Layer(
         name=name,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtcal.buildlog.layers import UNKNOWN, Layer, TensorInfo
-from trtcal.engine.flow import Flow, follow
+from trtcal.engine.flow import follow, nearest_heavy
 from trtcal.engine.joining import join_heavy, own_nodes
 from trtcal.engine.reading import Engine
 from trtcal.engine.reformats import Reformat, find_reformats, is_quantize_step
@@ -108,12 +108,11 @@ def _side(layer: Layer) -> dict[str, Any]:
 
 def compare_engines(before: Engine, after: Engine) -> Difference:
     """Say what changed from one engine to the other."""
-    flows = follow(before.layers), follow(after.layers)
     pairs = join_heavy(before.layers, after.layers)
-    places = (
-        _Places(flows[0], {p.before: n for n, p in enumerate(pairs)}),
-        _Places(flows[1], {p.after: n for n, p in enumerate(pairs)}),
-    )
+    here = _Places(before, {pair.before: number for number, pair in enumerate(pairs)})
+    there = _Places(after, {pair.after: number for number, pair in enumerate(pairs)})
+    gone, kept_before = _unmatched(here, there)
+    new, kept_after = _unmatched(there, here)
     partners = {pair.before: after.layers[pair.after] for pair in pairs}
     returns = {pair.after: before.layers[pair.before] for pair in pairs}
     return Difference(
@@ -122,11 +121,11 @@ def compare_engines(before: Engine, after: Engine) -> Difference:
         tuple(Twin(before.layers[p.before], after.layers[p.after], p.by) for p in pairs),
         _alone(before.layers, {pair.before for pair in pairs}),
         _alone(after.layers, {pair.after for pair in pairs}),
-        gone := _unmatched(places[0], places[1]),
-        new := _unmatched(places[1], places[0]),
-        (_others(places[0], gone), _others(places[1], new)),
-        _merged(places[0], places[1], partners),
-        _merged(places[1], places[0], returns),
+        gone,
+        new,
+        (kept_before, kept_after),
+        _merged(here, there, partners),
+        _merged(there, here, returns),
         _kinds(before, after),
     )
 
@@ -137,52 +136,34 @@ def _alone(layers: Sequence[Layer], joined: set[int]) -> tuple[Layer, ...]:
     )
 
 
-@dataclass(frozen=True)
 class _Places:
-    """An engine's flow, and the number of the pair that each joined layer is in."""
+    """An engine's flow, the pair that each joined layer is in, and the heavy layers near each."""
 
-    flow: Flow
-    pairs: Mapping[int, int]
+    def __init__(self, engine: Engine, pairs: Mapping[int, int]) -> None:
+        self.flow = follow(engine.layers)
+        self.pairs = pairs
+        self.sources = nearest_heavy(self.flow, backwards=True)
+        self.readers = nearest_heavy(self.flow, backwards=False)
 
     def behind(self, index: int) -> frozenset[Hashable]:
         """Return the pairs whose results reach a layer through light layers only."""
-        return frozenset(self.pairs.get(i, self.flow.layers[i].name) for i in self.sources(index))
+        near = self.sources[index]
+        return frozenset(self.pairs.get(i, self.flow.layers[i].name) for i in near)
 
-    def sources(self, index: int) -> set[int]:
-        """Return the heavy layers nearest before a layer."""
-        return self._nearest(index, self.flow.before)
-
-    def neighbours(self, index: int) -> set[int]:
+    def neighbours(self, index: int) -> frozenset[int]:
         """Return the heavy layers nearest before and after a layer."""
-        return self.sources(index) | self._nearest(index, self.flow.after)
-
-    def _nearest(self, index: int, step: Any) -> set[int]:
-        seen, edge, found = {index}, [index], set()
-        while edge:
-            for other in step(edge.pop()):
-                if self.flow.layers[other].is_heavy:
-                    found.add(other)
-                elif other not in seen:
-                    seen.add(other)
-                    edge.append(other)
-        return found
+        return self.sources[index] | self.readers[index]
 
 
-def _unmatched(these: _Places, those: _Places) -> tuple[Reformat, ...]:
-    """Return the copies of one engine to which the other has none at the same place."""
-    there: dict[Hashable, int] = defaultdict(int)
-    for key, _ in _copies(those):
-        there[key] += 1
-    left = []
+def _unmatched(these: _Places, those: _Places) -> tuple[tuple[Reformat, ...], tuple[Reformat, ...]]:
+    """Part the copies of one engine into those that the other lacks at the place, and the rest."""
+    there = Counter(key for key, _ in _copies(those))
+    left: list[Reformat] = []
+    kept: list[Reformat] = []
     for key, reformat in _copies(these):
         there[key] -= 1
-        if there[key] < 0:
-            left.append(reformat)
-    return tuple(left)
-
-
-def _others(places: _Places, left: Sequence[Reformat]) -> tuple[Reformat, ...]:
-    return tuple(one for _, one in _copies(places) if one not in left)
+        (left if there[key] < 0 else kept).append(reformat)
+    return tuple(left), tuple(kept)
 
 
 def _copies(places: _Places) -> list[tuple[Hashable, Reformat]]:
@@ -204,12 +185,7 @@ def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tu
         stems = _stems(layer)
         if any((these.behind(index), stem) in own for stem in stems):
             continue
-        near = (
-            (partners[i], these.flow.layers[i])
-            for i in sorted(these.neighbours(index))
-            if i in partners
-        )
-        into = next((there for there, here in near if stems & (_stems(there) - _stems(here))), None)
+        into = _taker(layer, these, these.neighbours(index), partners)
         if into is not None:
             moved.append(Moved(layer, into))
     return tuple(moved)
@@ -217,6 +193,16 @@ def _merged(these: _Places, those: _Places, partners: Mapping[int, Layer]) -> tu
 
 def _first_type(tensors: Sequence[TensorInfo]) -> str:
     return tensors[0].dtype if tensors else UNKNOWN
+
+
+def _taker(
+    layer: Layer, places: _Places, neighbours: frozenset[int], partners: Mapping[int, Layer]
+) -> Layer | None:
+    """Return the neighbour's partner that lists the layer's nodes, most of them by full name."""
+    nodes, stems = set(own_nodes(layer)), _stems(layer)
+    near = [(partners[i], places.flow.layers[i]) for i in sorted(neighbours) if i in partners]
+    takers = [there for there, here in near if stems & (_stems(there) - _stems(here))]
+    return max(takers, key=lambda there: len(nodes & set(there.nodes)), default=None)
 
 
 def _working(places: _Places) -> list[tuple[int, Layer]]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from trtcal.buildlog.layers import Layer, TensorInfo
 
+MOST_NEAR = 64
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -59,6 +61,21 @@ def depths(flow: Flow) -> list[int]:
     for index in _in_order(flow):
         before = max((found[other] for other in flow.before(index)), default=0)
         found[index] = before + flow.layers[index].is_heavy
+    return found
+
+
+def nearest_heavy(flow: Flow, backwards: bool) -> list[frozenset[int]]:
+    """Return for each layer the heavy layers nearest before it (or after), through light ones only.
+
+    At most 64 of them: those that come first in the list.
+    """
+    found: list[frozenset[int]] = [frozenset()] * len(flow.layers)
+    order = _in_order(flow)
+    for index in order if backwards else reversed(order):
+        near: set[int] = set()
+        for other in flow.before(index) if backwards else flow.after(index):
+            near |= {other} if flow.layers[other].is_heavy else found[other]
+        found[index] = frozenset(sorted(near)[:MOST_NEAR])
     return found
 
 

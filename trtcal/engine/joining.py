@@ -86,12 +86,13 @@ def _by_names(
         for name in here
         if len(here[name]) == 1 and len(there.get(name, ())) == 1
     )
-    chosen: list[tuple[int, int]] = []
+    chosen: dict[int, int] = {}
+    taken: set[int] = set()
     for i, j in sorted(votes, key=lambda pair: (-votes[pair], pair)):
-        is_free = all(i != a and j != b for a, b in chosen)
-        if is_free and (accepts is None or accepts(i, j)):
-            chosen.append((i, j))
-    return chosen
+        if i not in chosen and j not in taken and (accepts is None or accepts(i, j)):
+            chosen[i] = j
+            taken.add(j)
+    return list(chosen.items())
 
 
 def _owners(

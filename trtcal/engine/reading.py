@@ -6,11 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trtcal.buildlog.inspector import read_inspector
 from trtcal.buildlog.layers import Layer
 from trtcal.buildlog.parser import parse_file
-from trtcal.buildlog.profile import LayerTime, join_times, read_profile
+from trtcal.buildlog.profile import (
+    LayerTime,
+    Profile,
+    join_times,
+    profile_in_log,
+    read_profile,
+)
 from trtcal.buildlog.program import MAGIC, read_engine_layers
 from trtcal.errors import InputError
 from trtcal.storage import parsing, read_document
@@ -54,43 +61,57 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
         raise InputError(f"{path} does not exist", "check the path")
     if path.is_dir():
         return _read_folder(path, profile)
-    engine = Engine(str(path), _read_layers(path))
-    if not engine.layers:
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file", HINT)
+    layers, times = _read_file(path)
+    if not layers:
         raise InputError(f"{path} lists no layers", HINT)
-    return engine if profile is None else _with_times(engine, profile)
+    engine = Engine(str(path), layers)
+    if profile is not None:
+        return _with_times(engine, read_profile(_read_bytes(profile)), profile)
+    if times is None:
+        return engine
+    try:
+        return _with_times(engine, times, path)
+    except InputError:
+        return replace(engine, notes=("the log's table of times is of other layers",))
 
 
 def _read_folder(folder: Path, profile: Path | None) -> Engine:
     found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
     if found is None:
         raise InputError(f"{folder} holds none of {', '.join((*LISTS, LOG))}", HINT)
-    engine = replace(read_engine(found), source=str(folder), notes=(f"layers: {found}",))
+    engine = read_engine(found)
+    engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
     beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
     times = profile or beside
-    return engine if times is None else _with_times(engine, times)
+    if times is None:
+        return engine
+    return _with_times(engine, read_profile(_read_bytes(times)), times)
 
 
-def _read_layers(path: Path) -> tuple[Layer, ...]:
+def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(MAGIC):
-        return read_engine_layers(path)
+        return read_engine_layers(path), None
     if b"\0" in start[:64]:
         raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
-    if not start.lstrip().startswith(b"{"):
-        return parse_file(path).layers
-    return _read_json(path)
+    document = _as_json(path) if start.lstrip().startswith(b"{") else None
+    if document is None:
+        parsed = parse_file(path)
+        return parsed.layers, profile_in_log(parsed.events)
+    is_build = document.get("kind") == "build"
+    return _read_build(path) if is_build else read_inspector(document), None
 
 
-def _read_json(path: Path) -> tuple[Layer, ...]:
-    data = _read_bytes(path)
+def _as_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None: a log may begin with a bracket too."""
     try:
-        document = json.loads(data, strict=False)
+        document: dict[str, Any] = json.loads(_read_bytes(path), strict=False)
     except (ValueError, RecursionError):
-        return parse_file(path).layers  # a log whose first line begins with a bracket
-    if isinstance(document, dict) and document.get("kind") == "build":
-        return _read_build(path)
-    return read_inspector(document)
+        return None
+    return document
 
 
 def _read_build(path: Path) -> tuple[Layer, ...]:
@@ -112,8 +133,7 @@ def _read_bytes(path: Path) -> bytes:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
 
 
-def _with_times(engine: Engine, path: Path) -> Engine:
-    profile = read_profile(_read_bytes(path))
+def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
     timed = join_times(engine.layers, profile)
     if all(layer.time_ms is None for layer in timed.layers):
         raise InputError(

@@ -7,7 +7,6 @@ Data that stays in a cache can beat it. Launch times, tails and clocks are left 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ TARGETS = Path(__file__).parent / "targets"
 RATES = ("bandwidth_gb_s", "int8_tops", "fp16_tflops", "fp32_tflops")
 OPTIONAL = ("tf32_tflops",)
 MAX_BYTES = 1 << 16
+LEAST, MOST = 0.001, 1e9
 EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
 
 
@@ -92,7 +92,7 @@ def find_target(name: str) -> Target:
 
 
 def read_target(path: Path) -> Target:
-    """Read a GPU's description; `InputError` if a rate is missing or not above zero."""
+    """Read a GPU's description; `InputError` if a rate is missing or no such number."""
     try:
         with path.open("rb") as file:
             table = tomllib.loads(file.read(MAX_BYTES).decode())
@@ -108,8 +108,10 @@ def read_target(path: Path) -> Target:
 
 def _rate(path: Path, table: Mapping[str, Any], key: str) -> float:
     value = table.get(key)
-    if not isinstance(value, (int, float)) or not 0 < value < math.inf or value is True:
-        raise InputError(f"{path}: {key} must be a number above zero", f"write {EXAMPLE}")
+    if not isinstance(value, (int, float)) or not LEAST <= value <= MOST or value is True:
+        raise InputError(
+            f"{path}: {key} must be a number from {LEAST} to {MOST:g}", f"write {EXAMPLE}"
+        )
     return float(value)
 
 

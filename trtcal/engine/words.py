@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from trtcal.buildlog.layers import Layer, TensorInfo
-from trtcal.engine.difference import Difference, Moved, Twin
+from trtcal.engine.difference import Difference, Twin
 from trtcal.engine.joining import own_nodes
 from trtcal.engine.naming import listed, short
 from trtcal.engine.reading import Engine
@@ -122,7 +122,7 @@ def _copies(difference: Difference) -> Iterator[str]:
         verb = "is" if len(copies) == 1 else "are"
         if copies:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
-    old, new = (_sum_ms(copies) for copies in difference.kept)
+    old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
     if abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
         yield f"The copies that are in both took {_ms(old)} and take {_ms(new)}."
 
@@ -141,23 +141,21 @@ def _precisions(difference: Difference) -> Iterator[str]:
 
 
 def _moves(difference: Difference) -> Iterator[str]:
-    for moved in difference.merged:
-        own, whole = (
-            f"{short(moved.layer.name)} was a layer of its own{_own(moved)}",
-            short(moved.into.name),
-        )
-        yield f"{own} and is part of {whole}."
-    for moved in difference.split:
-        own, whole = (
-            f"{short(moved.layer.name)} is a layer of its own{_own(moved)}",
-            short(moved.into.name),
-        )
-        yield f"{own} and was part of {whole}."
-
-
-def _own(moved: Moved) -> str:
-    time = moved.layer.time_ms
-    return "" if time is None else f" ({_ms(time)})"
+    """Tell what was fused and what came apart, in a sentence each or in one for many."""
+    for moves, was, now in (
+        (difference.merged, "was a layer of its own", "is part of"),
+        (difference.split, "is a layer of its own", "was part of"),
+    ):
+        if len(moves) > SHOWN:
+            parts = [f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:SHOWN]]
+            each = was.replace("is a layer of its", "are layers of their")
+            each = each.replace("was a layer of its", "were layers of their")
+            took = _sum_ms([moved.layer for moved in moves])
+            yield f"{len(moves)} layers {each}{took}; the first: {'; '.join(parts)}."
+        else:
+            for m in moves:
+                own = f"{short(m.layer.name)} {was}{_sum_ms([m.layer])}"
+                yield f"{own} and {now} {short(m.into.name)}."
 
 
 def _kinds(difference: Difference) -> Iterator[str]:
@@ -198,15 +196,13 @@ def _count(items: Sequence[object], word: str) -> str:
 
 
 def _cost(copies: Sequence[Reformat]) -> str:
-    times = [copy.time_ms for copy in copies if copy.time_ms is not None]
-    if times:
-        return f" ({_ms(math.fsum(times))})"
     moved = sum(copy.moved_bytes or 0 for copy in copies)
-    return f" ({_mb(moved)})" if moved else ""
+    return _sum_ms(copies) or (f" ({_mb(moved)})" if moved else "")
 
 
-def _sum_ms(copies: Iterable[Reformat]) -> float:
-    return math.fsum(copy.time_ms or 0.0 for copy in copies)
+def _sum_ms(timed: Iterable[Reformat | Layer]) -> str:
+    times = [one.time_ms for one in timed if one.time_ms is not None]
+    return f" ({_ms(math.fsum(times))})" if times else ""
 
 
 def _ms(value: float) -> str:
