@@ -17,8 +17,8 @@ def engines(tmp_path):
 
 
 def heavy(name, macs, nodes=(), dtype="fp32"):
-    x = TensorInfo(f"{name}_in", dtype, (8,))
-    return Layer(name, "gemm", (x,), (x,), nodes=nodes or (name,), macs=macs)
+    x, y = (TensorInfo(f"{name}_{side}", dtype, (8,)) for side in ("in", "out"))
+    return Layer(name, "gemm", (x,), (y,), nodes=nodes or (name,), macs=macs)
 
 
 def test_layers_are_joined_by_names_though_nodes_were_numbered_anew(engines):
