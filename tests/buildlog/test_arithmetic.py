@@ -115,3 +115,9 @@ def test_an_idle_layer_moves_nothing():
     assert layer.is_reformat
     assert layer.bytes_moved == 0
     assert TensorInfo("t", "int8", (1 << 40, 1 << 40)).size_bytes is None
+
+
+def test_dilation_and_stride_make_the_result_smaller():
+    window = {**WINDOW, "PrePadding": [0, 1], "Stride": [1, 2], "Dilation": [3, 2]}
+    fused = {**PLAIN, **window, "ParameterType": "Convolution"}
+    assert read([1, 8, 10, 10], [1, 16, 1, 1], **fused).macs == 16 * (5 * 4) * 8 * 9

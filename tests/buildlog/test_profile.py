@@ -111,3 +111,9 @@ def test_the_table_of_a_log_is_a_profile():
         ("pool", 0.5, 0.4),
     ]
     assert profile_in_log(()) is None
+
+
+def test_a_time_is_given_away_once_though_its_name_may_mean_two():
+    profile = read_profile(document(entry_text("a\\tb", 1)))
+    timed = join_times([Layer("a\\tb", "k"), Layer("a\tb", "k")], profile)
+    assert [layer.time_ms for layer in timed.layers] == [1, None]

@@ -187,3 +187,9 @@ def test_hostile_names_come_out_of_an_engine_as_they_went_in(tmp_path):
     made = build(load_model(tmp_path / "m.onnx"), BACKENDS["tensorrt-rtx"], options, tmp_path / "b")
     heavy = [layer.nodes for layer in read_engine_layers(made.engine) if layer.is_heavy]
     assert heavy == [(name,) for name in names]
+
+
+def test_a_program_may_not_be_too_large(read, monkeypatch):
+    monkeypatch.setattr("trtcal.buildlog.program.MAX_PROGRAM_BYTES", len(TEXT.encode()) - 1)
+    with pytest.raises(InputError, match="length"):
+        read(engine(TEXT))

@@ -133,3 +133,27 @@ def test_many_layers_that_came_apart_are_one_sentence():
         one.startswith("5 layers are layers of their own; the first: k0 was part of c0;")
         for one in words
     )
+
+
+def test_what_came_apart_is_told_of_the_layer_that_lists_its_node():
+    x, y, z = (TensorInfo(name, "fp32", (8,)) for name in "xyz")
+    one = Layer("one", "gemm", (x,), (y,), nodes=("one", "relu_1"), macs=1)
+    two = Layer("two", "gemm", (y,), (z,), nodes=("two", "relu_2"), macs=2)
+    bare = [
+        dataclasses.replace(one, nodes=("one",)),
+        dataclasses.replace(two, inputs=(x,), outputs=(y,), nodes=("two",)),
+        Layer("k", "kgen", (y,), (z,), nodes=("relu_2",)),
+    ]
+    (moved,) = compare_engines(Engine("a", (one, two)), Engine("b", tuple(bare))).split
+    assert moved.into.name == "two"
+
+
+def test_a_residual_in_another_float_is_no_quantized_residual(engines):
+    def widened(layer):
+        further = (layer.inputs[0], dataclasses.replace(layer.inputs[1], dtype="fp32"))
+        return dataclasses.replace(layer, inputs=further)
+
+    layers = tuple(widened(one) if one.inputs[1:] else one for one in engines[0].layers)
+    words = tell(compare_engines(engines[0], dataclasses.replace(engines[0], layers=layers)))
+    residual = next(one for one in words if "residual" in one)
+    assert residual.endswith("1 read it in fp16; now 1 read it in fp32.")
