@@ -88,6 +88,7 @@ class Difference:
             "only_after": [_side(layer) for layer in self.only_after],
             "reformats_gone": [reformat.to_document() for reformat in self.gone],
             "reformats_new": [reformat.to_document() for reformat in self.new],
+            "reformats_kept": [[one.to_document() for one in side] for side in self.kept],
             "merged": [{"layer": m.layer.name, "into": m.into.name} for m in self.merged],
             "split": [{"layer": m.layer.name, "from": m.into.name} for m in self.split],
             "kinds": {kind: list(sides) for kind, sides in self.kinds.items()},

@@ -85,13 +85,13 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
     )
     if reading[1] > reading[0]:
         return (
-            f" Quantizing the residual input keeps the Add in INT8 there: {writing[1]} of them write "
-            f"INT8 for the next layer, {writing[0]} did before."
+            f" With the residual quantized the fused Add reads INT8, and {writing[1]} of these layers "
+            f"write INT8 for the next one; {writing[0]} did before."
         )
     if reading[1] < reading[0]:
         return (
-            f" A residual in float makes the kernel add and write in float: {writing[1]} of them "
-            f"write INT8, {writing[0]} did before, so what follows must be quantized again."
+            f" With the residual in float {writing[1]} of these layers write INT8, {writing[0]} did "
+            f"before: what follows must be quantized again."
         )
     return ""
 
@@ -123,7 +123,7 @@ def _copies(difference: Difference) -> Iterator[str]:
         if copies:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
     old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
-    if abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
+    if difference.is_timed and abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
         yield f"The copies that are in both took {_ms(old)} and take {_ms(new)}."
 
 
