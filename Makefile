@@ -5,13 +5,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-tensorrt lint bench clean
+.PHONY: demo test test-zoo test-tensorrt lint bench clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# What `make test` takes a part of: all small graphs on three targets, and with three mixed plans each.
+test-zoo: $(READY)
+	WHOLE_ZOO=1 $(BIN)/python -m pytest -n 2 tests/backends/test_zoo.py
 
 # TensorRT's own packages, 8.6 (with python3.10) to 11 and RTX: downloads 0.6 GB, needs cc, no GPU.
 test-tensorrt: $(READY)

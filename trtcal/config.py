@@ -35,6 +35,7 @@ TABLES = (
     "plans",
     "build",
     "gates",
+    "suppress",
 )
 CALIBRATION = ("data", "labels", "methods", "method", "batch", "workers", "parameters")
 LABEL_SOURCES = ("csv", "folders")
@@ -128,10 +129,13 @@ class BuildConfig:
 
 @dataclass(frozen=True)
 class GatesConfig:
-    """Limits that a candidate must hold; see `trtcal.compare.Gates`."""
+    """Limits that a candidate must hold (`trtcal.compare.Gates`), and a build (`trtcal.diagnosis`)."""
 
     max_top1_drop: float = 1.0
     min_speedup: float | None = None
+    max_uncalibrated: int | None = None
+    max_silent_fallbacks: int | None = None
+    forbid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class Config:
     plans: dict[str, PlanConfig] = field(default_factory=dict)
     build: BuildConfig = field(default_factory=BuildConfig)
     gates: GatesConfig = field(default_factory=GatesConfig)
+    suppress: tuple[dict[str, str], ...] = ()
 
     @property
     def run_folder(self) -> Path:
@@ -188,7 +193,19 @@ class _Reader:
             plans=self.plans(self.table("", table, "plans")),
             build=self.build(self.table("", table, "build")),
             gates=self.gates(self.table("", table, "gates")),
+            suppress=tuple(map(self.suppression, self.get("", table, "suppress", list, []))),
         )
+
+    def suppression(self, table: Any) -> dict[str, str]:
+        """Read an accepted finding: `kind`, `reason`, and maybe `subject`, all of them text."""
+        here = "suppress"
+        if not isinstance(table, dict):
+            raise self.wrong(here, "written as [[suppress]]")
+        self.known(here, table, ("kind", "subject", "reason"))
+        for key in ("kind", "reason"):
+            if not self.get(here, table, key, str, ""):
+                raise self.wrong(_dotted(here, key), "given: an accepted finding needs its reason")
+        return {key: self.get(here, table, key, str, "") for key in table}
 
     def prepare(self, table: Mapping[str, Any]) -> PrepareConfig:
         here = "prepare"
@@ -270,12 +287,21 @@ class _Reader:
 
     def gates(self, table: Mapping[str, Any]) -> GatesConfig:
         here, default = "gates", GatesConfig()
-        self.known(here, table, ("max_top1_drop", "min_speedup"))
+        self.known(here, table, tuple(item.name for item in fields(GatesConfig)))
         drop = self.number(here, table, "max_top1_drop", default.max_top1_drop)
         return GatesConfig(
             max_top1_drop=default.max_top1_drop if drop is None else drop,
             min_speedup=self.number(here, table, "min_speedup", default.min_speedup),
+            max_uncalibrated=self.count(here, table, "max_uncalibrated"),
+            max_silent_fallbacks=self.count(here, table, "max_silent_fallbacks"),
+            forbid=self.strings(here, table, "forbid", ()) if "forbid" in table else (),
         )
+
+    def count(self, here: str, table: Mapping[str, Any], key: str) -> int | None:
+        value: int | None = self.get(here, table, key, int, None)
+        if value is not None and (isinstance(value, bool) or value < 0):
+            raise self.wrong(_dotted(here, key), "a whole number from 0 up")
+        return value
 
     def known(self, here: str, table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
         for key in table:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends.base import build
+from trtcal.backends.manifest import DIAGNOSIS
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.backends.shapes import parse_shapes
 from trtcal.buildlog.document import log_document, write_log
 from trtcal.calibration import Calibration, calibrate, write_calibration
+from trtcal.checkup import check_build, write_diagnosis
 from trtcal.compare import Gates, compare, open_candidate, write_comparison
 from trtcal.compare.comparison import batch_for
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
@@ -66,11 +68,12 @@ def silent(title: str, total: int) -> Iterator[Advance]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report document, and the builds that could not be made, with why."""
+    """Where a run lies, its report document, builds that could not be made, and limits they break."""
 
     folder: Path
     report: Document
     missing_builds: dict[str, str]
+    breaches: tuple[str, ...] = ()
 
 
 def run(
@@ -94,7 +97,7 @@ def run(
         job = _Job(config, Path(name), reporter, say)
         report = job.run(command)
         _replace(folder, Path(name))
-    return RunResult(folder, report, job.lineage.missing)
+    return RunResult(folder, report, job.lineage.missing, tuple(job.breaches))
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -129,6 +132,7 @@ class _Job:
         self, config: Config, folder: Path, reporter: Reporter, say: Callable[[str], None]
     ) -> None:
         self.config, self.folder, self.reporter, self.say = config, folder, reporter, say
+        self.breaches: list[str] = []
         self.model = load_model(_required(config.model, "model"))
         prepared = prepare_with_record(self.model, config.prepare.skip, config.prepare.add)
         self.prepared = prepared.model
@@ -248,7 +252,8 @@ class _Job:
         options = BuildOptions(target, shapes, self.config.build.time_limit_s)
         try:
             with self._step("build", f"{output}/build.json") as record:
-                record(build(model, backend, options, self.folder / output).digest)
+                built = build(model, backend, options, self.folder / output)
+                record(built.digest)
         except BackendError as error:
             self.lineage.missing[f"{model.name} for {target}"] = error.message
             return
@@ -256,6 +261,11 @@ class _Job:
             document = log_document(self.folder / output / "build.log")
             write_log(self.folder / output / "events.json", document)
             record(document["digest"])
+        with self._step("diagnose", f"{output}/{DIAGNOSIS}") as record:
+            diagnosis = check_build(built, self.config, model)
+            write_diagnosis(self.folder / output, diagnosis)
+            record(diagnosis.to_document()["digest"])
+            self.breaches += [f"{model.name} for {target}: {one}" for one in diagnosis.breaches]
 
     def compare(self, candidates: list[Path]) -> None:
         gates = Gates(self.config.gates.max_top1_drop, self.config.gates.min_speedup)

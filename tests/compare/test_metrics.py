@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtcal.compare.latency import measure
-from trtcal.compare.metrics import AccuracyMeter, class_scores
+from trtcal.compare.metrics import AccuracyMeter
+from trtcal.compare.per_sample import class_scores
 from trtcal.compare.statistics import median_interval, paired_difference, ratio_interval
 from trtcal.errors import InputError
 

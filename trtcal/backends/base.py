@@ -11,12 +11,22 @@ from typing import Any, Protocol
 
 from trtcal.backends.child import run_worker
 from trtcal.backends.ledger import record_engine
-from trtcal.backends.manifest import INSPECTED, LAYER_TIMES, LOG, MANIFEST, RECORDS, Build
+from trtcal.backends.manifest import (
+    DIAGNOSIS,
+    INSPECTED,
+    LAYER_TIMES,
+    LOG,
+    MANIFEST,
+    RECORDS,
+    Build,
+)
 from trtcal.backends.options import BuildOptions, check_shapes
 from trtcal.backends.outcomes import find_outcomes
 from trtcal.backends.routes import CACHE
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
+from trtcal.buildlog.parser import parse_file
+from trtcal.diagnosis import Mentions, explain
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.model import Model, uniquely_named
 from trtcal.quantize.qdq import asked_precisions, provenance, quantization_record
@@ -140,7 +150,7 @@ def _describe(
         model=model.fingerprint,
         model_name=model.name,
         layers=made.layers,
-        outcomes=_outcomes(model, backend, options, made.layers),
+        outcomes=_outcomes(model, backend, options, made.layers, workplace / LOG),
         skipped=record.get("skipped", {}),
         quantization={**provenance(record), **options.route.record()},
         engine_file=backend.engine_file,
@@ -157,7 +167,15 @@ def _describe(
 def _publish(result: Build, workplace: Path) -> Build:
     """Put everything into its folder, the manifest last, and record what was made."""
     files = (result.engine_file, LOG, RECORDS, INSPECTED, LAYER_TIMES, CACHE)
-    for stale in (MANIFEST, INSPECTED, LAYER_TIMES, CACHE, f"failed-{LOG}", f"failed-{RECORDS}"):
+    for stale in (
+        MANIFEST,
+        DIAGNOSIS,
+        INSPECTED,
+        LAYER_TIMES,
+        CACHE,
+        f"failed-{LOG}",
+        f"failed-{RECORDS}",
+    ):
         (result.folder / stale).unlink(missing_ok=True)  # what is half moved is no build
     for file in files:
         if (workplace / file).exists():
@@ -170,15 +188,20 @@ def _publish(result: Build, workplace: Path) -> Build:
 
 
 def _outcomes(
-    model: Model, backend: Backend, options: BuildOptions, layers: tuple[Layer, ...]
+    model: Model, backend: Backend, options: BuildOptions, layers: tuple[Layer, ...], log: Path
 ) -> tuple[Outcome, ...]:
+    """Return what every node got; why one lost out the log knows best, then its Q/DQ."""
     ops = {node.name: node.op_type for node in model.proto.graph.node}
     asked = options.route.asked(asked_precisions(model))
     outcomes = find_outcomes(asked, layers, len(options.profiles))
-    return tuple(
+    known = tuple(
         backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome
         for outcome in outcomes
     )
+    if not any(outcome.is_lost for outcome in known):
+        return known
+    events = ((log.name, event) for event in parse_file(log).events)
+    return explain(known, model.proto, Mentions(events))
 
 
 def work(module: str, request: dict[str, Any], folder: Path, options: BuildOptions) -> None:

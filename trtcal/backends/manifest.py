@@ -15,6 +15,7 @@ from trtcal.storage import Document, parsing, read_document, seal
 KIND = "build"
 MANIFEST = "build.json"
 LOG = "build.log"
+DIAGNOSIS = "diagnosis.json"
 RECORDS = "build.jsonl"
 INSPECTED = "layers.json"
 LAYER_TIMES = "layer-times.json"

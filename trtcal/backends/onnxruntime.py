@@ -94,7 +94,7 @@ class OnnxRuntime:
         if op == "Conv":
             reason += ": it wants the output quantized at once, and an int32 bias"
         hint = "nothing to mend for TensorRT: look at that build"
-        return dataclasses.replace(outcome, reason=reason, hint=hint)
+        return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
 
 
 def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:

@@ -71,13 +71,13 @@ class TensorRTRTX:
         if op == "ConvTranspose":
             reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and says nothing about it"
             hint = "leave the node in float, or upsample with Resize and a convolution"
-            return dataclasses.replace(outcome, reason=reason, hint=hint)
+            return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         if op == "Conv" and (7, 5) in parse_target(target):
             reason = (
                 "TensorRT-RTX has no INT8 convolution for sm75, and all targets share the layers"
             )
             hint = "build for sm75 apart from the others"
-            return dataclasses.replace(outcome, reason=reason, hint=hint)
+            return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         return outcome
 
 

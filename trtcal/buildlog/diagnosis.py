@@ -17,7 +17,8 @@ ANSWERS = ("int8", "fp16", "fp32")
 class Outcome:
     """What became of one ONNX node: `got` is int8, fp16, fp32 or unknown.
 
-    `reason` is None if the node got what was asked; `hint` says what to try if it did not.
+    `reason` is None if the node got what was asked; `hint` says what to try if it did not; `cause` is
+    the reason in one stable word (`wrong_axis`, `no_kernel`, ...) where it is known.
     """
 
     node: str
@@ -26,6 +27,7 @@ class Outcome:
     layer: str | None
     reason: str | None = None
     hint: str | None = None
+    cause: str | None = None
 
     @property
     def is_met(self) -> bool:

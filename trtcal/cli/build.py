@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.output import (
     config_here,
+    config_option,
     json_option,
     note,
     print_json,
@@ -17,11 +19,15 @@ from trtcal.cli.output import (
     say,
     size_in_bytes,
 )
+from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
     from trtcal.backends.manifest import Build
     from trtcal.backends.routes import Route
+    from trtcal.config import Config
     from trtcal.model import Model
+
+SHOWN_OF_FAILURE = 3
 
 
 @click.command(
@@ -95,6 +101,7 @@ if TYPE_CHECKING:
     required=True,
     help="Folder for the engine, build.log, build.jsonl and build.json.",
 )
+@config_option
 @json_option
 def command(
     model: Path,
@@ -114,16 +121,19 @@ def command(
     layer_times: bool,
     time_limit: float,
     output: Path,
+    config_path: Path | None,
     as_json: bool,
 ) -> None:
     """Build an engine from MODEL in a child process, and say what every layer got.
 
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
+    The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
     from trtcal.backends.base import build
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.backends.shapes import parse_profiles
+    from trtcal.checkup import check_build, hold, write_diagnosis
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
@@ -141,15 +151,36 @@ def command(
         layer_times,
         _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
+    settings = config_here(config_path)
     with progress(f"building for {chosen} with {backend.name}", 1) as advance:
-        result = build(loaded, backend, options, output)
+        try:
+            result = build(loaded, backend, options, output)
+        except (BackendError, ResourceError):
+            _show_failure(output, settings)
+            raise
         advance(1)
+    diagnosis = check_build(result, settings, loaded)
+    write_diagnosis(output, diagnosis)
     if as_json:
         print_json(result.to_document())
     else:
         show(result, backend.command(loaded, options, str(model), str(result.engine)))
+        show_diagnosis(diagnosis)
     if "unrecorded" in result.measured:
         note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
+    hold(diagnosis)
+
+
+def _show_failure(folder: Path, settings: Config) -> None:
+    """Say on standard error what the log of a failed build means."""
+    from trtcal.backends.manifest import LOG
+    from trtcal.checkup import check_logs
+
+    failed = [folder / name for name in (f"failed-{LOG}", LOG)]
+    log = next((path for path in failed if path.exists()), None)
+    for finding in check_logs([log], settings).findings[:SHOWN_OF_FAILURE] if log else ():
+        note(f"{finding.kind}: {finding.what}")
+        note(f"   fix: {finding.fix}")
 
 
 def show(result: Build, command: str | None) -> None:

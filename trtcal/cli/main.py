@@ -25,6 +25,7 @@ COMMANDS = {
     "build": "Build an engine and list its layers.",
     "log": "Say what a build log means.",
     "layers": "Say what an engine spends its time on, and explain how two differ.",
+    "diagnose": "Say what is wrong with a build, what it costs and what to do.",
     "compare": "Compare models with their FP32 reference.",
     "report": "Write the HTML report of a run.",
     "doctor": "Show what works on this machine, and how to get the rest.",

@@ -18,7 +18,7 @@ from trtcal.errors import GateFailed
 def command(config: Path, as_json: bool) -> None:
     """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
 
-    The status is 1 if the verdict is DO NOT SHIP.
+    The status is 1 if the verdict is DO NOT SHIP, or if a build breaks a limit under [gates].
     """
     from trtcal.compare import read_comparison
     from trtcal.config import read_config
@@ -39,3 +39,8 @@ def command(config: Path, as_json: bool) -> None:
         say(f"report: {result.folder / 'report.html'}")
     if verdict["word"] == "DO NOT SHIP":
         raise GateFailed(f"DO NOT SHIP: {verdict['sentence']}", "the report says what to change")
+    if result.breaches:
+        raise GateFailed(
+            f"builds break limits: {'; '.join(result.breaches)}",
+            "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`",
+        )

@@ -2,7 +2,8 @@
 
 Where each part is quantized after the cut, TensorRT-RTX 1.7 computes the product before it in float
 (seen in its layer lists: no Q can move up through the cut). Quantized before the cut, by one range for
-all parts, product and attention are INT8, and about half as many bytes are moved.
+all parts, product and attention are INT8, and about half as many bytes are moved. That is done only
+where all that multiply the parts are INT8: else a product asked in float would be given INT8 operands.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import onnx_graphsurgeon as gs
 
 from trtcal.derive import MOVING
-from trtcal.quantize.weighted import Layer, is_activation, readers
+from trtcal.quantize.weighted import RULES, Layer, is_activation, readers
 
 CUTTING = {"Gather", "Slice", "Split"}
 
@@ -34,12 +35,27 @@ def cut_sources(graph: gs.Graph, layers: Iterable[Layer]) -> dict[str, str]:
 
 def _cuts(graph: gs.Graph, layers: Iterable[Layer]) -> Iterator[tuple[str, gs.Tensor]]:
     tensors = graph.tensors()
-    for layer in layers:
+    every = list(layers)
+    names = {layer.name for layer in every}
+    for layer in every:
         if len(layer.activations) == 2:
             for name in layer.activations.values():
                 whole = _cut_from(tensors[name])
-                if whole is not None:
+                if whole is not None and _products_of_parts(whole) <= names:
                     yield name, whole
+
+
+def _products_of_parts(whole: gs.Tensor) -> set[str]:
+    """Return the heavy nodes that multiply parts of a tensor, straight or moved."""
+    found: set[str] = set()
+    parts = [one for node, _ in readers(whole) if node.op in CUTTING for one in node.outputs]
+    while parts:
+        for node, _ in readers(parts.pop()):
+            if node.op in RULES:
+                found.add(node.name)
+            elif node.op in MOVING:
+                parts.extend(node.outputs)
+    return found
 
 
 def _cut_from(tensor: gs.Tensor) -> gs.Tensor | None:

@@ -1,0 +1,110 @@
+"""The diagnosis of a build that lies in a folder, and of one that failed and left only its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trtcal.backends.manifest import DIAGNOSIS, Build
+from trtcal.buildlog import Event, parse_file
+from trtcal.config import Config
+from trtcal.diagnosis import Case, Diagnosis, Limits, Suppression, diagnose, tensors_of
+from trtcal.errors import GateFailed
+from trtcal.findings import Evidence, Finding
+from trtcal.model import Model
+from trtcal.storage import write_document
+
+AROUND = 1  # lines of context before and behind a log line
+SHOWN_CHARACTERS = 500
+
+
+def check_build(
+    build: Build,
+    config: Config,
+    model: Model | None = None,
+    logs: Sequence[Path] = (),
+    further: Iterable[Finding] = (),
+) -> Diagnosis:
+    """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
+
+    With the model at hand, lines that name a tensor are joined to the nodes that use it. What ONNX
+    Runtime's CPU runs in float is no finding: it says nothing of TensorRT.
+    """
+    case = Case(
+        () if build.target == "cpu" else build.outcomes,
+        build.skipped,
+        build.layers,
+        tensors=tensors_of(model.proto) if model else {},
+    )
+    return check_case(case, config, [build.log, *logs], further)
+
+
+def check_logs(logs: Sequence[Path], config: Config) -> Diagnosis:
+    """Diagnose by logs alone: of a build that failed, or that somebody else made."""
+    return check_case(Case(), config, logs)
+
+
+def check_case(
+    case: Case, config: Config, logs: Sequence[Path], further: Iterable[Finding] = ()
+) -> Diagnosis:
+    """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
+    gates = config.gates
+    limits = Limits(gates.max_uncalibrated, gates.max_silent_fallbacks, gates.forbid)
+    accepted = [Suppression(**one) for one in config.suppress]
+    made = diagnose(replace(case, events=_events(logs)), limits, accepted, further)
+    return replace(made, findings=with_context(made.findings, logs))
+
+
+def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
+    for log in logs:
+        for event in parse_file(log).events:
+            yield log.name, event
+
+
+def with_context(findings: Sequence[Finding], logs: Sequence[Path]) -> tuple[Finding, ...]:
+    """Return the findings with the lines around every log line that they give as evidence."""
+    wanted = {one.place for finding in findings for one in finding.evidence if one.source == "log"}
+    around = {place: text for log in logs for place, text in _contexts(log, wanted)}
+    return tuple(
+        replace(finding, evidence=tuple(_widened(one, around) for one in finding.evidence))
+        for finding in findings
+    )
+
+
+def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
+    if evidence.source != "log" or evidence.place not in around:
+        return evidence
+    return replace(evidence, text=around[evidence.place])
+
+
+def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield place and text of every wanted line, with its neighbours, in one pass over a log."""
+    lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
+    near = {line + step for line in lines for step in range(-AROUND, AROUND + 1)}
+    kept: dict[int, str] = {}
+    if lines:
+        with log.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                if number in near:
+                    text = raw[:SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+                    kept[number] = text.rstrip("\r\n")
+                if number > lines[-1] + AROUND:
+                    break
+    for line in lines:
+        texts = (kept.get(line + step) for step in range(-AROUND, AROUND + 1))
+        yield f"{log.name}:{line}", "\n".join(text for text in texts if text is not None)
+
+
+def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:
+    """Write `diagnosis.json` beside the build."""
+    write_document(folder / DIAGNOSIS, diagnosis.to_document())
+
+
+def hold(diagnosis: Diagnosis) -> None:
+    """`GateFailed` if a limit does not hold."""
+    if diagnosis.breaches:
+        raise GateFailed(
+            f"the build breaks a limit: {'; '.join(map(str, diagnosis.breaches))}",
+            "mend what the findings say, or accept it by [[suppress]] in trtcal.toml, with a reason",
+        )

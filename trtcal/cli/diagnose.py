@@ -1,0 +1,113 @@
+"""`trtcal diagnose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtcal.cli.output import config_here, config_option, json_option, note, print_json, say
+from trtcal.errors import InputError
+
+if TYPE_CHECKING:
+    from trtcal.config import Config
+    from trtcal.diagnosis import Diagnosis
+    from trtcal.findings import Finding
+
+SHOWN = 10
+EVIDENCE_SHOWN = 2
+
+
+@click.command(epilog="Example: trtcal diagnose builds/sm89 --log replayed.log")
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="The ONNX that was built: joins log lines about tensors to nodes.",
+)
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A log to read too, or alone; may be repeated.",
+)
+@click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not the first {SHOWN}.")
+@config_option
+@json_option
+def command(
+    folder: Path | None,
+    model: Path | None,
+    logs: tuple[Path, ...],
+    show_all: bool,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
+
+    The status is 1 if a limit under [gates] in trtcal.toml does not hold.
+    """
+    from trtcal.checkup import hold
+
+    diagnosis = _diagnose(folder, model, logs, config_here(config_path))
+    if as_json:
+        print_json(diagnosis.to_document())
+    else:
+        show(diagnosis, None if show_all else SHOWN)
+    hold(diagnosis)
+
+
+def _diagnose(
+    folder: Path | None, model: Path | None, logs: tuple[Path, ...], config: Config
+) -> Diagnosis:
+    from trtcal.backends.manifest import read_build
+    from trtcal.checkup import check_build, check_logs
+    from trtcal.model import load_model
+
+    if folder is None:
+        if not logs:
+            raise InputError("there is nothing to look at", "give a build's folder, or --log FILE")
+        return check_logs(logs, config)
+    return check_build(read_build(folder), config, load_model(model) if model else None, logs)
+
+
+def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
+    """Print findings, what was accepted, and what was counted."""
+    from trtcal.diagnosis import summary_line
+
+    for number, finding in enumerate(diagnosis.findings[:most], 1):
+        _show_one(number, finding)
+    rest = len(diagnosis.findings) - len(diagnosis.findings[:most])
+    if rest:
+        say(f"… and {rest} more: use --all")
+    for finding, why in diagnosis.accepted:
+        say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
+    for one in diagnosis.unused:
+        note(f"note: nothing to accept under [[suppress]] {one}")
+    counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())
+    notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
+    say(f"{summary_line(diagnosis)}; nodes: {counts}{'; remarks: ' + notes if notes else ''}")
+
+
+def _show_one(number: int, finding: Finding) -> None:
+    say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
+    say(f"   why: {finding.why}")
+    say(f"   fix: {finding.fix}")
+    for one in finding.evidence[:EVIDENCE_SHOWN]:
+        lines = one.text.splitlines() or [""]
+        say(f"   {one.source} {one.place}: {lines[0][:200]}")
+        for line in lines[1:]:
+            say(f"       {line[:200]}")
+
+
+def _cost(finding: Finding) -> str:
+    cost = finding.cost
+    parts = []
+    if cost.time_ms is not None:
+        parts.append(f"{cost.time_ms:.3g} ms")
+    if cost.moved_bytes is not None:
+        parts.append(f"{cost.moved_bytes / 1e6:.3g} MB moved")
+    if cost.risk != "none":
+        parts.append(f"{cost.risk} risk for accuracy")
+    return f" [{', '.join(parts)}]" if parts else ""

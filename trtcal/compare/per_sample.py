@@ -1,0 +1,149 @@
+"""How far one model's outputs are from another's, sample by sample: what everything else is made of.
+
+All figures are of one sample and depend on no other, so that batches, slices and resampling can take
+them as they are. Rows are samples; several outputs of a model count as one long row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.errors import InputError
+
+Array = npt.NDArray[Any]
+Values = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+TOP = 5
+SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
+LEAST = 1e-12  # probability below which a class counts as this, so that KL stays finite
+
+WHAT = {
+    "top1": "1 where the class with the highest score is the label's",
+    "top5": "1 where the label is among the five highest scores",
+    "agreement": "1 where both models give the same class",
+    "kl": "Kullback-Leibler divergence of the candidate's class probabilities, in nats",
+    "cosine": "cosine of the two rows",
+    "l0": "share of values that differ at all",
+    "l1": "mean absolute difference",
+    "l2": "Euclidean norm of the difference",
+    "linf": "largest absolute difference",
+    "signal": "sum of the reference's squares",
+    "error": "sum of the squared differences",
+}
+
+
+def compare_rows(
+    reference: Sequence[Array], candidate: Sequence[Array], labels: Labels | None = None
+) -> dict[str, Values]:
+    """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
+
+    `top1` and `top5` need labels, and with `agreement` and `kl` a first output that looks like class
+    scores. `InputError` if outputs differ in shape, or have NaN or infinite values.
+    """
+    size = len(reference[0])
+    check_outputs(reference, candidate, size)
+    found = _distances(reference, candidate, size)
+    expected, said = class_scores(reference[0]), class_scores(candidate[0])
+    if expected is None or said is None:
+        return found
+    found["agreement"] = np.equal(said.argmax(1), expected.argmax(1)).astype(np.float64)
+    found["kl"] = divergence(expected, said)
+    if labels is not None:
+        check_labels(labels, said.shape[1])
+        found.update(correctness(said, labels))
+    return found
+
+
+def correctness(scores: Array, labels: Labels) -> dict[str, Values]:
+    """Return `top1`, and `top5` where there are more than five classes, of shape (samples,).
+
+    Among equal scores the first class wins, as with argmax.
+    """
+    right = {"top1": np.equal(scores.argmax(1), labels).astype(np.float64)}
+    if scores.shape[1] > TOP:
+        own = np.take_along_axis(scores, labels[:, None], 1)
+        before = np.arange(scores.shape[1]) < labels[:, None]
+        rank = ((scores > own) | ((scores == own) & before)).sum(1)
+        right["top5"] = (rank < TOP).astype(np.float64)
+    return right
+
+
+def divergence(expected: Array, said: Array) -> Values:
+    """Return KL(expected || said) of each row's class probabilities, in nats.
+
+    Rows that are no probabilities are taken for logits.
+    """
+    rows = expected.astype(np.float64)
+    given = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
+    p, q = (_probabilities(one.astype(np.float64), given) for one in (expected, said))
+    nats: Values = np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0)
+    return nats
+
+
+def _probabilities(rows: Values, given: bool) -> Values:
+    """Return rows as probabilities: those given, or the softmax of logits."""
+    powers = np.maximum(rows, 0.0) if given else np.exp(rows - rows.max(1, keepdims=True))
+    powers = np.maximum(powers, LEAST)
+    shares: Values = powers / powers.sum(1, keepdims=True)
+    return shares
+
+
+def _distances(
+    reference: Sequence[Array], candidate: Sequence[Array], size: int
+) -> dict[str, Values]:
+    expected, said = (_one_row_each(outputs, size) for outputs in (reference, candidate))
+    apart = np.abs(expected - said)
+    squares = np.square(apart).sum(1)
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(said, axis=1)
+    same = np.where((apart == 0).all(1), 1.0, 0.0)
+    dots = np.einsum("ij,ij->i", expected, said)
+    return {
+        "cosine": np.divide(dots, norms, out=same, where=norms > 0),
+        "l0": (apart > 0).mean(1),
+        "l1": apart.mean(1),
+        "l2": np.sqrt(squares),
+        "linf": apart.max(1, initial=0.0),
+        "signal": np.square(expected).sum(1),
+        "error": squares,
+    }
+
+
+def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
+    return np.concatenate([one.astype(np.float64).reshape(size, -1) for one in outputs], axis=1)
+
+
+def class_scores(output: Array) -> Array | None:
+    """Return an output as scores of shape (samples, classes), None if it does not look like that."""
+    if output.dtype.kind != "f" or output.ndim < 2 or any(size != 1 for size in output.shape[2:]):
+        return None
+    return output.reshape(len(output), -1) if output.shape[1] > 1 else None
+
+
+def check_outputs(reference: Sequence[Array], candidate: Sequence[Array], size: int) -> None:
+    """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
+    for before, after in zip(reference, candidate, strict=True):
+        if before.shape != after.shape or len(before) != size or before.dtype.kind not in "fiub":
+            raise InputError(
+                f"outputs of shapes {before.shape} and {after.shape} can't be compared",
+                "every output needs one row a sample, the same in reference and candidate",
+            )
+        if not (np.isfinite(before).all() and np.isfinite(after).all()):
+            raise InputError(
+                "an output has NaN or infinite values",
+                "run the models alone on these data: weights or data are broken",
+            )
+
+
+def check_labels(labels: Labels | None, classes: int) -> None:
+    """`InputError` if a label is none of the classes."""
+    if labels is not None and not ((labels >= 0) & (labels < classes)).all():
+        wrong = labels[(labels < 0) | (labels >= classes)][0]
+        raise InputError(
+            f"label {wrong} is none of the model's {classes} classes (0 to {classes - 1})",
+            "number the labels as the model does",
+        )
