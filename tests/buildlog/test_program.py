@@ -83,6 +83,20 @@ def test_a_program_is_read_as_the_listing_tells_it(read):
     assert (novelty.inputs[0].name, novelty.inputs[0].shape) == ('a"b_myl0', (-1, 128))
 
 
+def test_what_a_runtime_fusion_is_compiled_from_is_not_read_as_layers(read):
+    call = 'runtime_fusion={ name=__myl_Fc input_args={ "x.1" "w" "n" } output_args={ "y.1" } }'
+    fused = TEXT.replace("novelty={", f"{call}\n  novelty={{")
+    layers = read(engine(fused, TEXT, TEXT))
+    assert [layer.name for layer in layers[2:5]] == [
+        "__myl_Fc_myl0_2",
+        "n_myl0_3",
+        "__myl_Mul_myl1_0",
+    ]
+    assert len(layers) == 4 + 3
+    assert [tensor.name for tensor in layers[2].inputs] == ["x"]
+    assert [tensor.name for tensor in layers[2].constants] == ["w_myl0"]
+
+
 def test_several_programs_are_numbered(read):
     layers = read(engine(TEXT, TEXT))
     assert [layer.name for layer in layers[2:5]] == ["n_myl0_2", "__myl_Mul_myl1_0", "c} {_myl1_1"]
@@ -155,10 +169,12 @@ def told(layer, names):
 
 
 @needs_rtx
-@pytest.mark.parametrize("name", ["residual", "unet", "encoder_layer", "grouped"])
-def test_an_engine_tells_the_layers_of_its_own_listing(name, tmp_path):
+@pytest.mark.parametrize("form", ["int8", "float"])
+@pytest.mark.parametrize("name", ["residual", "unet", "encoder_layer", "perceptron"])
+def test_an_engine_tells_the_layers_of_its_own_listing(name, form, tmp_path):
     entry = ZOO[name]
-    model = scene(entry, tmp_path, 32).model
+    made = scene(entry, tmp_path, 32)
+    model = made.model if form == "int8" else made.given
     made = build(
         model, BACKENDS["tensorrt-rtx"], BuildOptions("sm89", entry.shapes), tmp_path / "b"
     )

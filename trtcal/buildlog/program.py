@@ -6,8 +6,9 @@ unread bytes and the length in 4 bytes (and 4 more), its program as text: `heade
 quote or backslash. Seen in engines that were built without a GPU; the format is not documented.
 
 An engine is untrusted: sizes, depth and counts are bounded, and whatever does not follow the form
-is an `InputError`. The statements of `main` are the layers of the verbose listing. What other parts
-of TensorRT add to that listing around the program (copies of shapes) stands elsewhere.
+is an `InputError`. The statements of `main` are the layers of the verbose listing. Behind a program
+follows one more for each `runtime_fusion` in it: what the runtime will compile that from. What other
+parts of TensorRT add to the listing around a program (copies of shapes) stands elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,7 +30,7 @@ MAGIC = b"vtrt"
 MARK = re.compile(rb"NLYM.{4}(.{4})\0{4}header \{\n", re.DOTALL)
 BEGINNING = len(b"header {\n")
 
-MAX_PROGRAMS = 64
+MAX_PROGRAMS = 1000
 MAX_PROGRAM_BYTES = 1 << 26
 MAX_LAYERS = 100_000
 MAX_DEPTH = 16
@@ -38,6 +40,7 @@ TOKEN = re.compile(r'\s+|"((?:[^"\\]|\\.)*)"|([{}=])|([^\s{}="]+)|(.)', re.DOTAL
 NUMBERED = re.compile(r"\.\d+$")
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
+FUSION = "runtime_fusion"
 KINDS = {
     "function": "kgen",
     "corrltn": "correlation",
@@ -78,7 +81,7 @@ def read_engine_layers(path: Path) -> tuple[Layer, ...]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[: len(MAGIC)] != MAGIC:
                 raise InputError(f"{path} is not an engine of TensorRT-RTX", HINT)
-            layers = [layer for text in _programs(data) for layer in _read_program(*text)]
+            layers = _read_programs(data)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not layers:
@@ -86,16 +89,30 @@ def read_engine_layers(path: Path) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def _programs(data: mmap.mmap) -> Iterator[tuple[int, str]]:
-    """Yield each program's number and text; one that stands inside another's names is none."""
-    start = number = 0
-    while (mark := MARK.search(data, start)) and number < MAX_PROGRAMS:
+def _read_programs(data: mmap.mmap) -> list[Layer]:
+    """Read the engine's own programs, and pass over those of runtime fusions."""
+    layers: list[Layer] = []
+    number = fusions = 0
+    for text in islice(_programs(data), MAX_PROGRAMS):
+        if fusions:
+            fusions -= 1
+            continue
+        read = list(_read_program(number, text))
+        fusions = sum(layer.kind == FUSION for layer in read)
+        layers += read
+        number += 1
+    return layers
+
+
+def _programs(data: mmap.mmap) -> Iterator[str]:
+    """Yield each program's text; one that stands inside another's names is none."""
+    start = 0
+    while mark := MARK.search(data, start):
         begin = mark.end() - BEGINNING
         start = begin + int.from_bytes(mark[1], "little")
         if start > len(data) or start - begin > MAX_PROGRAM_BYTES:
             _fail("its length is wrong")
-        yield number, data[begin:start].decode("utf-8", "backslashreplace")
-        number += 1
+        yield data[begin:start].decode("utf-8", "backslashreplace")
 
 
 def _fail(what: str) -> NoReturn:
@@ -187,6 +204,8 @@ class _Tensors:
         self.borders = borders
         groups = [value for _, value in descriptors.fields if isinstance(value, Group)]
         self.known = {group.text("name"): group for group in groups}
+        dims = (item for group in groups for item in group.group("dims").items[:MAX_RANK])
+        self.sizes = {item for item in dims if not item.isdigit()}
         self.found: dict[str, tuple[TensorInfo, bool]] = {}
 
     def find(self, name: str) -> tuple[TensorInfo, bool]:
@@ -220,7 +239,7 @@ def _format(order: str) -> str:
 
 def _layer(word: str, statement: Group, suffix: str, tensors: _Tensors) -> Layer:
     read, written = _operands(word, statement)
-    operands = [tensors.find(name) for name in read]
+    operands = [tensors.find(name) for name in read if name not in tensors.sizes]
     inputs = tuple(tensor for tensor, is_constant in operands if not is_constant)
     constants = tuple(tensor for tensor, is_constant in operands if is_constant)
     outputs = tuple(tensors.find(name)[0] for name in written)
@@ -239,7 +258,7 @@ def _layer(word: str, statement: Group, suffix: str, tensors: _Tensors) -> Layer
 
 def _operands(word: str, statement: Group) -> tuple[list[str], list[str]]:
     """Return what it reads and writes, without the sizes that a generated kernel takes last."""
-    if word != "function":
+    if word not in ("function", FUSION):
         return statement.group("input").items, statement.group("output").items
     read = statement.group("input_args").items
     sizes = _size(statement.text("shape_args_count"))
