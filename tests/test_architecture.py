@@ -13,6 +13,7 @@ HOUSE = [
     {"storage", "findings"},
     {"onnxfile"},
     {"config", "lineage", "buildlog", "model", "derive"},
+    {"engine"},
     {"graph"},
     {"passes"},
     {"data", "quantize"},

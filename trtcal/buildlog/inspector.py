@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trtcal.buildlog.arithmetic import count_described, count_operands
 from trtcal.buildlog.layers import UNKNOWN, Layer, TensorInfo, dtype_named
 from trtcal.buildlog.listing import dtype_in_format, nodes_of
 from trtcal.errors import InputError
 
+MAX_RANK = 16
 HINT = "export it again with the engine's detailed profiling verbosity"
 
 
@@ -38,19 +40,52 @@ def _read_layer(entry: Any, index: int) -> Layer:
         return Layer(name=entry, kind=UNKNOWN, nodes=nodes_of(entry, ""))
     if not isinstance(entry, Mapping):
         raise InputError(f"layer {index} is neither an object nor a name", HINT)
-    name = _text(entry.get("Name"))
-    weights = entry.get("Weights")
+    name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
+    told = _convolution(entry)
+    groups = [_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs")]
+    inputs, constants, outputs = groups
     return Layer(
         name=name,
-        kind=_text(entry.get("LayerType")) or UNKNOWN,
-        inputs=_tensors(entry.get("Inputs")),
-        outputs=_tensors(entry.get("Outputs")),
-        constants=_tensors(entry.get("Constants")),
+        kind=kind,
+        inputs=inputs,
+        outputs=outputs,
+        constants=constants,
         tactic=_text(entry.get("TacticName")) or None,
         nodes=nodes_of(name, _text(entry.get("Metadata"))),
         origin=_text(entry.get("Origin")) or None,
-        weights=dtype_named(_text(weights.get("Type"))) if isinstance(weights, Mapping) else None,
+        weights=_stored(told.get("Weights"))[0],
+        weight_bytes=_stored(told.get("Weights"))[1] + _stored(told.get("Bias"))[1],
+        macs=_macs(told, kind, inputs, constants, outputs),
     )
+
+
+def _convolution(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a convolution also where it is fused with what follows."""
+    if "ConvKernel" not in entry:
+        return entry
+    return {key.removeprefix("Conv"): value for key, value in entry.items()}
+
+
+def _stored(parameters: Any) -> tuple[str | None, int]:
+    """Return the data type and the bytes of `{"Type": "Int8", "Count": 9408}`."""
+    if not isinstance(parameters, Mapping):
+        return None, 0
+    dtype, count = dtype_named(_text(parameters.get("Type"))), parameters.get("Count")
+    stored = TensorInfo("", dtype, (count,) if type(count) is int else (0,))
+    return dtype, stored.size_bytes or 0
+
+
+def _macs(
+    entry: Mapping[str, Any],
+    kind: str,
+    inputs: tuple[TensorInfo, ...],
+    constants: tuple[TensorInfo, ...],
+    outputs: tuple[TensorInfo, ...],
+) -> int | None:
+    is_pooling = _text(entry.get("ParameterType")).lower().startswith("pool")
+    if inputs and outputs and "Kernel" in entry and not is_pooling:
+        return count_described(entry, inputs[0].shape, outputs[0].shape)
+    return count_operands(kind, inputs, constants, outputs)
 
 
 def _text(value: Any) -> str:
@@ -68,5 +103,6 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     datatype = _text(entry.get("Datatype"))
     dtype = dtype_named(datatype) if datatype else dtype_in_format(layout)
     sizes = entry.get("Dimensions")
-    shape = tuple(size for size in sizes if type(size) is int) if isinstance(sizes, list) else ()
+    told = sizes[:MAX_RANK] if isinstance(sizes, list) else []
+    shape = tuple(size for size in told if type(size) is int)
     return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)

@@ -1,9 +1,10 @@
 """What a builder says that it made: one record for each layer of an engine.
 
-Three producers are read into the same form: the verbose listing of TensorRT 10, 11 and
+Four producers are read into the same form: the verbose listing of TensorRT 10, 11 and
 TensorRT-RTX (`Layers:`, one `Name: ..., LayerType: ...` a line), the older `Layer(Kind): ...`
-lines, and the JSON of the engine inspector. This module holds the records and what can be said
-about them; `listing` and `inspector` hold the readers.
+lines, the JSON of the engine inspector, and the program inside a TensorRT-RTX engine. This module
+holds the records and what can be said about them; `listing`, `inspector` and `program` hold the
+readers, `arithmetic` the counting, and `profile` joins the times.
 
 What a record cannot say: which kernel a just-in-time runtime will pick later, and what happens
 inside a subgraph that the builder lists as one opaque `Myelin` layer.
@@ -14,11 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 UNKNOWN = "unknown"
+Number = TypeVar("Number", int, float)
 
 DTYPES = {
     "float": "fp32",
@@ -67,6 +69,10 @@ FUSED_ATTENTION = (
 )
 NOT_HEAVY = ("convert", "conversion", "reformat")
 
+# Kinds of layers that move no data.
+IDLE = frozenset({"noop", "constant", "shape_call", "signal", "wait"})
+MAX_BYTES = 1 << 60
+
 # Kinds of which the listing gives all operands: weights stand among inputs or constants.
 MYELIN_KINDS = frozenset(
     {"correlation", "corrltn", "gemm", "deconv", "fully_connected", "runtime_fusion"}
@@ -99,11 +105,15 @@ class TensorInfo:
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes that it takes, None if its type is unknown; a size known at run time counts as 1."""
+        """Bytes that it takes; a size known at run time counts as 1.
+
+        None if the type is unknown, or the size more than any machine holds.
+        """
         if self.dtype not in BITS:
             return None
         elements = math.prod(1 if size < 0 else size for size in self.shape)
-        return (elements * BITS[self.dtype] + 7) // 8
+        size_bytes = (elements * BITS[self.dtype] + 7) // 8
+        return size_bytes if size_bytes <= MAX_BYTES else None
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -123,7 +133,9 @@ class Layer:
     `kind` is the builder's own word (`correlation`, `CaskConvolution`, `kgen`, ...). `nodes` are
     the ONNX nodes that it says it came from: from its metadata, else from the pieces of a fused
     name (which then name weights and constants too). `weights` is their stored data type, where
-    told. `origin` is why a copy is there (`QDQ`, `REFORMAT`, ...).
+    told, `weight_bytes` the size of those that stand in no tensor of the list. `origin` is why a
+    copy is there (`QDQ`, `REFORMAT`, ...). `macs` counts multiply-accumulates, batch 1 where the
+    batch is known only at run time; `time_ms` is the mean of one run. Both are None if not known.
     """
 
     name: str
@@ -135,6 +147,9 @@ class Layer:
     nodes: tuple[str, ...] = ()
     origin: str | None = None
     weights: str | None = None
+    weight_bytes: int = 0
+    macs: int | None = None
+    time_ms: float | None = None
 
     @property
     def is_heavy(self) -> bool:
@@ -153,6 +168,11 @@ class Layer:
     def is_reformat(self) -> bool:
         """Whether it only copies a tensor into another layout or data type."""
         return "reformat" in self.kind.lower() or self.name.startswith("Reformatting CopyNode")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it moves no data: an empty copy, a constant, a call that only waits."""
+        return self.kind.lower() in IDLE
 
     @property
     def is_opaque(self) -> bool:
@@ -175,10 +195,23 @@ class Layer:
         return UNKNOWN
 
     @property
+    def bytes_read(self) -> int | None:
+        """Bytes of its inputs, constants and weights; None if a tensor's type is unknown."""
+        read = _sum_bytes((*self.inputs, *self.constants))
+        if self.is_idle or read is None:
+            return 0 if self.is_idle else None
+        return read + self.weight_bytes
+
+    @property
+    def bytes_written(self) -> int | None:
+        """Bytes of its outputs; None if a tensor's type is unknown."""
+        return 0 if self.is_idle else _sum_bytes(self.outputs)
+
+    @property
     def bytes_moved(self) -> int | None:
         """Bytes of all that it reads and writes, as listed; None if a tensor's type is unknown."""
-        sizes = [one.size_bytes for one in (*self.inputs, *self.constants, *self.outputs)]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        read, written = self.bytes_read, self.bytes_written
+        return None if read is None or written is None else read + written
 
     @property
     def _first_input(self) -> str:
@@ -252,13 +285,19 @@ class Layer:
             "nodes": list(self.nodes),
             "origin": self.origin,
             "weights": self.weights,
+            "weight_bytes": self.weight_bytes,
+            "macs": self.macs,
+            "time_ms": self.time_ms,
             "precision": self.precision,
             "heavy": self.is_heavy,
         }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Layer:
-        """Read the JSON form back; `KeyError` if a field is missing."""
+        """Read the JSON form back; `KeyError` if a field is missing.
+
+        What trtcal did not always write (`weight_bytes`, `macs`, `time_ms`) may be.
+        """
         return cls(
             name=str(document["name"]),
             kind=str(document["kind"]),
@@ -269,7 +308,19 @@ class Layer:
             nodes=tuple(str(node) for node in document["nodes"]),
             origin=document["origin"],
             weights=document["weights"],
+            weight_bytes=int(document.get("weight_bytes", 0)),
+            macs=_number(document.get("macs"), int),
+            time_ms=_number(document.get("time_ms"), float),
         )
+
+
+def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:
+    return None if value is None else kind(value)
+
+
+def _sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+    sizes = [tensor.size_bytes for tensor in tensors]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _tensors(documents: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from trtcal.buildlog.arithmetic import count_operands
 from trtcal.buildlog.layers import (
     UNKNOWN,
     Layer,
@@ -128,6 +129,7 @@ def _described_layer(
         nodes=nodes_of(name, metadata),
         origin=told.get("Origin") or None,
         weights=dtype_named(weights[1]) if weights else None,
+        macs=count_operands(kind, inputs, constants, outputs),
     )
 
 

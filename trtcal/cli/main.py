@@ -24,6 +24,7 @@ COMMANDS = {
     "quantize": "Write Q/DQ, and float16, into an ONNX model.",
     "build": "Build an engine and list its layers.",
     "log": "Say what a build log means.",
+    "layers": "Say what an engine spends its time on, and explain how two differ.",
     "diagnose": "Say what is wrong with a build, what it costs and what to do.",
     "compare": "Compare models with their FP32 reference.",
     "report": "Write the HTML report of a run.",

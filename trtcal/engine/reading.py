@@ -1,0 +1,155 @@
+"""Opens whatever tells the layers of an engine: inspector JSON, a build, a log, an engine itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtcal.buildlog.inspector import read_inspector
+from trtcal.buildlog.layers import Layer
+from trtcal.buildlog.parser import parse_file
+from trtcal.buildlog.profile import (
+    LayerTime,
+    Profile,
+    join_times,
+    profile_in_log,
+    read_profile,
+)
+from trtcal.buildlog.program import MAGIC, read_engine_layers
+from trtcal.errors import InputError
+from trtcal.storage import parsing, read_document
+
+BUILD = "build.json"
+LISTS = (BUILD, "graph.json", "layers.json")
+TIMES = ("layer-times.json", "profile.json")
+LOG = "build.log"
+MAX_BYTES = 1 << 28
+HINT = (
+    "give an inspector's JSON (trtexec --exportLayerInfo), the folder of a build, a verbose log, "
+    "or an engine of TensorRT-RTX"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine as its layer list tells of it.
+
+    `total_ms` is all that its profile measured of one run, also what no layer could be found for;
+    None without a profile. `notes` say where things came from and what did not fit.
+    """
+
+    source: str
+    layers: tuple[Layer, ...]
+    total_ms: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its layers have times."""
+        return self.total_ms is not None
+
+
+def read_engine(path: Path, profile: Path | None = None) -> Engine:
+    """Read the layers at `path`, and their times: from `profile`, or beside them in a folder.
+
+    Beside a single file no profile is looked for. `InputError` if there is no layer list.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist", "check the path")
+    if path.is_dir():
+        return _read_folder(path, profile)
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file", HINT)
+    layers, times = _read_file(path)
+    if not layers:
+        raise InputError(f"{path} lists no layers", HINT)
+    engine = Engine(str(path), layers)
+    if profile is not None:
+        return _with_times(engine, read_profile(_read_bytes(profile)), profile)
+    if times is None:
+        return engine
+    try:
+        return _with_times(engine, times, path)
+    except InputError:
+        return replace(engine, notes=("the log's table of times is of other layers",))
+
+
+def _read_folder(folder: Path, profile: Path | None) -> Engine:
+    found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
+    if found is None:
+        raise InputError(f"{folder} holds none of {', '.join((*LISTS, LOG))}", HINT)
+    engine = read_engine(found)
+    engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
+    beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
+    times = profile or beside
+    if times is None:
+        return engine
+    return _with_times(engine, read_profile(_read_bytes(times)), times)
+
+
+def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(MAGIC):
+        return read_engine_layers(path), None
+    if b"\0" in start[:64]:
+        raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
+    document = _as_json(path) if start.lstrip().startswith(b"{") else None
+    if document is None:
+        parsed = parse_file(path)
+        return parsed.layers, profile_in_log(parsed.events)
+    is_build = document.get("kind") == "build"
+    return _read_build(path) if is_build else read_inspector(document), None
+
+
+def _as_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None: a log may begin with a bracket too."""
+    try:
+        document: dict[str, Any] = json.loads(_read_bytes(path), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return document
+
+
+def _read_build(path: Path) -> tuple[Layer, ...]:
+    document = read_document(path, "build")
+
+    def construct() -> tuple[Layer, ...]:
+        return tuple(Layer.from_document(item) for item in document["layers"])
+
+    layers: tuple[Layer, ...] = parsing(path, construct)
+    return layers
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB", HINT)
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error}", "check the path") from error
+
+
+def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
+    timed = join_times(engine.layers, profile)
+    if all(layer.time_ms is None for layer in timed.layers):
+        raise InputError(
+            f"{path} is not a profile of {engine.source}: no layer's name is in both",
+            "give the profile of the same engine",
+        )
+    notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
+    return replace(engine, layers=timed.layers, total_ms=profile.total_ms, notes=notes)
+
+
+def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) -> list[str]:
+    notes = []
+    if without_time:
+        notes.append(f"{len(without_time)} layers have no time, such as {without_time[0]}")
+    if without_layer:
+        lost = sum(time.average_ms or 0.0 for time in without_layer)
+        first = without_layer[0].name
+        notes.append(f"{len(without_layer)} times ({lost:.4g} ms) fit no layer, such as {first}")
+    return notes
