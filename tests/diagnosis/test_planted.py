@@ -155,8 +155,8 @@ def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
     arguments = ["diagnose", str(faulty.folder), "--model", model, "--log", log]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
-    assert "1 missing range, 1 workspace too small" in out
-    assert "2 silent fallback" in out
+    for words in ("1 missing range", "2 silent fallback", "1 workspace too small"):
+        assert words in out
     (tmp_path / "trtcal.toml").write_text("[gates]\nmax_silent_fallbacks = 0\n")
     assert run_command([*arguments, "--json"]) == 1
     captured = capsys.readouterr()
