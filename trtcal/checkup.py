@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trtcal.backends.manifest import DIAGNOSIS, Build
+from trtcal.backends.manifest import DIAGNOSIS, LAYER_TIMES, Build
 from trtcal.buildlog import Event, parse_file
 from trtcal.config import Config
 from trtcal.diagnosis import Case, Diagnosis, Limits, Suppression, diagnose, tensors_of
+from trtcal.engine import Engine, examine, read_engine
 from trtcal.errors import GateFailed
 from trtcal.findings import Evidence, Finding
 from trtcal.model import Model
@@ -29,7 +30,8 @@ def check_build(
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
     With the model at hand, lines that name a tensor are joined to the nodes that use it. What ONNX
-    Runtime's CPU runs in float is no finding: it says nothing of TensorRT.
+    Runtime's CPU runs in float is no finding: it says nothing of TensorRT. Copies and chains between
+    layers are findings where times of layers tell what they cost.
     """
     case = Case(
         () if build.target == "cpu" else build.outcomes,
@@ -37,12 +39,14 @@ def check_build(
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
     )
-    return check_case(case, config, [build.log, *logs], further)
+    timed = (build.folder / LAYER_TIMES).exists()
+    seen = examine(read_engine(build.folder).layers) if timed else ()
+    return check_case(case, config, [build.log, *logs], [*seen, *further])
 
 
-def check_logs(logs: Sequence[Path], config: Config) -> Diagnosis:
-    """Diagnose by logs alone: of a build that failed, or that somebody else made."""
-    return check_case(Case(), config, logs)
+def check_engine(engine: Engine, config: Config, logs: Sequence[Path] = ()) -> Diagnosis:
+    """Diagnose by what tells the layers of an engine, and by logs: of a build that failed, for one."""
+    return check_case(Case(layers=engine.layers), config, logs, examine(engine.layers))
 
 
 def check_case(

@@ -72,3 +72,8 @@ def _weight(finding: Finding) -> tuple[bool, float, int, int, str, str]:
         finding.kind,
         finding.subject or "",
     )
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital in front and a full stop behind it."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -53,9 +53,10 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to look at"),
+        ([], "what is to be looked at?"),
         (["nowhere"], "nowhere"),
         (["--log", "nowhere.log"], "cannot read nowhere.log"),
+        (["--layers", "nowhere.json"], "nowhere.json does not exist"),
     ],
 )
 def test_wrong_input_is_one_error(here, capsys, arguments, words):

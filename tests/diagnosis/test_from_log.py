@@ -3,9 +3,10 @@
 import pytest
 
 from trtcal.buildlog import parse_lines
-from trtcal.checkup import check_logs
+from trtcal.checkup import check_engine
 from trtcal.config import Config
 from trtcal.diagnosis import Case, diagnose
+from trtcal.engine import Engine
 
 MISSING = (
     "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation "
@@ -71,7 +72,8 @@ def test_a_guessed_range_is_the_first_thing_to_look_at():
 @pytest.mark.parametrize("name", ["</td><b>", "[/red]", "x\x1b[2J", "a\u202eb"])
 def test_hostile_names_stay_names(name, tmp_path):
     (tmp_path / "build.log").write_bytes((MISSING.format(name) + "\n").encode())
-    (found,) = check_logs([tmp_path / "build.log"], Config(tmp_path)).findings
+    logs = [tmp_path / "build.log"]
+    (found,) = check_engine(Engine("", ()), Config(tmp_path), logs).findings
     assert found.kind == "missing_range"
 
 

@@ -174,11 +174,13 @@ def command(
 def _show_failure(folder: Path, settings: Config) -> None:
     """Say on standard error what the log of a failed build means."""
     from trtcal.backends.manifest import LOG
-    from trtcal.checkup import check_logs
+    from trtcal.checkup import check_engine
+    from trtcal.engine import Engine
 
     failed = [folder / name for name in (f"failed-{LOG}", LOG)]
     log = next((path for path in failed if path.exists()), None)
-    for finding in check_logs([log], settings).findings[:SHOWN_OF_FAILURE] if log else ():
+    found = check_engine(Engine(str(folder), ()), settings, [log] if log else []).findings
+    for finding in found[:SHOWN_OF_FAILURE]:
         note(f"{finding.kind}: {finding.what}")
         note(f"   fix: {finding.fix}")
 

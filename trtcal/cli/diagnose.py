@@ -33,6 +33,14 @@ EVIDENCE_SHOWN = 2
     multiple=True,
     help="A log to read too, or alone; may be repeated.",
 )
+@click.option(
+    "--layers",
+    type=click.Path(path_type=Path),
+    help="Instead of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine.",
+)
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="Layer times beside --layers: their cost."
+)
 @click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not the first {SHOWN}.")
 @config_option
 @json_option
@@ -40,6 +48,8 @@ def command(
     folder: Path | None,
     model: Path | None,
     logs: tuple[Path, ...],
+    layers: Path | None,
+    profile: Path | None,
     show_all: bool,
     config_path: Path | None,
     as_json: bool,
@@ -50,7 +60,13 @@ def command(
     """
     from trtcal.checkup import hold
 
-    diagnosis = _diagnose(folder, model, logs, config_here(config_path))
+    config = config_here(config_path)
+    if folder is not None and layers is None:
+        diagnosis = _of_build(folder, model, logs, config)
+    elif folder is None and (layers is not None or logs):
+        diagnosis = _of_others(layers, profile, logs, config)
+    else:
+        raise InputError("what is to be looked at?", "give a build's folder, or --layers or --log")
     if as_json:
         print_json(diagnosis.to_document())
     else:
@@ -58,18 +74,26 @@ def command(
     hold(diagnosis)
 
 
-def _diagnose(
-    folder: Path | None, model: Path | None, logs: tuple[Path, ...], config: Config
+def _of_build(
+    folder: Path, model: Path | None, logs: tuple[Path, ...], config: Config
 ) -> Diagnosis:
     from trtcal.backends.manifest import read_build
-    from trtcal.checkup import check_build, check_logs
+    from trtcal.checkup import check_build
     from trtcal.model import load_model
 
-    if folder is None:
-        if not logs:
-            raise InputError("there is nothing to look at", "give a build's folder, or --log FILE")
-        return check_logs(logs, config)
     return check_build(read_build(folder), config, load_model(model) if model else None, logs)
+
+
+def _of_others(
+    layers: Path | None, profile: Path | None, logs: tuple[Path, ...], config: Config
+) -> Diagnosis:
+    from trtcal.checkup import check_engine
+    from trtcal.engine import Engine, read_engine
+
+    engine = read_engine(layers, profile) if layers else Engine("no layers", ())
+    for line in engine.notes:
+        note(f"note: {line}")
+    return check_engine(engine, config, logs)
 
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:

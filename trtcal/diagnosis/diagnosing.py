@@ -13,7 +13,7 @@ from trtcal.buildlog import Layer, Outcome
 from trtcal.diagnosis.from_log import LogFindings, Placed, log_evidence
 from trtcal.diagnosis.limits import Breach, Limits, Suppression, find_breaches, suppress
 from trtcal.diagnosis.reasons import MISSING_RANGE, Mentions
-from trtcal.findings import Cost, Evidence, Finding, rank
+from trtcal.findings import Cost, Evidence, Finding, rank, sentence
 from trtcal.storage import Document, seal
 
 KIND = "diagnosis"
@@ -138,15 +138,10 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
         subject=outcome.node,
         what=f"{outcome.node!r} was asked in {outcome.asked}; {outcome.reason}",
         why=why,
-        fix=_sentence(outcome.hint),
+        fix=sentence(outcome.hint or "look at the layer list: what stands before the node?"),
         evidence=tuple(evidence),
         cost=_cost(layer, "high" if narrower else "none"),
     )
-
-
-def _sentence(hint: str | None) -> str:
-    text = hint or "look at the layer list: what stands before the node?"
-    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def _cost(layer: Layer | None, risk: str) -> Cost:

@@ -3,7 +3,7 @@
 from trtcal.engine.chains import Chain, find_chains
 from trtcal.engine.difference import Difference, compare_engines
 from trtcal.engine.flow import Flow, follow
-from trtcal.engine.judging import judge
+from trtcal.engine.judging import examine, judge
 from trtcal.engine.reading import Engine, read_engine
 from trtcal.engine.reformats import Reformat, Unfused, find_reformats, find_unfused
 from trtcal.engine.roofline import Estimate, Target, estimate, find_target, target_names
@@ -22,6 +22,7 @@ __all__ = [
     "Unfused",
     "compare_engines",
     "estimate",
+    "examine",
     "find_chains",
     "find_reformats",
     "find_target",

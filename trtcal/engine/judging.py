@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from trtcal.buildlog.layers import Layer
-from trtcal.engine.chains import Chain
+from trtcal.engine.chains import Chain, find_chains
+from trtcal.engine.flow import follow
 from trtcal.engine.naming import listed
-from trtcal.engine.reformats import Reformat, Unfused
+from trtcal.engine.reformats import Reformat, Unfused, find_reformats, find_unfused
 from trtcal.engine.shares import bytes_of, time_of
-from trtcal.findings import Cost, Evidence, Finding, rank
+from trtcal.findings import Cost, Evidence, Finding, rank, sentence
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
 WORTH = 0.005
@@ -27,6 +29,12 @@ FIXES = {
 }
 
 
+def examine(layers: Sequence[Layer]) -> tuple[Finding, ...]:
+    """Return what is worth acting on in a list of layers."""
+    flow = follow(layers)
+    return judge(layers, find_reformats(flow), find_unfused(flow), find_chains(flow))
+
+
 def judge(
     layers: Sequence[Layer],
     reformats: Iterable[Reformat],
@@ -41,7 +49,8 @@ def judge(
         *(_unfused(one) for one in unfused),
         *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
     ]
-    return rank(one for one in found if _is_worth(one.cost, total_ms, total_bytes))
+    worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
+    return rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
 
 
 def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
