@@ -79,3 +79,11 @@ def samples(path: Path, name: str = "x", count: int = 24, shape: Shape = (3, 8, 
     images = rng(9).standard_normal((count, *shape)).astype(np.float32)
     np.savez(path, **{name: images, "labels": np.arange(count) % 5})
     return path
+
+
+def linear_classifier(path: Path, weights: np.ndarray) -> Path:
+    """Save scores = x @ weights.T, of any batch, with weights of (classes, inputs)."""
+    node = helper.make_node("Gemm", ["x", "w"], ["scores"], "head", transB=1)
+    classes, inputs = weights.shape
+    sizes = {"x": ("n", inputs)}, {"scores": ("n", classes)}
+    return save(path, [node], {"w": weights.astype(np.float32)}, *sizes)

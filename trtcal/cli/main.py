@@ -27,6 +27,7 @@ COMMANDS = {
     "layers": "Say what an engine spends its time on, and explain how two differ.",
     "diagnose": "Say what is wrong with a build, what it costs and what to do.",
     "compare": "Compare models with their FP32 reference.",
+    "ab": "Test whether one model may take the place of another.",
     "report": "Write the HTML report of a run.",
     "doctor": "Show what works on this machine, and how to get the rest.",
 }

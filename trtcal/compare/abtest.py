@@ -27,6 +27,7 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "open"
 ALPHA = 0.05
 HOPELESS = 300.0  # half-widths from the limit beyond which no number of samples is named
 LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
+DISTANCES = frozenset({"cosine", "kl", "l0", "l1", "l2", "linf", "error", "signal"})
 PERCENT = frozenset({"top1", "top5", "agreement"})
 
 
@@ -223,7 +224,7 @@ def decide(rule: Rule, answers: Sequence[Answer], remarks: Sequence[str] = ()) -
     limited = [answer for answer in answers if answer.state is not None]
     failing = [answer for answer in limited if answer.state == FAILS]
     undecided = [answer for answer in limited if answer.state == UNDECIDED]
-    cautions = (*_cautions(rule, answers), *remarks)
+    cautions = (*_cautions(answers), *remarks)
     told = tuple(answers)
     if failing:
         sentence = f"B fails: {'; '.join(map(_sentence, failing))}."
@@ -254,22 +255,18 @@ def _advice(undecided: Sequence[Answer], needed: int | None) -> str:
     return f" About {needed:,} more {what} would decide, if it stays where it is."
 
 
-def _cautions(rule: Rule, answers: Sequence[Answer]) -> list[str]:
-    """Return what to know before shipping: changes that are real and no limit speaks of."""
-    found = []
-    for answer in answers:
-        worse = answer.is_change and answer.difference.high < 0 and answer.unit != "times"
-        if (
-            worse
-            and (answer.limit is None or answer.state == HOLDS)
-            and _higher_is_better(answer.name)
-        ):
-            found.append(
-                f"{answer.name} is lower by {-answer.difference.value:.3g} {answer.unit or ''}".rstrip()
-                + f" (p {answer.adjusted_p:.2g}, {answer.samples:,} samples)"
-            )
-    return found
+def _cautions(answers: Sequence[Answer]) -> list[str]:
+    """Return what to know before shipping: what is really lower, within its limit or without one."""
+    return [
+        f"{answer.name} is lower by {-answer.difference.value:.3g} {answer.unit}".rstrip()
+        + f" (p {answer.adjusted_p:.2g}, {answer.samples:,} samples)"
+        for answer in answers
+        if answer.is_change and answer.difference.high < 0 and _is_telling(answer)
+    ]
 
 
-def _higher_is_better(name: str) -> bool:
-    return name.partition(" of ")[0] not in ("kl", "l0", "l1", "l2", "linf", "error", "signal")
+def _is_telling(answer: Answer) -> bool:
+    """Tell whether to be lower is worse, and more than that two models are not one."""
+    metric = answer.name.partition(" of ")[0]
+    alone = metric == "agreement" and answer.baseline == 100.0  # the baseline agrees with itself
+    return answer.unit != "times" and metric not in DISTANCES and not alone

@@ -173,7 +173,7 @@ def compare(
     `InputError` if two candidates bear one name or their inputs differ from the reference's.
     """
     everyone = [reference, *candidates]
-    _check_candidates(everyone)
+    check_candidates(everyone)
     accuracies = _accuracies(everyone, dataset, batch, progress)
     feeds = next(dataset.batches(batch))
     runs = [lambda one=one: run_session(one.session, None, feeds) for one in everyone]
@@ -190,7 +190,8 @@ def batch_for(model: Model, wanted: int) -> int:
     return fixed_batch(model) or wanted
 
 
-def _check_candidates(everyone: Sequence[Candidate]) -> None:
+def check_candidates(everyone: Sequence[Candidate]) -> None:
+    """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
     names = [one.name for one in everyone]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:

@@ -63,7 +63,8 @@ def compare_means(
 ) -> Paired:
     """Compare the means of a figure over the same samples, each of shape (samples,)."""
     apart = candidate - baseline
-    if np.isin(apart, (-1.0, 0.0, 1.0)).all() and np.isin(baseline, (0.0, 1.0)).all():
+    both = np.concatenate([baseline, candidate])
+    if np.isin(both, (0.0, 1.0)).all() and both.any():
         difference, p = _of_counts(
             int((apart < 0).sum()), int((apart > 0).sum()), len(apart), level
         )

@@ -14,10 +14,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtcal.errors import InputError
 
 FUNCTION = "load_data"
+YIELDS = "its function must yield one dictionary {input: array} after another"
 _END = object()
 
 
@@ -30,10 +32,11 @@ class Script:
 
     def __call__(self) -> Iterator[object]:
         """Run the file and yield what its function yields."""
-        with _running(self.path):
-            items = iter(_function(self.path, self.function)())
+        with running(self.path, YIELDS):
+            hint = f"define {FUNCTION}(), or name another one: --data {self.path}:name"
+            items = iter(function_in(self.path, self.function, hint)())
         while True:
-            with _running(self.path):
+            with running(self.path, YIELDS):
                 item = next(items, _END)
             if item is _END:
                 return
@@ -46,21 +49,19 @@ def script_named(path: Path) -> Script | None:
     return Script(Path(found[1]), found[2] or FUNCTION) if found else None
 
 
-def _function(path: Path, name: str) -> Callable[[], Iterator[object]]:
+def function_in(path: Path, name: str, hint: str) -> Callable[..., Any]:
+    """Run a Python file and return a function of it; `InputError`, with the hint, if it has none."""
     if not path.is_file():
         raise InputError(f"script {path} does not exist or is not a file", "check the path")
     found = runpy.run_path(str(path)).get(name)
     if not callable(found):
-        raise InputError(
-            f"script {path} has no function {name!r}",
-            f"define {FUNCTION}(), or name another one: --data {path}:name",
-        )
-    loader: Callable[[], Iterator[object]] = found
-    return loader
+        raise InputError(f"script {path} has no function {name!r}", hint)
+    function: Callable[..., Any] = found
+    return function
 
 
 @contextlib.contextmanager
-def _running(path: Path) -> Iterator[None]:
+def running(path: Path, hint: str) -> Iterator[None]:
     """Let the script import its neighbours, keep its prints off results, and name its mistakes."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
@@ -70,19 +71,18 @@ def _running(path: Path) -> Iterator[None]:
     except (InputError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(path, error) from error
+        raise _failed(path, error, hint) from error
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
 
 
-def _failed(path: Path, error: BaseException) -> InputError:
+def _failed(path: Path, error: BaseException, hint: str) -> InputError:
     line = _line(path, error)
     at = f" at line {line}" if line else ""
     text = " ".join(str(error).split())[:300]
     return InputError(
-        f"script {path} failed{at}: {type(error).__name__}: {text}",
-        "mend the script; its function must yield one dictionary {input: array} after another",
+        f"script {path} failed{at}: {type(error).__name__}: {text}", f"mend the script; {hint}"
     )
 
 
