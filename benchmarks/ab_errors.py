@@ -1,6 +1,6 @@
 """How often an A/B test is wrong: alike taken for different, differences missed, intervals off.
 
-    python -m benchmarks.ab_errors [--trials 200] [--simulations 500] [--blocks 40]
+    python -m benchmarks.ab_errors [--trials 200] [--simulations 500]
 
 Accuracy is simulated (what is right and wrong on the same samples), latency is measured here: the same
 product of matrices against itself, and against one that does 5 % more of them. Intervals are simulated
@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.int8_speed import describe_machine
 from trtcal.compare.abtest import Rule, ask
-from trtcal.compare.interleaved import measure_blocks
+from trtcal.compare.interleaved import measure_until
 from trtcal.compare.paired import compare_means, proportion_difference, ratio_of_blocks
 
 SAMPLES = 10_000
@@ -57,9 +57,9 @@ def products(times: int) -> Callable[[], object]:
     return run
 
 
-def slower(blocks: int, more: int) -> tuple[bool, float]:
+def slower(more: int) -> tuple[bool, float]:
     """Tell whether B's latency is found different, and the speed-up that was seen."""
-    found = measure_blocks(products(WORK), products(WORK + more), blocks)
+    found = measure_until(products(WORK), products(WORK + more))
     ratio, p = ratio_of_blocks(found.baseline, found.candidate)
     return p < 0.05, ratio.value
 
@@ -99,10 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=500)
-    parser.add_argument("--blocks", type=int, default=40)
     options = parser.parse_args()
     trials = options.trials
-    print(f"# {describe_machine()}, {trials} trials, {SAMPLES} samples, {options.blocks} blocks")
+    print(f"# {describe_machine()}, {trials} trials, {SAMPLES} samples")
     for name, lost, won in (
         ("the same (1.5 % lost, 1.5 % won)", 0.015, 0.015),
         ("1 point lower (2 % lost, 1 % won)", 0.02, 0.01),
@@ -112,7 +111,7 @@ def main() -> None:
         found = sum(told_apart(rng, lost, won) for _ in range(trials))
         print(f"accuracy, {name}: told apart in {100 * found / trials:.1f} %", flush=True)
     for name, more in (("the same work", 0), ("5 % more work", WORK // 20)):
-        seen = [slower(options.blocks, more) for _ in range(trials)]
+        seen = [slower(more) for _ in range(trials)]
         share = 100 * sum(found for found, _ in seen) / trials
         middle = float(np.median([ratio for _, ratio in seen]))
         print(

@@ -21,17 +21,13 @@ from trtcal.backends.sessions import run_session
 from trtcal.compare.abtest import OPEN, Rule, Verdict, ask, decide
 from trtcal.compare.collecting import Figures, collect
 from trtcal.compare.comparison import Candidate, check_candidates
-from trtcal.compare.interleaved import Blocks, measure_blocks
+from trtcal.compare.interleaved import Blocks, measure_until
 from trtcal.compare.own_metric import OwnMetric
-from trtcal.compare.paired import ratio_of_blocks
 from trtcal.data import Dataset
 from trtcal.storage import Document, seal
 
 KIND = "ab"
 LOOKS = 5
-BLOCKS = 40  # at first; then as many again until the interval is as narrow as wanted
-MOST_BLOCKS = 640
-WIDTH = 0.02  # wanted of the speed-up's interval, relative
 
 Slices = Mapping[str, npt.NDArray[np.bool_]]
 
@@ -166,13 +162,5 @@ def _time(baseline: Candidate, candidate: Candidate, dataset: Dataset, batch: in
     """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
     runs = [lambda one=one: run_session(one.session, None, feeds) for one in (baseline, candidate)]
-    blocks = measure_blocks(runs[0], runs[1], BLOCKS)
-    while len(blocks.baseline) < MOST_BLOCKS and _width(blocks) > WIDTH:
-        more = measure_blocks(runs[0], runs[1], len(blocks.baseline), is_warm=True)
-        blocks = blocks.joined(more)
+    blocks = measure_until(runs[0], runs[1])
     return Timing(blocks, len(next(iter(feeds.values()))))
-
-
-def _width(blocks: Blocks) -> float:
-    interval, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
-    return (interval.high - interval.low) / interval.value

@@ -15,10 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.compare.paired import ratio_of_blocks
+
 Values = npt.NDArray[np.float64]
 Run = Callable[[], object]
 Clock = Callable[[], float]
 
+FIRST_BLOCKS = 40
+MOST_BLOCKS = 640
+WIDTH = 0.02  # wanted of the speed-up's interval
 MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
@@ -125,6 +130,25 @@ def measure_blocks(
                 times[block, index, seen[index]] = 1e3 * _timed(runs[index], clock)
                 seen[index] += 1
     return Blocks(times[:, 0], times[:, 1], warm, is_pinned)
+
+
+def measure_until(
+    baseline: Run, candidate: Run, width: float = WIDTH, most: int = MOST_BLOCKS
+) -> Blocks:
+    """Time both until the 95 % interval of the speed-up is as narrow as `width`, relative to it.
+
+    How wide it is decides when to stop, never what it says.
+    """
+    blocks = measure_blocks(baseline, candidate, FIRST_BLOCKS)
+    while len(blocks.baseline) < most and _width(blocks) > width:
+        more = measure_blocks(baseline, candidate, len(blocks.baseline), is_warm=True)
+        blocks = blocks.joined(more)
+    return blocks
+
+
+def _width(blocks: Blocks) -> float:
+    interval, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
+    return (interval.high - interval.low) / interval.value
 
 
 def _timed(run: Run, clock: Clock) -> float:
