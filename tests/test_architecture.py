@@ -17,7 +17,7 @@ HOUSE = [
     {"passes"},
     {"data", "quantize"},
     {"backends"},
-    {"observe"},
+    {"observe", "fusion"},
     {"calibration"},
     {"formats"},
     {"compare", "tuning"},

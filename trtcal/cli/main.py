@@ -24,6 +24,7 @@ COMMANDS = {
     "quantize": "Write Q/DQ, and float16, into an ONNX model.",
     "build": "Build an engine and list its layers.",
     "log": "Say what a build log means.",
+    "fusion": "Say what should be one kernel, what breaks it, and what was built.",
     "compare": "Compare models with their FP32 reference.",
     "report": "Write the HTML report of a run.",
     "doctor": "Show what works on this machine, and how to get the rest.",
