@@ -428,7 +428,7 @@ def heads(net, *, scale=False, mask=False, between=lambda net, x: x):
 
 
 def towers(**more):
-    return Sketch(**dict.fromkeys("qkv", [1, 2, 12, 8]), **more)
+    return Sketch(**{name: [1, 2, 12, 8] for name in "qkv"}, **more)
 
 
 @known(has("attention", "qk soft qkv"))

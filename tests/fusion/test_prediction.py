@@ -1,13 +1,9 @@
 """The prediction, against graphs with known answers."""
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from tests.fusion.graphs import GRAPHS, Answer
 from trtcal.fusion import check_fusions
-from trtcal.model import load_model
 
 
 def predicted(model, patterns=None):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.equality import run_both
 from trtcal.cli.output import (
     config_here,
     json_option,
     note,
     print_json,
     print_table,
-    progress,
     say,
 )
 from trtcal.errors import GateFailed, InputError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from trtcal.fusion import Fusions, Match, Mended, Patterns, Seen
     from trtcal.model import Model
 
-BATCH = 32
 FINDINGS = 40
 
 
@@ -112,14 +112,14 @@ def check(
     loaded = load_model(model)
     found = check_fusions(loaded, patterns, read_layers(layers) if layers else None)
     if fix:
-        found = _fix(loaded, found, patterns, add, data, random_samples, output, as_json)
-    else:
-        if output:
-            write_document(output, found.to_document())
-        if as_json:
-            print_json(found.to_document())
-        else:
-            show(found)
+        if output is None:
+            raise InputError("--fix needs a place for the mended ONNX", "give -o mended.onnx")
+        mended = _mend(loaded, found, add, data, random_samples)
+        found = _written(mended, found, patterns, output, as_json)
+    elif output:
+        write_document(output, found.to_document())
+    if not fix:
+        show(found, as_json)
     if fail_on_broken and found.broken:
         raise GateFailed(
             f"{len(found.broken)} of {len(found.matches)} patterns are broken",
@@ -127,8 +127,12 @@ def check(
         )
 
 
-def show(found: Fusions) -> None:
+def show(found: Fusions, as_json: bool) -> None:
     """Print every match, the findings, and counts."""
+    _note(found)
+    if as_json:
+        print_json(found.to_document())
+        return
     rows = [_row(match, seen) for match, seen in zip(found.matches, found.seen, strict=True)]
     print_table(("root node", "pattern", "prediction", "why", "engine"), rows, found.model_name)
     for finding in found.findings[:FINDINGS]:
@@ -143,7 +147,6 @@ def show(found: Fusions) -> None:
         counts = {word: found.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
         said = ", ".join(f"{count} {word}" for word, count in counts.items())
         say(f"evidence: {len(found.layers.layers)} engine layers: {said}")
-    _note(found)
 
 
 def _note(found: Fusions) -> None:
@@ -154,8 +157,7 @@ def _note(found: Fusions) -> None:
 
 
 def _row(match: Match, seen: Seen | None) -> tuple[str, ...]:
-    why = "; ".join(f"{', '.join(one.nodes)}: {one.why}" for one in match.breakers)
-    return (match.root, match.pattern, match.state, why, _shown(seen))
+    return (match.root, match.pattern, match.state, _reasons(match), _shown(seen))
 
 
 def _shown(seen: Seen | None) -> str:
@@ -167,113 +169,97 @@ def _shown(seen: Seen | None) -> str:
     return f"{len(seen.layers)}: {kinds}"
 
 
-def _fix(
+@dataclass(frozen=True)
+class Mending:
+    """A mended model and how far its outputs are from the given one's, if that was measured."""
+
+    mended: Mended
+    equality: Equality | None
+
+
+def _mend(
     model: Model,
     found: Fusions,
-    patterns: Patterns,
     add: tuple[str, ...],
     data: Path | None,
     random_samples: int | None,
-    output: Path | None,
-    as_json: bool,
-) -> Fusions:
-    """Mend, check that it computes the same, write; return how the patterns then stand."""
-    from trtcal.fusion import check_fusions, mend
-    from trtcal.onnxfile import write_onnx
+) -> Mending:
+    """Mend and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
+    from trtcal.fusion import mend
+    from trtcal.fusion.mending import STEP
 
-    if output is None:
-        raise InputError("--fix needs a place for the mended ONNX", "give -o mended.onnx")
-    if data and random_samples:
-        raise click.UsageError("give --data or --random, not both")
     mended = mend(model, found, add)
     if mended.moves and not data:
         raise InputError(
             "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
         )
-    equality = None
-    if data or random_samples:
-        equality = _checked(model, mended, data, random_samples or 0)
-    left = check_fusions(mended.model, patterns)
-    written = write_onnx(output, mended.model.proto)
-    if as_json:
-        print_json(
-            {
-                "output": str(output),
-                "digest": written.digest,
-                "weights": written.weights,
-                "passes": [vars(record) for record in mended.records],
-                "equality": equality and {**vars(equality), "largest": equality.largest},
-                "mended": _mended(found, left),
-                "left": left.to_document(),
-            }
+    equality = run_both(model, mended.model, data, random_samples, config_here().images)
+    if equality and mended.moves:
+        equality = replace(equality, tolerance=max(equality.tolerance, STEP))
+    if equality and not equality.holds:
+        raise GateFailed(
+            f"the mended model's outputs differ by {equality.largest:.2g} of the largest value, "
+            f"more than {equality.tolerance:.2g}: nothing was written",
+            "mend less: leave out --add" if mended.moves else "tell us: no pass should do that",
         )
+    return Mending(mended, equality)
+
+
+def _written(
+    mending: Mending, found: Fusions, patterns: Patterns, output: Path, as_json: bool
+) -> Fusions:
+    """Write the mended model and print what was mended; return how the patterns stand now."""
+    from trtcal.fusion import check_fusions
+    from trtcal.onnxfile import write_onnx
+
+    left = check_fusions(mending.mended.model, patterns)
+    written = write_onnx(output, mending.mended.model.proto)
+    if as_json:
+        where = {"output": str(output), "digest": written.digest, "weights": written.weights}
+        print_json({**where, **_document(mending, found, left)})
         return left
-    _show_mended(found, left, mended, equality)
+    _show_mended(mending, found, left)
     say(f"wrote {output}  {written.digest[:19]}")
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
     return left
 
 
-def _mended(found: Fusions, left: Fusions) -> list[dict[str, Any]]:
+def _mended(found: Fusions, left: Fusions) -> list[Match]:
     broken = {match.root for match in left.broken}
-    return [
-        {
-            "pattern": match.pattern,
-            "root": match.root,
-            "breakers": [vars(b) for b in match.breakers],
-        }
-        for match in found.broken
-        if match.root not in broken
-    ]
+    return [match for match in found.broken if match.root not in broken]
 
 
-def _show_mended(found: Fusions, left: Fusions, mended: Mended, equality: Equality | None) -> None:
-    rows = [(one.name, one.changes, one.skipped or "") for one in mended.records]
+def _document(mending: Mending, found: Fusions, left: Fusions) -> dict[str, Any]:
+    equality = mending.equality
+    return {
+        "passes": [vars(record) for record in mending.mended.records],
+        "equality": equality and {**vars(equality), "largest": equality.largest},
+        "mended": [asdict(match) for match in _mended(found, left)],
+        "left": left.to_document(),
+    }
+
+
+def _show_mended(mending: Mending, found: Fusions, left: Fusions) -> None:
+    rows = [(one.name, one.changes, one.skipped or "") for one in mending.mended.records]
     print_table(("pass", "changes", "skipped"), rows)
-    for one in _mended(found, left):
-        said = ", ".join(repr(name) for part in one["breakers"] for name in part["nodes"])
-        say(f"mended: {one['pattern']} at {one['root']!r}, without {said}")
+    for match in _mended(found, left):
+        say(f"mended: {match.pattern} at {match.root!r}: {_reasons(match)}")
     for match in left.broken:
-        reasons = "; ".join(part.why for part in match.breakers)
-        say(f"left: {match.pattern} at {match.root!r}: {reasons}")
+        say(f"left: {match.pattern} at {match.root!r}: {_reasons(match)}")
+    equality = mending.equality
     if equality is None:
         say("not run: give --data to check that it computes the same")
         return
-    bound = "one INT8 step of the largest value is" if mended.moves else "rounding explains"
+    step = "one INT8 step of the largest value is" if mending.mended.moves else "rounding explains"
     say(
         f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
-        f"({bound} {equality.tolerance:.3g})"
+        f"({step} {equality.tolerance:.3g})"
     )
 
 
-def _checked(given: Model, mended: Mended, data: Path | None, random_samples: int) -> Equality:
-    """Return how far apart the outputs are; `GateFailed` if further than rounding, or one step."""
-    from dataclasses import replace
-
-    from trtcal.compare.comparison import batch_for
-    from trtcal.compare.equality import check_equal
-    from trtcal.data import open_dataset
-    from trtcal.data.drawn import draw_batches
-    from trtcal.fusion.mending import STEP
-
-    if data:
-        dataset = open_dataset(data, given, config_here().images)
-        batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
-    else:
-        note("note: random inputs show less than data: most of them no network ever sees")
-        batches, samples = draw_batches(given, random_samples, BATCH), random_samples
-    with progress("running both models", samples) as advance:
-        equality = check_equal(given, mended.model, batches, advance)
-    if mended.moves:
-        equality = replace(equality, tolerance=max(equality.tolerance, STEP))
-    if not equality.holds:
-        raise GateFailed(
-            f"the mended model's outputs differ by {equality.largest:.2g} of the largest value, "
-            f"more than {equality.tolerance:.2g}: nothing was written",
-            "mend less: leave out --add",
-        )
-    return equality
+def _reasons(match: Match) -> str:
+    return "; ".join(one.why for one in match.breakers)
 
 
 @command.command(epilog="Example: trtcal fusion diff before.json after.json")

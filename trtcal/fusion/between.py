@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from trtcal.passes.moves import FLOATS, HOLDING
 
 MOST = 16  # steps through which a value is followed back
 PAIRS = "inner-pairs"
-SHAPE_ONLY = ("Shape", "Size")  # readers that need no value
+NAMED = 3  # other readers that are named, at most
 
 
 @dataclass(frozen=True)
@@ -126,19 +127,19 @@ def breakers_of(
 
 def _judge(view: View, step: Step, tensor: str) -> Breaker:
     names = _names(view, step.nodes)
+    shown = ", ".join(map(repr, names))
     if step.kind == "Identity":
-        return Breaker("identity", names, tensor, "an Identity stands between", "identities")
+        return Breaker("identity", names, tensor, f"Identity {shown} stands between", "identities")
     if step.kind == "Dropout":
         if _trains(view, view.nodes[step.nodes[0]]):
-            return Breaker("dropout", names, tensor, "a Dropout in training mode stands between")
-        return Breaker("dropout", names, tensor, "a Dropout stands between", "identities")
+            return Breaker("dropout", names, tensor, f"Dropout {shown} in training mode")
+        return Breaker("dropout", names, tensor, f"Dropout {shown} stands between", "identities")
     if step.kind == "Transpose":
-        why = "Transposes that undo each other stand between"
+        why = f"Transposes {shown} stand between and undo each other"
         return Breaker("transposes", names, tensor, why, "transposes")
-    why = "a Q/DQ pair stands between"
     if not _same_scales(view, step.nodes):
-        return Breaker("qdq", names, tensor, f"{why}, with two scales")
-    return Breaker("qdq", names, tensor, why, PAIRS)
+        return Breaker("qdq", names, tensor, f"Q/DQ with two scales between: {shown}")
+    return Breaker("qdq", names, tensor, f"Q/DQ pair {shown} stands between", PAIRS)
 
 
 def _names(view: View, nodes: Collection[int]) -> tuple[str, ...]:
@@ -171,7 +172,8 @@ def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     kinds = [next((a.i for a in view.nodes[node].attribute if a.name == "to"), 0) for node in casts]
     given, last = view.type_of(tensor), kinds[0]
     words = [_type_name(kind) for kind in (given, *reversed(kinds))]
-    why = f"Casts stand between: {' to '.join(words)}"
+    shown = ", ".join(map(repr, names))
+    why = f"Cast {shown} between: {' to '.join(words)}"
     if given is None or given != last:
         return Breaker("cast", names, tensor, why)
     if all(kind == given or kind in HOLDING.get(given, ()) for kind in kinds):
@@ -187,13 +189,15 @@ def _type_name(kind: int | None) -> str:
 
 
 def _other_uses(view: View, tensor: str, inside: Collection[int]) -> Iterator[Breaker]:
-    others = [node for node in view.readers.get(tensor, ()) if node not in inside]
-    others = [node for node in others if view.operators[node] not in SHAPE_ONLY]
+    readers = view.readers.get(tensor, ())
+    others = list(islice((node for node in readers if node not in inside), NAMED))
     if others:
-        shown = ", ".join(map(repr, _names(view, others[:3])))
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        why = f"{tensor!r} is read by {shown}{more} too"
-        yield Breaker("second_reader", _names(view, others), tensor, why)
+        own = sum(tensor in view.nodes[node].input for node in inside)
+        left = len(readers) - own - len(others)
+        more = f" and {left} more" if left else ""
+        names = _names(view, others)
+        why = f"{tensor!r} is read by {', '.join(map(repr, names))}{more} too"
+        yield Breaker("second_reader", names, tensor, why)
     maker = view.makers.get(tensor)
     named = () if maker is None else (view.nodes[maker].name,)
     if tensor in view.outputs:

@@ -165,13 +165,21 @@ def _differing(match: Match, seen: Seen) -> Finding:
     if seen.state == SEVERAL:
         what = f"{match.pattern} at {match.root!r} is whole, and the engine has {_kernels(seen)}"
         why = "this compiler does not fuse it as the graph lets expect"
-        fix = "nothing in the graph stands between: another version or target may fuse it"
+        fix = NORMED if _has_batch_norm(match) else PLAIN
     else:
         what = f"{match.pattern} at {match.root!r} is broken, and the engine has it in one layer"
         why = "this compiler fuses across what breaks the pattern: it costs nothing here"
         fix = "mend it only for other compilers"
     moved = seen.moved_bytes if seen.state == SEVERAL else None
     return Finding("fusion_differs", match.root, what, why, fix, evidence, Cost(None, moved))
+
+
+NORMED = "`trtcal prepare` computes BatchNormalization into the weights of the convolution"
+PLAIN = "nothing in the graph stands between: another version or target may fuse it"
+
+
+def _has_batch_norm(match: Match) -> bool:
+    return {"conv", "BatchNormalization"} <= {role for role, _ in match.roles}
 
 
 def _kernels(seen: Seen) -> str:

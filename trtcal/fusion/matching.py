@@ -8,7 +8,7 @@ nodes: expressions are small, values are followed back a few steps only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from trtcal.fusion.between import Breaker, Edge, breakers_of, ways_back
@@ -57,8 +57,18 @@ class _Found:
     letters: Mapping[str, str] = field(default_factory=dict)
 
     def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Found:
+        """Return it with nodes that play a role, and the ways between them."""
         roles = (*self.roles, (role, nodes))
-        return replace(self, nodes=(*self.nodes, *nodes), roles=roles, edges=(*self.edges, *edges))
+        return _Found((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
+
+    def through(self, edge: Edge) -> _Found:
+        """Return it with one more way between parts."""
+        return _Found(self.nodes, self.roles, (*self.edges, edge), self.letters)
+
+    def bound(self, letter: str, tensor: str) -> _Found:
+        """Return it with a letter that stands for a value."""
+        letters = {**self.letters, letter: tensor}
+        return _Found(self.nodes, self.roles, self.edges, letters)
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,12 @@ class _Solver:
         )
         return tuple(dict.fromkeys(broken))
 
+    def _is_one_of(self, number: int, operators: frozenset[str]) -> bool:
+        spelled = self.spelled.get(number, ())
+        return self.view.operators[number] in operators or any(
+            one.operator in operators for one in spelled
+        )
+
     def _node(self, term: Operator, number: int, found: _Found) -> Iterator[_Found]:
         """Yield the ways in which a node and what it reads fit an operator of an expression."""
         wanted = self.patterns.alternatives(term.name)
@@ -173,32 +189,32 @@ class _Solver:
                 yield from self._all(term, (one.reads,), own)
 
     def _all(self, term: Operator, given: tuple[str, ...], found: _Found) -> Iterator[_Found]:
-        wanted = term.inputs
-        if len(wanted) > len(given):
+        if len(term.inputs) > len(given):
             return
-        yield from self._inputs(wanted, given, found)
-        if len(wanted) == 2 and term.name in COMMUTATIVE and len(given) == 2:
-            yield from self._inputs(wanted, given[::-1], found)
+        orders = [given[: len(term.inputs)]]
+        if term.name in COMMUTATIVE and len(given) == len(term.inputs) == 2:
+            orders += [given[::-1]] if given[0] != given[1] else []
+        for order in orders:
+            pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)
+            yield from self._pairs(tuple(pairs), found)
 
-    def _inputs(
-        self, wanted: tuple[Term, ...], given: tuple[str, ...], found: _Found
-    ) -> Iterator[_Found]:
-        if not wanted:
+    def _pairs(self, pairs: tuple[tuple[Term, str], ...], found: _Found) -> Iterator[_Found]:
+        if not pairs:
             yield found
             return
-        for one in self._value(wanted[0], given[0], found):
-            yield from self._inputs(wanted[1:], given[1:], one)
+        for one in self._value(*pairs[0], found):
+            yield from self._pairs(pairs[1:], one)
 
     def _value(self, term: Term, tensor: str, found: _Found) -> Iterator[_Found]:
         if isinstance(term, Operator):
+            wanted = self.patterns.alternatives(term.name)
             for edge in ways_back(self.view, tensor, self.kinds):
                 number = self.view.maker(edge.source)
-                if number is not None:
-                    way = replace(found, edges=(*found.edges, edge))
-                    yield from self._node(term, number, way)
+                if number is not None and self._is_one_of(number, wanted):
+                    yield from self._node(term, number, found.through(edge))
         elif isinstance(term, Variable):
             if found.letters.get(term.letter, tensor) == tensor and tensor:
-                yield replace(found, letters={**found.letters, term.letter: tensor})
+                yield found.bound(term.letter, tensor)
         elif self._holds(term, tensor):
             yield found
 
@@ -208,6 +224,11 @@ class _Solver:
             return value is not None and abs(value - term.value) <= CLOSE * abs(term.value)
         constant = (term.computed or term.constant) and self.view.is_constant(tensor)
         return (constant or not term.constant) and not (term.computed and (constant or not tensor))
+
+
+def _is_operator(pair: tuple[Term, str]) -> bool:
+    """Put what is quick to judge, and rules out most, first."""
+    return isinstance(pair[0], Operator)
 
 
 def _match(view: View, one: _Candidate) -> Match:

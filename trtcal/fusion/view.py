@@ -24,11 +24,13 @@ SEEN_THROUGH = (
 )
 """Operators that leave a constant one."""
 CONSTANT_STEPS = 8
+SHAPE_ONLY = ("Shape", "Size")  # they read no value: the compiler knows what they give
 
 
 class View:
     """The main graph of a model; its nodes go by their number, with the names that a build gives them.
 
+    `makers` and `readers` are the nodes that make and read each tensor, `held` what subgraphs read.
     `inner` counts the nodes of subgraphs and functions, which are not looked at.
     """
 
@@ -49,8 +51,9 @@ class View:
     def _take(self, number: int, node: NodeProto) -> None:
         for name in filter(None, node.output):
             self.makers[name] = number
-        for name in dict.fromkeys(node.input):
-            self.readers.setdefault(name, []).append(number)
+        if self.operators[number] not in SHAPE_ONLY:
+            for name in dict.fromkeys(node.input):
+                self.readers.setdefault(name, []).append(number)
         if self.operators[number] == "Constant" and node.output and node.attribute:
             self._take_constant(node)
         for part in _parts(node):
