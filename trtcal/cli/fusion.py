@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from trtcal.fusion import Fusions, Match, Mended, Patterns, Seen
     from trtcal.model import Model
 
-FINDINGS = 40
+SHOWN = 100
+SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
 
 
 class DefaultGroup(click.Group):
@@ -133,14 +134,15 @@ def show(found: Fusions, as_json: bool) -> None:
     if as_json:
         print_json(found.to_document())
         return
-    rows = [_row(match, seen) for match, seen in zip(found.matches, found.seen, strict=True)]
-    print_table(("root node", "pattern", "prediction", "why", "engine"), rows, found.model_name)
-    for finding in found.findings[:FINDINGS]:
+    print_table(
+        ("root node", "pattern", "prediction", "why", "engine"), _rows(found), found.model_name
+    )
+    _more(len(found.matches))
+    for finding in found.findings[:SHOWN]:
         moved = finding.cost.moved_bytes
         cost = f" ({moved} bytes moved)" if moved else ""
         say(f"{finding.kind}: {finding.what}{cost}: {finding.fix}")
-    if len(found.findings) > FINDINGS:
-        say(f"… and {len(found.findings) - FINDINGS} more: use --json")
+    _more(len(found.findings))
     whole = len(found.matches) - len(found.broken)
     say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
     if found.layers:
@@ -156,17 +158,28 @@ def _note(found: Fusions) -> None:
         note("note: the layers are of another model's build: nodes are found by their names")
 
 
-def _row(match: Match, seen: Seen | None) -> tuple[str, ...]:
-    return (match.root, match.pattern, match.state, _reasons(match), _shown(seen))
+def _rows(found: Fusions) -> list[tuple[str, ...]]:
+    """Return a row for each match, what is broken or differs first, up to as many as are shown."""
+    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    ordered = sorted(rows, key=lambda row: row[0].state == "whole" and row[2] != "differs")
+    return [
+        (match.root, match.pattern, match.state, _reasons(match), _shown(seen, said))
+        for match, seen, said in ordered[:SHOWN]
+    ]
 
 
-def _shown(seen: Seen | None) -> str:
+def _more(count: int) -> None:
+    if count > SHOWN:
+        say(f"… and {count - SHOWN} more: use --json")
+
+
+def _shown(seen: Seen | None, said: str) -> str:
     if seen is None:
         return "no layers given"
     if not seen.is_known:
         return seen.state
     kinds = " + ".join(kind for _, kind in seen.layers)
-    return f"{len(seen.layers)}: {kinds}"
+    return f"{said}: {len(seen.layers)} ({kinds})"
 
 
 @dataclass(frozen=True)
@@ -186,21 +199,18 @@ def _mend(
 ) -> Mending:
     """Mend and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
     from trtcal.fusion import mend
-    from trtcal.fusion.mending import STEP
 
     mended = mend(model, found, add)
-    if mended.moves and not data:
+    if mended.step is not None and not data:
         raise InputError(
             "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
         )
     equality = run_both(model, mended.model, data, random_samples, config_here().images)
-    if equality and mended.moves:
-        equality = replace(equality, tolerance=max(equality.tolerance, STEP))
-    if equality and not equality.holds:
+    if equality and not _holds(mended, equality):
         raise GateFailed(
             f"the mended model's outputs differ by {equality.largest:.2g} of the largest value, "
-            f"more than {equality.tolerance:.2g}: nothing was written",
-            "mend less: leave out --add" if mended.moves else "tell us: no pass should do that",
+            f"more than {_bound(mended, equality)}: nothing was written",
+            "mend less: leave out --add" if add else "tell us: no pass should do that",
         )
     return Mending(mended, equality)
 
@@ -235,7 +245,7 @@ def _document(mending: Mending, found: Fusions, left: Fusions) -> dict[str, Any]
     return {
         "passes": [vars(record) for record in mending.mended.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
-        "mended": [asdict(match) for match in _mended(found, left)],
+        "mended": [{**asdict(one), "root": one.root} for one in _mended(found, left)],
         "left": left.to_document(),
     }
 
@@ -251,11 +261,25 @@ def _show_mended(mending: Mending, found: Fusions, left: Fusions) -> None:
     if equality is None:
         say("not run: give --data to check that it computes the same")
         return
-    step = "one INT8 step of the largest value is" if mending.mended.moves else "rounding explains"
     say(
         f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
-        f"({step} {equality.tolerance:.3g})"
+        f"(allowed: {_bound(mending.mended, equality)})"
     )
+
+
+def _holds(mended: Mended, equality: Equality) -> bool:
+    """Tell whether outputs differ by no more than rounding or, without a Q/DQ pair, one step."""
+    if equality.holds or mended.step is None:
+        return equality.holds
+    moved = [(name, part) for name, part in equality.differences.items() if part]
+    step = SLACK * mended.step
+    return all(0 < part * equality.magnitudes[name] <= step for name, part in moved)
+
+
+def _bound(mended: Mended, equality: Equality) -> str:
+    if mended.step is None:
+        return f"{equality.tolerance:g}, which rounding explains"
+    return f"one step of Q/DQ, {mended.step:g}, in every output"
 
 
 def _reasons(match: Match) -> str:
@@ -280,9 +304,11 @@ def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
         changes = [one.to_document() for one in found.changes]
         print_json({"changes": changes, "unchanged": found.unchanged})
         return
-    rows = [(c.root, c.pattern, c.kind, c.question, c.before, c.after) for c in found.changes]
+    shown = found.changes[:SHOWN]
+    rows = [(one.root, one.pattern, one.kind, one.question, one.before, one.after) for one in shown]
     columns = ("root node", "pattern", "what", "in", "before", "after")
     print_table(columns, rows, f"{a} -> {b}")
+    _more(len(found.changes))
     counts = {kind: sum(one.kind == kind for one in found.changes) for kind in CHANGES}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     say(f"{said}, {found.unchanged} unchanged")

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 
 from trtcal.fusion.view import View
-from trtcal.onnxfile import array_of
 from trtcal.passes.moves import FLOATS, HOLDING
 
 MOST = 16  # steps through which a value is followed back
@@ -150,8 +149,8 @@ def _names(view: View, nodes: Collection[int]) -> tuple[str, ...]:
 def _trains(view: View, dropout: onnx.NodeProto) -> bool:
     if len(dropout.input) < 3 or not dropout.input[2]:
         return False
-    mode = view.constants.get(dropout.input[2])
-    return mode is None or bool(array_of(mode).any())
+    mode = view.values(dropout.input[2])
+    return mode is None or bool(mode.any())
 
 
 def _same_scales(view: View, pair: tuple[int, ...]) -> bool:
@@ -162,9 +161,8 @@ def _same_scales(view: View, pair: tuple[int, ...]) -> bool:
 
 
 def _same_constant(view: View, a: str, b: str) -> bool:
-    if not (a in view.constants and b in view.constants):
-        return False
-    return np.array_equal(array_of(view.constants[a]), array_of(view.constants[b]))
+    first, second = view.values(a), view.values(b)
+    return first is not None and second is not None and np.array_equal(first, second)
 
 
 def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
@@ -200,7 +198,8 @@ def _other_uses(view: View, tensor: str, inside: Collection[int]) -> Iterator[Br
         yield Breaker("second_reader", names, tensor, why)
     maker = view.makers.get(tensor)
     named = () if maker is None else (view.nodes[maker].name,)
+    value = f"{tensor!r}, what {named[0]!r} makes," if named else f"{tensor!r}"
     if tensor in view.outputs:
-        yield Breaker("output", named, tensor, f"{tensor!r} is an output of the graph")
+        yield Breaker("output", named, tensor, f"{value} is an output of the graph")
     if tensor in view.held:
-        yield Breaker("subgraph", named, tensor, f"{tensor!r} is read by a subgraph too")
+        yield Breaker("subgraph", named, tensor, f"{value} is read by a subgraph too")

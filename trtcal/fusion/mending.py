@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import GateFailed, InputError
 from trtcal.fusion.between import PAIRS
 from trtcal.fusion.checking import Fusions
+from trtcal.fusion.view import View
 from trtcal.graph import is_op
 from trtcal.model import Model
 from trtcal.passes import Pass, PassRecord, prepare_with_record
@@ -20,17 +21,19 @@ from trtcal.passes.upgrade import TYPES
 
 PASSES = (IDENTITIES, CASTS, ROUNDING_CASTS, TRANSPOSES)
 ON_REQUEST = (ROUNDING_CASTS.name, PAIRS)
-STEP = 1 / 127
-"""One step of INT8, relative to a range's end: what taking out a Q/DQ pair may move an output by."""
 
 
 @dataclass(frozen=True)
 class Mended:
-    """A mended model and what each pass did; `moves` tells whether values move by a rounding."""
+    """A mended model and what each pass did.
+
+    If Q/DQ pairs are gone, `step` is the largest step of a Q/DQ pair on a computed value: what a value
+    may move by, being rounded no more. Else it is None.
+    """
 
     model: Model
     records: tuple[PassRecord, ...]
-    moves: bool
+    step: float | None
 
 
 def mend(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Mended:
@@ -56,7 +59,14 @@ def mend(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Mended:
     if not any(one.changes for one in prepared.records if one.name != TYPES.name):
         raise GateFailed("nothing can be mended: nothing was written", _hint(fusions, add))
     moves = any(one.changes for one in prepared.records if one.name == PAIRS)
-    return Mended(prepared.model, prepared.records, moves)
+    return Mended(prepared.model, prepared.records, _largest_step(model) if moves else None)
+
+
+def _largest_step(model: Model) -> float:
+    view = View(model)
+    places = (view.nodes[i] for i, op in enumerate(view.operators) if op == "QuantizeLinear")
+    scales = (view.number(node.input[1]) for node in places if not view.is_constant(node.input[0]))
+    return max((scale for scale in scales if scale is not None), default=0.0)
 
 
 def _pairs(fusions: Fusions) -> set[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto
 
@@ -86,12 +88,23 @@ class View:
             tensor = next(iter(self.nodes[number].input), "")
         return False
 
+    def values(self, tensor: str) -> npt.NDArray[Any] | None:
+        """Return a constant's values, None if it is none or they can't be read."""
+        found = self.constants.get(tensor)
+        if found is None or found.data_type not in NUMBERS:
+            return None
+        try:
+            return array_of(found)
+        except (OSError, TypeError, ValueError):  # the checker lets short data pass
+            return None
+
     def number(self, tensor: str) -> float | None:
         """Return the value of a constant that has one only."""
         found = self.constants.get(tensor)
-        if found is None or found.data_type not in NUMBERS or any(size != 1 for size in found.dims):
+        if found is None or any(size != 1 for size in found.dims):
             return None
-        return float(array_of(found).reshape(-1)[0])
+        values = self.values(tensor)
+        return None if values is None or values.size != 1 else float(values.reshape(-1)[0])
 
     @cached_property
     def known(self) -> Mapping[str, tuple[int, tuple[int, ...] | None]]:
@@ -117,6 +130,9 @@ class View:
 
 
 NUMBERS = (
+    TensorProto.BOOL,
+    TensorProto.INT8,
+    TensorProto.UINT8,
     TensorProto.FLOAT,
     TensorProto.FLOAT16,
     TensorProto.DOUBLE,
@@ -142,5 +158,4 @@ def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    sizes = (one.dim_value if one.HasField("dim_value") else 1 for one in tensor.shape.dim)
-    return tensor.elem_type, tuple(sizes)
+    return tensor.elem_type, tuple(max(one.dim_value, 1) for one in tensor.shape.dim)
