@@ -19,7 +19,7 @@ HOUSE = [
     {"data", "quantize"},
     {"diagnosis"},
     {"backends"},
-    {"observe"},
+    {"observe", "fusion"},
     {"calibration"},
     {"formats"},
     {"compare", "tuning", "checkup"},

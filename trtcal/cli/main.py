@@ -26,6 +26,7 @@ COMMANDS = {
     "log": "Say what a build log means.",
     "layers": "Say what an engine spends its time on, and explain how two differ.",
     "diagnose": "Say what is wrong with a build, what it costs and what to do.",
+    "fusion": "Say what should be one kernel, what breaks it, and what was built.",
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model may take the place of another.",
     "report": "Write the HTML report of a run.",

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.equality import run_both
 from trtcal.cli.output import (
     config_here,
     config_option,
     json_option,
-    note,
     print_json,
     print_table,
-    progress,
     required,
     say,
 )
@@ -22,11 +21,7 @@ from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.compare.equality import Equality
-    from trtcal.config import Config
-    from trtcal.model import Model
     from trtcal.passes import Prepared
-
-BATCH = 32
 
 
 @click.command(
@@ -79,16 +74,14 @@ def command(
     from trtcal.onnxfile import write_onnx
     from trtcal.passes import prepare_with_record
 
-    if data and random_samples:
-        raise click.UsageError("give --data or --random, not both")
     config = config_here(config_path)
     path = required(output, "the output", "-o")
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
     settings = config.prepare
     prepared = prepare_with_record(loaded, [*settings.skip, *skip], [*settings.add, *add])
-    equality = None
-    if data or random_samples:
-        equality = _checked(loaded, prepared.model, config, data, random_samples or 0)
+    equality = run_both(loaded, prepared.model, data, random_samples, config.images)
+    if equality:
+        _check(equality)
     written = write_onnx(path, prepared.model.proto)
     if as_json:
         where = {"output": str(path), "digest": written.digest, "weights": written.weights}
@@ -115,28 +108,12 @@ def list_passes(as_json: bool) -> None:
         print_table(("pass", "what it is for", "runs"), rows)
 
 
-def _checked(
-    given: Model, prepared: Model, config: Config, data: Path | None, random_samples: int
-) -> Equality:
-    from trtcal.compare.comparison import batch_for
-    from trtcal.compare.equality import check_equal
-    from trtcal.data import open_dataset
-    from trtcal.data.drawn import draw_batches
-
-    if data:
-        dataset = open_dataset(data, given, config.images)
-        batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
-    else:
-        note("note: random inputs show less than data: most of them no network ever sees")
-        batches, samples = draw_batches(given, random_samples, BATCH), random_samples
-    with progress("running both models", samples) as advance:
-        equality = check_equal(given, prepared, batches, advance)
+def _check(equality: Equality) -> None:
     if not equality.holds:
         raise GateFailed(
             f"the prepared model gives other outputs ({_said(equality)}): nothing was written",
             "--skip passes one by one to find out which, and tell us",
         )
-    return equality
 
 
 def _said(equality: Equality) -> str:

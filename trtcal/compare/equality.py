@@ -28,12 +28,13 @@ class Equality:
     """The largest relative difference of each output, and what float rounding explains.
 
     Of a float output it is max |a - b| / max |a| over all samples, infinite where only one has a NaN or
-    an infinite value; of any other output the share of values that differ.
+    an infinite value; of any other output the share of values that differ. `magnitudes` are max |a|.
     """
 
     samples: int
     tolerance: float
     differences: dict[str, float]
+    magnitudes: dict[str, float]
 
     @property
     def largest(self) -> float:
@@ -65,7 +66,8 @@ def check_equal(
         samples += count
         progress(count)
     differences = {name: meter.result() for name, meter in meters.items()}
-    return Equality(samples, tolerance_of(given.proto), differences)
+    magnitudes = {name: meter.largest for name, meter in meters.items()}
+    return Equality(samples, tolerance_of(given.proto), differences, magnitudes)
 
 
 def tolerance_of(proto: onnx.ModelProto) -> float:

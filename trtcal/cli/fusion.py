@@ -1,0 +1,317 @@
+"""`trtcal fusion`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtcal.cli.equality import run_both
+from trtcal.cli.output import (
+    config_here,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    say,
+)
+from trtcal.errors import GateFailed, InputError
+
+if TYPE_CHECKING:
+    from trtcal.compare.equality import Equality
+    from trtcal.fusion import Fusions, Match, Mended, Patterns, Seen
+    from trtcal.model import Model
+
+SHOWN = 100
+SLACK = 1.001  # of a step of Q/DQ, for the rounding of its own arithmetic
+
+
+class DefaultGroup(click.Group):
+    """A group that takes what is no command of its own for arguments of `check`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `check` first, if nothing else stands there."""
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=DefaultGroup, epilog="Example: trtcal fusion model.onnx build/ --json")
+def command() -> None:
+    """Find what should be one kernel, what breaks it, and what a build made of it.
+
+    `trtcal fusion MODEL [LAYERS]` is `trtcal fusion check`.
+    """
+
+
+patterns_option = click.option(
+    "--patterns",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A TOML file with patterns of your own; may be repeated.",
+)
+
+
+@command.command(epilog="Example: trtcal fusion model.onnx build/ --fail-on-broken")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("layers", type=click.Path(path_type=Path), required=False)
+@patterns_option
+@click.option("--fix", is_flag=True, help="Take out what breaks a pattern; write the ONNX to -o.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="NAME",
+    help="With --fix: a pass that changes values, rounding-casts or inner-pairs; may be repeated.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="With --fix: run both models on these data, and write nothing if they differ.",
+)
+@click.option(
+    "--random",
+    "random_samples",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Do so on N random samples, from a fixed seed: weaker evidence than data.",
+)
+@click.option("--fail-on-broken", is_flag=True, help="Status 1 if a pattern is broken.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write the result as JSON, or with --fix the mended ONNX.",
+)
+@json_option
+def check(
+    model: Path,
+    layers: Path | None,
+    files: tuple[Path, ...],
+    fix: bool,
+    add: tuple[str, ...],
+    data: Path | None,
+    random_samples: int | None,
+    fail_on_broken: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Say which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
+
+    LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
+    what was really built are kept apart: where they differ is a finding.
+    """
+    from trtcal.fusion import check_fusions, read_layers, read_patterns
+    from trtcal.model import load_model
+    from trtcal.storage import write_document
+
+    if not fix and (add or data or random_samples):
+        raise click.UsageError("--add, --data and --random go with --fix")
+    patterns = read_patterns(files)
+    loaded = load_model(model)
+    found = check_fusions(loaded, patterns, read_layers(layers) if layers else None)
+    if fix:
+        if output is None:
+            raise InputError("--fix needs a place for the mended ONNX", "give -o mended.onnx")
+        mended = _mend(loaded, found, add, data, random_samples)
+        found = _written(mended, found, patterns, output, as_json)
+    elif output:
+        write_document(output, found.to_document())
+    if not fix:
+        show(found, as_json)
+    if fail_on_broken and found.broken:
+        raise GateFailed(
+            f"{len(found.broken)} of {len(found.matches)} patterns are broken",
+            "--fix mends what passes can",
+        )
+
+
+def show(found: Fusions, as_json: bool) -> None:
+    """Print every match, the findings, and counts."""
+    _note(found)
+    if as_json:
+        print_json(found.to_document())
+        return
+    print_table(
+        ("root node", "pattern", "prediction", "why", "engine"), _rows(found), found.model_name
+    )
+    _more(len(found.matches))
+    for finding in found.findings[:SHOWN]:
+        moved = finding.cost.moved_bytes
+        cost = f" ({moved} bytes moved)" if moved else ""
+        say(f"{finding.kind}: {finding.what}{cost}: {finding.fix}")
+    _more(len(found.findings))
+    whole = len(found.matches) - len(found.broken)
+    say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
+    if found.layers:
+        counts = {word: found.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
+        said = ", ".join(f"{count} {word}" for word, count in counts.items())
+        say(f"evidence: {len(found.layers.layers)} engine layers: {said}")
+
+
+def _note(found: Fusions) -> None:
+    if found.inner:
+        note(f"note: {found.inner} nodes in subgraphs and functions were not looked at")
+    if found.is_of_other_model:
+        note("note: the layers are of another model's build: nodes are found by their names")
+
+
+def _rows(found: Fusions) -> list[tuple[str, ...]]:
+    """Return a row for each match, what is broken or differs first, up to as many as are shown."""
+    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    ordered = sorted(rows, key=lambda row: row[0].state == "whole" and row[2] != "differs")
+    return [
+        (match.root, match.pattern, match.state, _reasons(match), _shown(seen, said))
+        for match, seen, said in ordered[:SHOWN]
+    ]
+
+
+def _more(count: int) -> None:
+    if count > SHOWN:
+        say(f"… and {count - SHOWN} more: use --json")
+
+
+def _shown(seen: Seen | None, said: str) -> str:
+    if seen is None:
+        return "no layers given"
+    if not seen.is_known:
+        return seen.state
+    kinds = " + ".join(kind for _, kind in seen.layers)
+    return f"{said}: {len(seen.layers)} ({kinds})"
+
+
+@dataclass(frozen=True)
+class Mending:
+    """A mended model and how far its outputs are from the given one's, if that was measured."""
+
+    mended: Mended
+    equality: Equality | None
+
+
+def _mend(
+    model: Model,
+    found: Fusions,
+    add: tuple[str, ...],
+    data: Path | None,
+    random_samples: int | None,
+) -> Mending:
+    """Mend and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
+    from trtcal.fusion import mend
+
+    mended = mend(model, found, add)
+    if mended.step is not None and not data:
+        raise InputError(
+            "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
+        )
+    equality = run_both(model, mended.model, data, random_samples, config_here().images)
+    if equality and not _holds(mended, equality):
+        raise GateFailed(
+            f"the mended model's outputs differ by {equality.largest:.2g} of the largest value, "
+            f"more than {_bound(mended, equality)}: nothing was written",
+            "mend less: leave out --add" if add else "tell us: no pass should do that",
+        )
+    return Mending(mended, equality)
+
+
+def _written(
+    mending: Mending, found: Fusions, patterns: Patterns, output: Path, as_json: bool
+) -> Fusions:
+    """Write the mended model and print what was mended; return how the patterns stand now."""
+    from trtcal.fusion import check_fusions
+    from trtcal.onnxfile import write_onnx
+
+    left = check_fusions(mending.mended.model, patterns)
+    written = write_onnx(output, mending.mended.model.proto)
+    if as_json:
+        where = {"output": str(output), "digest": written.digest, "weights": written.weights}
+        print_json({**where, **_document(mending, found, left)})
+        return left
+    _show_mended(mending, found, left)
+    say(f"wrote {output}  {written.digest[:19]}")
+    if written.weights is not None:
+        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+    return left
+
+
+def _mended(found: Fusions, left: Fusions) -> list[Match]:
+    broken = {match.root for match in left.broken}
+    return [match for match in found.broken if match.root not in broken]
+
+
+def _document(mending: Mending, found: Fusions, left: Fusions) -> dict[str, Any]:
+    equality = mending.equality
+    return {
+        "passes": [vars(record) for record in mending.mended.records],
+        "equality": equality and {**vars(equality), "largest": equality.largest},
+        "mended": [{**asdict(one), "root": one.root} for one in _mended(found, left)],
+        "left": left.to_document(),
+    }
+
+
+def _show_mended(mending: Mending, found: Fusions, left: Fusions) -> None:
+    rows = [(one.name, one.changes, one.skipped or "") for one in mending.mended.records]
+    print_table(("pass", "changes", "skipped"), rows)
+    for match in _mended(found, left):
+        say(f"mended: {match.pattern} at {match.root!r}: {_reasons(match)}")
+    for match in left.broken:
+        say(f"left: {match.pattern} at {match.root!r}: {_reasons(match)}")
+    equality = mending.equality
+    if equality is None:
+        say("not run: give --data to check that it computes the same")
+        return
+    say(
+        f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
+        f"(allowed: {_bound(mending.mended, equality)})"
+    )
+
+
+def _holds(mended: Mended, equality: Equality) -> bool:
+    """Tell whether outputs differ by no more than rounding or, without a Q/DQ pair, one step."""
+    if equality.holds or mended.step is None:
+        return equality.holds
+    moved = [(name, part) for name, part in equality.differences.items() if part]
+    step = SLACK * mended.step
+    return all(0 < part * equality.magnitudes[name] <= step for name, part in moved)
+
+
+def _bound(mended: Mended, equality: Equality) -> str:
+    if mended.step is None:
+        return f"{equality.tolerance:g}, which rounding explains"
+    return f"one step of Q/DQ, {mended.step:g}, in every output"
+
+
+def _reasons(match: Match) -> str:
+    return "; ".join(one.why for one in match.breakers)
+
+
+@command.command(epilog="Example: trtcal fusion diff before.json after.json")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@patterns_option
+@json_option
+def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
+    """Say which fusions were broken or made from A to B: each a model, or a check's JSON.
+
+    `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
+    """
+    from trtcal.fusion import diff_fusions, read_patterns, read_standings
+
+    patterns = read_patterns(files)
+    found = diff_fusions(*(read_standings(path, patterns) for path in (a, b)))
+    if as_json:
+        changes = [one.to_document() for one in found.changes]
+        print_json({"changes": changes, "unchanged": found.unchanged})
+        return
+    shown = found.changes[:SHOWN]
+    rows = [(one.root, one.pattern, one.kind, one.question, one.before, one.after) for one in shown]
+    columns = ("root node", "pattern", "what", "in", "before", "after")
+    print_table(columns, rows, f"{a} -> {b}")
+    _more(len(found.changes))
+    counts = {kind: sum(one.kind == kind for one in found.changes) for kind in CHANGES}
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    say(f"{said}, {found.unchanged} unchanged")
+
+
+CHANGES = ("broken", "made", "gone", "new")
