@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trtcal.backends.manifest import DIAGNOSIS, LAYER_TIMES, Build
+from trtcal.backends.manifest import DIAGNOSIS, LAYER_TIMES, MANIFEST, Build
 from trtcal.buildlog import Event, parse_file
 from trtcal.config import Config
 from trtcal.diagnosis import Case, Diagnosis, Limits, Suppression, diagnose, tensors_of
 from trtcal.engine import Engine, examine, read_engine
 from trtcal.errors import GateFailed
-from trtcal.findings import Evidence, Finding
+from trtcal.findings import Evidence, Finding, sentence
+from trtcal.fusion import LayerList, check_fusions
+from trtcal.fusion.checking import AGREES, BROKEN_FUSION
 from trtcal.model import Model
 from trtcal.storage import write_document
 
@@ -25,23 +27,40 @@ def check_build(
     config: Config,
     model: Model | None = None,
     logs: Sequence[Path] = (),
-    further: Iterable[Finding] = (),
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
-    With the model at hand, lines that name a tensor are joined to the nodes that use it. What ONNX
-    Runtime's CPU runs in float is no finding: it says nothing of TensorRT. Copies and chains between
-    layers are findings where times of layers tell what they cost.
+    With the model at hand, lines that name a tensor are joined to the nodes that use it, and fusions
+    that a node breaks are findings if the build shows them split. Copies and chains between layers are
+    findings where times of layers tell what they cost. Of ONNX Runtime's CPU only the log is read: what
+    it runs in float says nothing of TensorRT.
     """
+    if build.target == "cpu":
+        return check_case(Case(), config, [build.log, *logs])
     case = Case(
-        () if build.target == "cpu" else build.outcomes,
+        build.outcomes,
         build.skipped,
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
     )
     timed = (build.folder / LAYER_TIMES).exists()
     seen = examine(read_engine(build.folder).layers) if timed else ()
-    return check_case(case, config, [build.log, *logs], [*seen, *further])
+    split = _split_fusions(build, model) if model and build.layers else ()
+    return check_case(case, config, [build.log, *logs], [*seen, *split])
+
+
+def _split_fusions(build: Build, model: Model) -> Iterator[Finding]:
+    """Yield the fusions that a node breaks which a pass can take out, if the build shows them split."""
+    found = check_fusions(model, layers=LayerList(MANIFEST, build.layers, build.model))
+    split = {
+        (one.nodes or (one.tensor,))[0]
+        for match, verdict in zip(found.matches, found.verdicts, strict=True)
+        for one in match.breakers[:1]
+        if match in found.broken and verdict == AGREES and one.mend
+    }
+    for finding in found.findings:
+        if finding.kind == BROKEN_FUSION and finding.subject in split:
+            yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
 
 
 def check_engine(engine: Engine, config: Config, logs: Sequence[Path] = ()) -> Diagnosis:

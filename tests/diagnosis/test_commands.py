@@ -1,9 +1,10 @@
 """What `trtcal build` and `trtcal diagnose` do with limits, failures and wrong input."""
 
+import numpy as np
 import onnx
 import pytest
 
-from tests.diagnosis.test_structure import wrong_axis
+from tests.diagnosis.test_structure import image, pair, weight, wrong_axis
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -34,6 +35,19 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     )
     assert run_command(["diagnose", "strict"]) == 0
     assert "accepted: silent_fallback node (it is small)" in capsys.readouterr().out
+
+
+@needs_rtx
+def test_a_fusion_that_is_split_and_can_be_mended_is_a_finding(here, capsys):
+    net = image()
+    scales = np.full(8, 0.01)
+    y = net.add("Conv", pair(net, "x"), weight(net, (8, 8, 3, 3), scales, axis=0), name="conv")
+    net.done(net.relu(pair(net, y)))
+    onnx.save(net.proto(), here / "model.onnx")
+    assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 0
+    out = capsys.readouterr().out
+    assert "broken_fusion" in out
+    assert "--add inner-pairs" in out
 
 
 @needs_rtx

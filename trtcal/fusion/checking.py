@@ -17,6 +17,7 @@ from trtcal.model import Model
 from trtcal.storage import Document, seal
 
 KIND = "fusion"
+BROKEN_FUSION = "broken_fusion"
 AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
 SHARED = ("second_reader", "output", "subgraph")
 """Kinds of breakers with which the value is written out anyway, and is only read once more."""
@@ -125,7 +126,7 @@ def _broken(match: Match, cost: Cost) -> Finding:
     first = match.breakers[0]
     reasons = "; ".join(one.why for one in match.breakers)
     return Finding(
-        "broken_fusion",
+        BROKEN_FUSION,
         first.nodes[0] if first.nodes else first.tensor,
         f"{match.pattern} at {match.root!r} is broken: {reasons}",
         "what could be one kernel is expected to be several, with the value between in memory",
