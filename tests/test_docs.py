@@ -31,7 +31,7 @@ def test_the_stages_of_the_readme_work_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "samples").symlink_to(SAMPLES)
     commands = staged_commands()
-    assert len(commands) == 6
+    assert len(commands) == 8
     for command in commands:
         text = command.replace("--target sm89", "--target cpu")  # the extra may be missing here
         assert run_command(shlex.split(text)[1:]) == 0, command
