@@ -7,17 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtcal.backends.manifest import DIAGNOSIS, LAYER_TIMES, MANIFEST, Build
-from trtcal.buildlog import Event, parse_file
+from trtcal.buildlog import Event, check, parse_file
 from trtcal.config import Config
-from trtcal.diagnosis import Case, Diagnosis, Limits, Suppression, diagnose, tensors_of
+from trtcal.diagnosis import (
+    Case,
+    Diagnosis,
+    Limits,
+    Mentions,
+    Suppression,
+    diagnose,
+    explain,
+    find_faults,
+    tensors_of,
+)
 from trtcal.engine import Engine, examine, read_engine
 from trtcal.errors import GateFailed
 from trtcal.findings import Evidence, Finding, sentence
 from trtcal.fusion import LayerList, check_fusions
 from trtcal.fusion.checking import AGREES, BROKEN_FUSION
-from trtcal.model import Model
+from trtcal.model import Model, uniquely_named
+from trtcal.quantize.qdq import asked_precisions, quantization_record
 from trtcal.storage import write_document
 
+WHY_FAULTY = "TensorRT computes such a node in float, mostly without a word, or refuses the model."
 AROUND = 1  # lines of context before and behind a log line
 SHOWN_CHARACTERS = 500
 
@@ -45,27 +57,51 @@ def check_build(
     )
     timed = (build.folder / LAYER_TIMES).exists()
     seen = examine(read_engine(build.folder).layers) if timed else ()
-    split = _split_fusions(build, model) if model and build.layers else ()
+    shown = LayerList(MANIFEST, build.layers, build.model)
+    split = _broken(model, shown) if model and build.layers else ()
     return check_case(case, config, [build.log, *logs], [*seen, *split])
 
 
-def _split_fusions(build: Build, model: Model) -> Iterator[Finding]:
-    """Yield the fusions that a node breaks which a pass can take out, if the build shows them split."""
-    found = check_fusions(model, layers=LayerList(MANIFEST, build.layers, build.model))
-    split = {
+def _broken(model: Model, layers: LayerList | None = None) -> Iterator[Finding]:
+    """Yield fusions broken by what a pass can take out; with layers only those that they show split."""
+    found = check_fusions(model, layers=layers)
+    mendable = {
         (one.nodes or (one.tensor,))[0]
         for match, verdict in zip(found.matches, found.verdicts, strict=True)
         for one in match.breakers[:1]
-        if match in found.broken and verdict == AGREES and one.mend
+        if match in found.broken and one.mend and (layers is None or verdict == AGREES)
     }
     for finding in found.findings:
-        if finding.kind == BROKEN_FUSION and finding.subject in split:
+        if finding.kind == BROKEN_FUSION and finding.subject in mendable:
             yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
 
 
-def check_engine(engine: Engine, config: Config, logs: Sequence[Path] = ()) -> Diagnosis:
-    """Diagnose by what tells the layers of an engine, and by logs: of a build that failed, for one."""
-    return check_case(Case(layers=engine.layers), config, logs, examine(engine.layers))
+def check_engine(
+    engine: Engine, config: Config, logs: Sequence[Path] = (), model: Model | None = None
+) -> Diagnosis:
+    """Diagnose what others built, by what tells the layers, by logs, and by the ONNX it was made of.
+
+    With layers and model, nodes with Q/DQ are held against what they got. Without layers the graph is
+    looked at: which of its Q/DQ TensorRT will compute in float, and which fusions something breaks.
+    """
+    if model is None:
+        return check_case(Case(layers=engine.layers), config, logs, examine(engine.layers))
+    model = uniquely_named(model)
+    if not engine.layers:
+        return check_case(Case(), config, logs, [*_faults(model), *_broken(model)])
+    asked = {node: one for node, one in asked_precisions(model).items() if one == "int8"}
+    outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
+    skipped = quantization_record(model.proto).get("skipped", {})
+    case = Case(outcomes, skipped, engine.layers, tensors=tensors_of(model.proto))
+    split = _broken(model, LayerList(engine.source, engine.layers))
+    return check_case(case, config, logs, [*examine(engine.layers), *split])
+
+
+def _faults(model: Model) -> Iterator[Finding]:
+    for node, fault in find_faults(model.proto).items():
+        what = f"{node!r} has Q/DQ, and {fault.what}"
+        evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
+        yield Finding(fault.cause, node, what, WHY_FAULTY, sentence(fault.fix), evidence)
 
 
 def check_case(

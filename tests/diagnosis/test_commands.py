@@ -1,5 +1,7 @@
 """What `trtcal build` and `trtcal diagnose` do with limits, failures and wrong input."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -48,6 +50,36 @@ def test_a_fusion_that_is_split_and_can_be_mended_is_a_finding(here, capsys):
     out = capsys.readouterr().out
     assert "broken_fusion" in out
     assert "--add inner-pairs" in out
+
+
+def test_a_graph_alone_says_what_will_run_in_float(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+    assert run_command(["diagnose", "--model", "model.onnx"]) == 0
+    out = capsys.readouterr().out
+    assert "1. wrong_axis: 'node' has Q/DQ" in out
+    assert "seen in the graph, not in a build" in out
+
+
+def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+
+    def tensor(name, layout):
+        return {"Name": name, "Dimensions": [1, 8, 8, 8], "Format/Datatype": layout}
+
+    layer = {
+        "Name": "node",
+        "LayerType": "CaskConvolution",
+        "Inputs": [tensor("x", "Row major linear FP32")],
+        "Outputs": [tensor("y", "Row major linear FP32")],
+        "Weights": {"Type": "Float", "Count": 576},
+        "TacticName": "sm80_xmma_fprop_f32f32",
+    }
+    (here / "graph.json").write_text(json.dumps({"Layers": [layer]}))
+    arguments = ["diagnose", "--layers", "graph.json", "--model", "model.onnx"]
+    assert run_command(arguments) == 0
+    out = capsys.readouterr().out
+    assert "silent_fallback: 'node' was asked in int8; it computes in fp32" in out
+    assert "on axis 1, its output channels on axis 0" in out
 
 
 @needs_rtx

@@ -24,7 +24,7 @@ EVIDENCE_SHOWN = 2
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
-    help="The ONNX that was built: joins log lines about tensors to nodes.",
+    help="The ONNX that was built: joins lines, layers and nodes. Alone, its graph is looked at.",
 )
 @click.option(
     "--log",
@@ -56,6 +56,7 @@ def command(
 ) -> None:
     """Say what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
 
+    What others built is told by --layers, --log and --model, in any combination.
     The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
     from trtcal.checkup import hold
@@ -63,10 +64,12 @@ def command(
     config = config_here(config_path)
     if folder is not None and layers is None:
         diagnosis = _of_build(folder, model, logs, config)
-    elif folder is None and (layers is not None or logs):
-        diagnosis = _of_others(layers, profile, logs, config)
+    elif folder is None and (layers or logs or model):
+        diagnosis = _of_others(layers, profile, logs, model, config)
     else:
-        raise InputError("what is to be looked at?", "give a build's folder, or --layers or --log")
+        raise InputError(
+            "what is to be looked at?", "give a build's folder, or one of --layers, --log, --model"
+        )
     if as_json:
         print_json(diagnosis.to_document())
     else:
@@ -85,15 +88,20 @@ def _of_build(
 
 
 def _of_others(
-    layers: Path | None, profile: Path | None, logs: tuple[Path, ...], config: Config
+    layers: Path | None,
+    profile: Path | None,
+    logs: tuple[Path, ...],
+    model: Path | None,
+    config: Config,
 ) -> Diagnosis:
     from trtcal.checkup import check_engine
     from trtcal.engine import Engine, read_engine
+    from trtcal.model import load_model
 
     engine = read_engine(layers, profile) if layers else Engine("no layers", ())
     for line in engine.notes:
         note(f"note: {line}")
-    return check_engine(engine, config, logs)
+    return check_engine(engine, config, logs, load_model(model) if model else None)
 
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
