@@ -1,0 +1,194 @@
+"""Runs in a local SQLite file: appended by many writers, never changed.
+
+Write-ahead logging lets readers and writers work at once; a writer waits for another one. A run is
+known by its report's digest and the time it was made: to record it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtcal.errors import InputError, ResourceError
+from trtcal.history.figures import Figures, digests_of_run, figures_of_run
+from trtcal.storage import Document, parsing
+
+VERSION = 1
+WAIT_S = 60.0
+FILE = "history.sqlite"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY,
+    report TEXT NOT NULL,
+    made_at TEXT NOT NULL,
+    name TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    candidate TEXT,
+    sentence TEXT NOT NULL,
+    command TEXT,
+    folder TEXT,
+    digests TEXT NOT NULL,
+    UNIQUE (report, made_at)
+);
+CREATE TABLE IF NOT EXISTS figures (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    candidate TEXT NOT NULL,
+    figure TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (run, candidate, figure)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, id);
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: what it was called, its verdict, what it was made of, and its figures."""
+
+    number: int
+    report: str
+    made_at: str
+    name: str
+    verdict: str
+    candidate: str | None
+    sentence: str
+    command: str | None
+    folder: str | None
+    digests: dict[str, str]
+    figures: Figures
+
+    def to_document(self) -> Document:
+        """Return the JSON form, figures by candidate."""
+        figures: dict[str, dict[str, float]] = {}
+        for (candidate, figure), value in self.figures.items():
+            figures.setdefault(candidate, {})[figure] = value
+        return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
+
+
+def default_path() -> Path:
+    """Return where the history lies if nobody says otherwise: in the user's data folder."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "trtcal" / FILE
+
+
+class History:
+    """The runs in one file. `InputError` if the file is no history, `ResourceError` if it is in use
+    for more than a minute or cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResourceError(f"cannot make {path.parent}: {error.strerror}", "check it") from error
+        with self._open() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise InputError(
+                    f"{path} is a history of version {version}, not {VERSION}", "update trtcal"
+                )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = sqlite3.connect(self.path, timeout=WAIT_S)
+            with contextlib.closing(connection), connection:
+                yield connection
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise ResourceError(f"{self.path}: {error}", "is it in use, or the disk full?") from error
+            raise InputError(f"{self.path} is no history: {error}", "give another --db") from error
+
+    def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
+        """Add a run by its report document; return its number. One that is there already is left."""
+        made: tuple[Figures, dict[str, str], str] = parsing(
+            self.path, lambda: (figures_of_run(report), digests_of_run(report), _name(report))
+        )
+        figures, digests, first = made
+        measured = report["measured"]
+        verdict, run = measured["verdict"], measured["run"] or {}
+        row = (
+            report["digest"],
+            measured["made_at"],
+            name or first,
+            verdict["word"],
+            verdict["candidate"],
+            verdict["sentence"],
+            run.get("command"),
+            folder,
+            json.dumps(digests, sort_keys=True),
+        )
+        with self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            found = connection.execute(
+                "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
+            ).fetchone()
+            return int(found[0]) if found else _insert(connection, row, figures)
+
+    def entries(self, name: str | None = None, last: int | None = None) -> list[Entry]:
+        """Return runs in the order of their numbers, of one name or all, the last so many."""
+        where, values = ("WHERE name = ?", [name]) if name is not None else ("", [])
+        limit = "" if last is None else f"LIMIT {int(last)}"
+        with self._open() as connection:
+            connection.execute("BEGIN")
+            rows = connection.execute(
+                f"SELECT * FROM runs {where} ORDER BY id DESC {limit}", values  # noqa: S608
+            ).fetchall()[::-1]
+            figures = _figures(connection, [row[0] for row in rows])
+        return [_entry(row, figures.get(row[0], {})) for row in rows]
+
+    def entry(self, number: int) -> Entry:
+        """Return one run; `InputError` if there is none of this number."""
+        with self._open() as connection:
+            row = connection.execute("SELECT * FROM runs WHERE id = ?", [number]).fetchone()
+            if row is None:
+                raise InputError(f"{self.path} has no run {number}", "see `trtcal history list`")
+            return _entry(row, _figures(connection, [number]).get(number, {}))
+
+    def names(self) -> list[str]:
+        """Return the names that runs have, in the order of their first run."""
+        with self._open() as connection:
+            rows = connection.execute("SELECT name FROM runs GROUP BY name ORDER BY min(id)")
+            return [str(row[0]) for row in rows]
+
+
+def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figures) -> int:
+    cursor = connection.execute(
+        "INSERT INTO runs (report, made_at, name, verdict, candidate, sentence, command, folder, "
+        "digests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row,
+    )
+    number = cursor.lastrowid
+    rows = [(number, *key, value) for key, value in figures.items()]
+    connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
+    return int(number or 0)
+
+
+def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
+    found: dict[int, Figures] = {}
+    if numbers:
+        rows = connection.execute(
+            "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ? AND ?",
+            [min(numbers), max(numbers)],
+        )
+        for run, candidate, figure, value in rows:
+            found.setdefault(run, {})[candidate, figure] = value
+    return found
+
+
+def _entry(row: Sequence[object], figures: Figures) -> Entry:
+    fields = dict(zip(list(Entry.__dataclass_fields__)[:-2], row, strict=False))
+    return Entry(**fields, digests=json.loads(str(row[-1])), figures=figures)  # type: ignore[arg-type]
+
+
+def _name(report: Document) -> str:
+    """Return what a run is called if nobody says: its reference model."""
+    return str(report["comparison"]["rows"][0]["name"])
