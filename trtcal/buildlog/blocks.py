@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import os
+import time
 from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,6 +15,7 @@ from trtcal.buildlog.reader import MAX_LINE_BYTES
 from trtcal.errors import InputError
 
 BLOCK_BYTES = 1 << 18
+PAUSE_S = 0.2
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -19,52 +23,83 @@ def portions_of_file(path: Path) -> Iterator[list[bytes]]:
     """Yield a file's lines in portions; `InputError` if it cannot be opened or read."""
     try:
         with path.open("rb") as file:
-            yield from portions(file)
+            yield from portions(blocks_of(file))
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise _unreadable(path, error) from error
 
 
-def unreadable(path: Path, error: OSError) -> InputError:
-    """Return the error for a log that cannot be read."""
+def portions_of_growing_file(path: Path) -> Iterator[list[bytes]]:
+    """Yield the lines of a file that is being written, without end, nothing while nothing comes.
+
+    The file need not exist yet; one that is cut or replaced is read anew from its beginning.
+    """
+    try:
+        yield from portions(_growing_blocks(path))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
     reason = error.strerror or str(error)
     return InputError(f"cannot read {path}: {reason}", "check the path")
 
 
-def portions(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield lines without their ends, as many at a time as have come.
+def portions(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield lines without their ends, as many at a time as have come, which may be none.
 
     UTF-8 is expected; UTF-16 is recognised by its byte order mark (a shell may redirect so). A line
     is cut somewhere beyond `MAX_LINE_BYTES`.
     """
     rest = b""
-    for block in _utf8_blocks(file):
+    for block in _in_utf8(iter(blocks)):
         *lines, end = block.split(b"\n")
-        if not lines:
-            rest = (rest + end)[:MAX_LINE_BYTES]
-            continue
-        lines[0] = rest + lines[0]
-        rest = end
+        if lines:
+            lines[0] = rest + lines[0]
+            rest = b""
+        rest = (rest + end)[:MAX_LINE_BYTES]
         yield lines
     if rest:
         yield [rest]
 
 
-def _utf8_blocks(file: BinaryIO) -> Iterator[bytes]:
-    block = _read(file)
-    if not block.startswith(UTF16):
-        yield block.removeprefix(codecs.BOM_UTF8)
-        while block := _read(file):
-            yield block
+def blocks_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file's bytes as they come, until its end."""
+    read = file.read1 if isinstance(file, BufferedIOBase) else file.read
+    while block := read(BLOCK_BYTES):
+        yield block
+
+
+def _in_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next((block for block in blocks if block), b"")
+    if not first.startswith(UTF16):
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from blocks
         return
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    while block:
+    for block in chain([first], blocks):
         yield decoder.decode(block).encode()
-        block = _read(file)
 
 
-def _read(file: BinaryIO) -> bytes:
-    """Return what has come so far, at least one byte, or nothing at the end."""
-    return file.read1(BLOCK_BYTES) if isinstance(file, BufferedIOBase) else file.read(BLOCK_BYTES)
+def _growing_blocks(path: Path) -> Iterator[bytes]:
+    while True:
+        while not path.exists():
+            yield b""
+            time.sleep(PAUSE_S)
+        with path.open("rb") as file:
+            while not _was_replaced(path, file):
+                yield from blocks_of(file)
+                yield b""
+                time.sleep(PAUSE_S)
+        yield b"\n"
+
+
+def _was_replaced(path: Path, file: BinaryIO) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return True
+    here = os.fstat(file.fileno())
+    return not os.path.samestat(there, here) or here.st_size < file.tell()
 
 
 def lines_of(items: Iterable[str | bytes]) -> Iterator[bytes]:

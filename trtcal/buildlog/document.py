@@ -1,16 +1,28 @@
-"""A parsed build log as JSON: what `trtcal log --json` prints."""
+"""A parsed build log as JSON: what `trtcal log --json` prints, and prints while it still reads.
+
+The document is written as a stream: the events on a line each as they come, then what is known only
+at the end. So a log may be larger than the memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from trtcal.buildlog.diagnosis import summarize
-from trtcal.buildlog.events import Event
-from trtcal.buildlog.parser import ParsedLog, parse_file
-from trtcal.storage import Document, canonical_json, digest_bytes, write_json
+from trtcal.buildlog.blocks import portions_of_file
+from trtcal.buildlog.listing import Listing
+from trtcal.buildlog.reader import Reader
+from trtcal.buildlog.repeats import Repeats
+from trtcal.buildlog.states import Found
+from trtcal.buildlog.summary import Summary
+from trtcal.storage import Document, canonical_json, write_json
 
-BACKGROUND = ("memory", "timing", "calibration_progress")
+Portions = Iterable[Iterable[bytes]]
 
 
 def log_document(path: Path) -> Document:
@@ -19,29 +31,99 @@ def log_document(path: Path) -> Document:
     The digest covers what does not differ between two builds of the same model: category, severity
     and subject of every event but those of memory, timing and progress, and the layers.
     """
-    parsed = parse_file(path)
-    return {
-        "schema_version": 1,
-        "source": str(path),
-        "lines": parsed.lines,
-        "events": [event.to_document() for event in parsed.events],
-        "layers": [layer.to_document() for layer in parsed.layers],
-        "summary": summarize(parsed.events),
-        "digest": digest_log(parsed),
-    }
-
-
-def digest_log(parsed: ParsedLog) -> str:
-    """Return the digest that `log_document` describes."""
-    lasting = [_lasting(event) for event in parsed.events if event.category not in BACKGROUND]
-    layers = [layer.to_document() for layer in parsed.layers]
-    return digest_bytes(canonical_json([lasting, layers]))
-
-
-def _lasting(event: Event) -> list[Any]:
-    return [event.category, event.severity, event.subject]
+    output = io.BytesIO()
+    LogWriter(str(path), output.write).write(portions_of_file(path))
+    document: Document = json.loads(output.getvalue())
+    return document
 
 
 def write_log(path: Path, document: Document) -> None:
     """Write the JSON to a file."""
     write_json(path, document)
+
+
+class LogWriter:
+    """Writes one log's document through `write`, in pieces, while it reads.
+
+    `newline` separates the events: nothing makes one line of it all. `layers` counts the layers, and
+    `end` holds the last part of the document.
+    """
+
+    def __init__(self, source: str, write: Callable[[bytes], object], newline: str = "\n") -> None:
+        self.reader = Reader(Listing())
+        self.summary = Summary()
+        self.layers = 0
+        self.end: Document = {}
+        self._source, self._write, self._newline = source, write, newline
+        self._repeats = Repeats()
+        self._repeated: Counter[Found] = Counter()
+        self._digest = hashlib.sha256(b"[[")
+        self._has_events = self._has_lasting = False  # so a comma comes first
+
+    def write(self, portions: Portions) -> None:
+        """Read all lines and write the whole document."""
+        self._text(f'{{"schema_version":1,"source":{_json(self._source)},"events":[')
+        for lines in portions:
+            self._events(self.reader.feed(lines))
+        self._events(self.reader.flush())
+        self._digest.update(b"],[")
+        self._text('],"layers":[')
+        number = 0
+        for number, layer in enumerate(self.reader.listing.layers(), 1):
+            document = layer.to_document()
+            self._text("," * (number > 1) + _json(document))
+            self._digest.update(b"," * (number > 1) + canonical_json(document))
+        self._digest.update(b"]]")
+        self.layers = number
+        self.end = {
+            "lines": self.reader.number,
+            "summary": summary_document(self.summary, self.reader.listing),
+            "digest": f"sha256:{self._digest.hexdigest()}",
+        }
+        self._text(f"],{_json(self.end)[1:]}\n")
+
+    def _events(self, events: Iterable[tuple[Found, int]]) -> None:
+        pairs = list(events)
+        if not pairs:
+            return
+        self._repeated.clear()
+        texts = [
+            self._error(found, line) if found.is_error else f"{line}{found.tail}"
+            for found, line in pairs
+        ]
+        separator = f',{self._newline}{{"line":'
+        self._text(separator[self._has_events ^ 1 :] + separator.join(texts))
+        self._has_events = True
+        self._cover([found.lasting for found, _ in pairs if found.lasting])
+        self._count(Counter([found for found, _ in pairs]))
+
+    def _error(self, found: Found, line: int) -> str:
+        twin = self._repeats.twin(found, line)
+        if twin is None:
+            return f"{line}{found.tail}"
+        self._repeated[found] += 1
+        return f'{line},"repeats":{twin}{found.tail}'
+
+    def _cover(self, lasting: list[bytes]) -> None:
+        """Let the digest cover these events."""
+        if lasting:
+            self._digest.update(b"," * self._has_lasting + b",".join(lasting))
+            self._has_lasting = True
+
+    def _count(self, counts: Counter[Found]) -> None:
+        for found, count in (counts - self._repeated).items():
+            self.summary.add(found.event, count)
+
+    def _text(self, text: str) -> None:
+        self._write(text.encode("utf-8", "surrogatepass"))
+
+
+def summary_document(summary: Summary, listing: Listing) -> dict[str, Any]:
+    """Return a summary's document, with what was left out of the layers too."""
+    document = summary.to_document()
+    document["left_out"]["layers"] = listing.left_out
+    return document
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 Value = str | int | float
@@ -51,10 +51,6 @@ class Event:
     def is_finding(self) -> bool:
         """Whether it says something about the build's quality, not only about its course."""
         return self.category not in BACKGROUND
-
-    def with_message(self, message: str) -> Event:
-        """Return the event with another text."""
-        return replace(self, message=message)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, the fields flattened beside the others."""

@@ -238,43 +238,38 @@ MAX_JOINED_LINES = 64
 HEADINGS = ("Layers:", "Engine Layer Information:")
 
 
+def begins_layer(raw: bytes, is_open: bool) -> bool:
+    """Whether a line (its logger prefix stripped) begins a layer."""
+    if raw.startswith(b"Name: "):
+        return b", LayerType: " in raw or (is_open and b", IOMode: " not in raw)
+    return raw.startswith(b"Layer(")
+
+
+def ends_listing(message: str, prefixed: bool) -> bool:
+    """Whether a listing is over with a message: a logger speaks again."""
+    return prefixed or message.startswith(("I/O Tensors:", "Engine Metadata:"))
+
+
 @dataclass
 class Listing:
     """Collects the layers of the last listing in a log; they are read only when asked for.
 
-    Only in an open listing is a layer continued on the next line. `is_kept` is False for a reader
-    that wants events alone. `left_out` counts layers beyond what is kept, `changes` every change.
+    `is_kept` is False for a reader that wants events alone. `left_out` counts layers beyond what is
+    kept.
     """
 
     is_kept: bool = True
     texts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     left_out: int = 0
-    changes: int = 0
     joined: int = 0
 
-    def begins_layer(self, raw: bytes, is_open: bool) -> bool:
-        """Whether a line (its logger prefix stripped) begins a layer."""
-        if raw.startswith(b"Name: "):
-            return b", LayerType: " in raw or (is_open and b", IOMode: " not in raw)
-        return raw.startswith(b"Layer(")
-
-    def notice(self, message: str, prefixed: bool, is_open: bool) -> bool:
-        """Return whether a listing is open behind a message; begin a new one at its heading."""
-        if message.strip() in HEADINGS:
-            self.texts.clear()
-            self.size_bytes = self.left_out = 0
-            self.changes += 1
-            return True
-        ends = prefixed or message.startswith(("I/O Tensors:", "Engine Metadata:"))
-        return is_open and not ends
-
-    def add(self, raw: bytes) -> None:
-        """Take the first line of a layer."""
+    def take(self, raw: bytes) -> None:
+        """Take the first line of a layer; nothing at all is the heading of a new listing."""
         self.joined = 0
-        self.changes += 1
-        if not self.is_kept:
-            self.texts = [raw]
+        if not (raw and self.is_kept):
+            self.texts = [raw] if raw else []
+            self.size_bytes = self.left_out = 0
         elif len(self.texts) < MAX_LAYERS and self.size_bytes < MAX_LISTING_BYTES:
             self.texts.append(raw)
             self.size_bytes += len(raw)
@@ -288,7 +283,6 @@ class Listing:
         if self.joined >= MAX_JOINED_LINES or len(self.texts[-1]) > MAX_LAYER_CHARS:
             return False
         self.joined += 1
-        self.changes += 1
         self.size_bytes += len(raw)
         self.texts[-1] += b"\n" + raw
         return True

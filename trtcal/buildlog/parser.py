@@ -54,9 +54,7 @@ def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Eve
         yield found.at(line, repeats.twin(found, line) if found.is_error else None)
 
 
-def all_found(
-    reader: Reader, portions: Iterable[Iterable[bytes]]
-) -> Iterator[tuple[Found, int]]:
+def all_found(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[tuple[Found, int]]:
     """Yield all that a reader finds in portions of lines."""
     return chain(chain.from_iterable(map(reader.feed, portions)), _last(reader))
 

@@ -10,11 +10,11 @@ import json
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from trtcal.buildlog.events import BACKGROUND, Event
 from trtcal.buildlog.rules import unwrap
 from trtcal.buildlog.tables import NO_TABLE, Table
+from trtcal.storage import canonical_json
 
 
 @dataclass(eq=False)
@@ -46,9 +46,12 @@ class Found:
         return self.event.severity == "error"
 
     @cached_property
-    def is_lasting(self) -> bool:
-        """Whether another build of the same model would print it too."""
-        return self.event.category not in BACKGROUND
+    def lasting(self) -> bytes | None:
+        """Canonical JSON of what another build of the same model would print too, if anything."""
+        event = self.event
+        if event.category in BACKGROUND:
+            return None
+        return canonical_json([event.category, event.severity, event.subject])
 
     @cached_property
     def failure(self) -> tuple[str, str]:
@@ -69,14 +72,16 @@ class Found:
         return event.severity, event.category, event.subject, event.message, fields
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # never changed but for `steps`; frozen ones are slow to make
 class State:
     """What is known between two lines.
 
     `found` is an event that may not be complete; up to `following` lines without a prefix of their
-    own belong to it, and `goes_on` tells that the last line did. `is_open` stands for a listing of
-    layers, `has_dla` for a list of layers on an accelerator. `steps` holds where lines that were
-    seen here lead: to a state, or to None if they say nothing.
+    own belong to it, and `goes_on` tells that the last line did. `has_dla` stands for a list of
+    layers on an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to
+    that one: a layer, or nothing where it begins. `is_broken` tells that the layer goes on with the
+    next line. `steps` holds where lines that were seen here lead: to a state, or to None if they
+    say nothing.
     """
 
     found: Found | None = None
@@ -85,11 +90,9 @@ class State:
     table: Table = NO_TABLE
     has_dla: bool = False
     is_open: bool = False
+    listed: bytes | None = None
+    is_broken: bool = False
     steps: dict[bytes, State | None] = field(default_factory=dict, repr=False)
-
-    def then(self, **changes: Any) -> State:
-        """Return a state with these changes that has not seen any line yet."""
-        return replace(self, steps={}, **changes)
 
     @property
     def is_busy(self) -> bool:
@@ -100,4 +103,5 @@ class State:
     def identity(self) -> Hashable:
         """What two states must share to read every further line alike."""
         found = self.found and self.found.identity
-        return found, self.following, self.goes_on, self.table, self.has_dla, self.is_open
+        rest = (self.following, self.goes_on, self.table, self.has_dla, self.is_open)
+        return found, rest, self.listed, self.is_broken

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.output import (
+    clock,
     config_here,
     json_option,
     note,
     print_json,
     print_table,
-    progress,
     say,
     size_in_bytes,
 )
@@ -121,6 +122,7 @@ def command(
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
     """
     from trtcal.backends.base import build
+    from trtcal.backends.child import watching
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.backends.shapes import parse_profiles
@@ -141,15 +143,27 @@ def command(
         layer_times,
         _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
-    with progress(f"building for {chosen} with {backend.name}", 1) as advance:
+    with clock(f"building for {chosen} with {backend.name}") as tell, watching(_teller(tell)):
         result = build(loaded, backend, options, output)
-        advance(1)
     if as_json:
         print_json(result.to_document())
     else:
         show(result, backend.command(loaded, options, str(model), str(result.engine)))
     if "unrecorded" in result.measured:
         note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
+
+
+def _teller(tell: Callable[[str], None]) -> Callable[[bytes], None]:
+    """Return what says with every piece of a running build's log what was found so far."""
+    from trtcal.buildlog.live import Live
+
+    live = Live()
+
+    def watch(data: bytes) -> None:
+        live.feed(data)
+        tell(live.found())
+
+    return watch
 
 
 def show(result: Build, command: str | None) -> None:
