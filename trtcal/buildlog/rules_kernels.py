@@ -135,8 +135,8 @@ TACTICS = (
         name="no_implementation",
         category="no_implementation",
         needle="ould not find any implementation for node ",
-        pattern=r"^Could not find any implementation for node (?P<subject>.+?)"
-        r"(?: due to insufficient workspace.*|\. See .*)?\.?$",
+        pattern=r"(?:^|: )[Cc]ould not find any implementation for node (?P<subject>.+?)"
+        r"(?: due to insufficient workspace.*|, try increasing the workspace.*|\. See .*)?\.?$",
         example="IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find "
         "any implementation for node PWN(swish_2). In computeCosts at /src/optimizer.cpp:1)",
         meaning=NO_KERNEL,
@@ -146,8 +146,8 @@ TACTICS = (
     Rule(
         name="no_algorithm",
         category="no_implementation",
-        needle="Number of Algorithm choices",
-        pattern=r"Assertion Error in computeCosts"
+        needle="Number of Algorithm choices|Error in computeCosts",
+        pattern=r"(?:Assertion|OutOfMemory) Error in computeCosts"
         r"|Number of Algorithm choices for a node must not be zero",
         example="../builder/tacticOptimizer.cpp (7) - Assertion Error in computeCosts: 0 (Number "
         "of Algorithm choices for a node must not be zero.)",

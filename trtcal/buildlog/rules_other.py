@@ -78,6 +78,17 @@ ERRORS = (
         severity="error",
     ),
     Rule(
+        name="myelin_check",
+        category="error",
+        needle="MyelinCheckException",
+        pattern=r"^Internal Error: MyelinCheckException",
+        example="Internal Error: MyelinCheckException: a.cpp:1: CHECK(0) failed.",
+        meaning="The graph compiler met a subgraph that it cannot handle.",
+        fix=LOOK,
+        severity="error",
+        since="10",
+    ),
+    Rule(
         name="no_profile",
         category="error",
         needle="no optimization profile has been defined",
