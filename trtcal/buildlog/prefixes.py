@@ -130,10 +130,12 @@ def split_line(text: str) -> tuple[str | None, str, bool]:
     text = strip_decoration(text)
     severity = None
     position = start = _skip_space(text, 0)
-    if PIECE.match(text, position) is None and (inner := EMBEDDED.search(text, 0, EMBEDDED_WITHIN)):
-        position = inner.start()
     for _ in range(MAX_PIECES):
         piece = PIECE.match(text, position)
+        if piece is None and severity is None:
+            piece = EMBEDDED.search(text, position, position + EMBEDDED_WITHIN)
+            position = piece.start() if piece else position
+            piece = PIECE.match(text, position)
         if piece is None:
             break
         if piece.lastgroup is not None:
