@@ -11,6 +11,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,11 @@ class LogWriter:
         self._has_events = self._has_lasting = False  # so a comma comes first
 
     def write(self, portions: Portions) -> None:
-        """Read all lines and write the whole document."""
+        """Read all lines and write the whole document; nothing, if they cannot be read at all."""
+        portions = iter(portions)
+        first = next(portions, [])
         self._text(f'{{"schema_version":1,"source":{_json(self._source)},"events":[')
-        for lines in portions:
+        for lines in chain([first], portions):
             self._events(self.reader.feed(lines))
         self._events(self.reader.flush())
         self._digest.update(b"],[")

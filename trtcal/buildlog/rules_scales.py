@@ -46,7 +46,7 @@ UNCALIBRATED = (
         name="rejected_int8",
         category="uncalibrated",
         needle="Rejecting some int8 implementation of layer ",
-        pattern=r"^Rejecting some int8 implementation of layer (?P<layer>.+?) "
+        pattern=r"^Rejecting some int8 implementation of layer (?P<layer>.{1,1000}?) "
         r"due to missing int8 scales for tensor (?P<subject>.+?)\.?$",
         example="Rejecting some int8 implementation of layer mix1 due to missing int8 scales for "
         "tensor mix1_out",
@@ -239,8 +239,8 @@ RANGES = (
         name="scale_assigned",
         category="range",
         needle=" scale and zero-point",
-        pattern=r"^(?:Assigning tensor scales: (?P<subject2>.+?) using .+"
-        r"|(?:Assigning|using) (?P<subject>.+?)) scale and zero-point ?(?P<value>Quant.*)?$",
+        pattern=r"^(?:Assigning tensor scales: (?P<subject2>.{1,1000}?) using .{1,1000}?"
+        r"|(?:Assigning|using) (?P<subject>.+?)) scale and zero-point ?(?P<value>Quant.{0,64})?",
         starts="Assigning |using ",
         example="Assigning flat_out scale and zero-point ",
         meaning="A tensor takes the scale of the tensor that it only rearranges.",
@@ -252,7 +252,7 @@ RANGES = (
         category="range",
         needle="scale and zero-point Quantization",
         pattern=r"^(?:INT8 Inference Tensor scales and zero-points: |Overriding tensor scales: )?"
-        r"(?P<subject>.+?) scale and zero-point Quantization\(scale: \{(?P<scale>[^,}]+)",
+        r"(?P<subject>.+?) scale and zero-point Quantization\(scale: \{(?P<scale>[^,}]{1,40})",
         example="pool3 scale and zero-point Quantization(scale: {0.125,}, zero-point: {0,})",
         meaning="The scale that the builder really uses for this tensor.",
         fix="Compare it with your calibration.",

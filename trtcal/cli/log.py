@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.output import StatusLine, json_option, printable, say
+from trtcal.cli.output import StatusLine, json_option, note, printable, say
 from trtcal.errors import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _follow(file: str, as_json: bool) -> None:
     finally:
         status.clear()
         live.close()
+        note(live.text())
 
 
 def _growing_portions(file: str) -> Iterable[list[bytes]]:
