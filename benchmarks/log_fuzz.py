@@ -44,6 +44,7 @@ RUNS = (
 LONG_LINES = 6
 LONG_BYTES = 10**7
 TAKEN_BYTES = 20_000
+SLOW_S = 0.005
 
 
 def lines(chooser: random.Random) -> bytes:
@@ -108,6 +109,8 @@ def main() -> None:
         read += len(data)
         try:
             took = seconds(data)
+            if took > SLOW_S:  # it or the machine: once more
+                took = min(took, seconds(data))
         except Exception as error:
             raised += 1
             print(f"raised {error!r} on {data[:200]!r}")
