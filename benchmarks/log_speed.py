@@ -70,7 +70,7 @@ def report(log: Path, size_bytes: int, folder: Path) -> None:
     commands = {
         "trtcal log --json": [sys.executable, *TRTCAL, str(large)],
         "Python, lines alone": [sys.executable, *LINES, str(large)],
-        "grep -c": ["sh", "-c", "grep -c Tactic \"$0\" | cat", str(large)],
+        "grep -c": ["sh", "-c", 'grep -c Tactic "$0" | cat', str(large)],
     }
     for name, command in commands.items():
         seconds, memory = measure(command)

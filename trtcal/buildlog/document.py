@@ -91,7 +91,7 @@ class LogWriter:
             return
         self._repeated.clear()
         texts = [
-            self._error(found, line) if found.is_error else f"{line}{found.tail}"
+            self._error(found, line) if found.failure else f"{line}{found.tail}"
             for found, line in pairs
         ]
         separator = f',{self._newline}{{"line":'

@@ -51,7 +51,7 @@ def parse_file(path: Path) -> ParsedLog:
 def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
     repeats = Repeats()
     for found, line in all_found(reader, portions):
-        yield found.at(line, repeats.twin(found, line) if found.is_error else None)
+        yield found.at(line, repeats.twin(found, line))
 
 
 def all_found(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[tuple[Found, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from trtcal.buildlog.events import BACKGROUND, Event
 from trtcal.buildlog.rules import unwrap
@@ -17,14 +16,25 @@ from trtcal.buildlog.tables import NO_TABLE, Table
 from trtcal.storage import canonical_json
 
 
-@dataclass(eq=False)
 class Found:
     """An event wherever it stands: the same lines elsewhere give the same one again.
 
-    `event` bears the line where it was first seen.
+    `event` bears the line where it was first seen. `tail` is its JSON behind the value of the first
+    key, `line`; `lasting` canonical JSON of what another build of the same model would print too,
+    empty if nothing. An error has a `failure`: what failed, whether or not the place in TensorRT is
+    told with it, which `is_placed` tells.
     """
 
-    event: Event
+    __slots__ = ("event", "failure", "is_placed", "lasting", "tail")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.tail = _tail(event)
+        self.is_placed = "where" in event.fields
+        self.failure = _failure(event) if event.severity == "error" else None
+        self.lasting = b""
+        if event.category not in BACKGROUND:
+            self.lasting = canonical_json([event.category, event.severity, event.subject])
 
     def at(self, line: int, twin: int | None = None) -> Event:
         """Return the event at a line; `twin` is the line of the failure that it only repeats."""
@@ -33,43 +43,15 @@ class Found:
             return replace(self.event, line=line, fields=fields)
         return self.event if self.event.line == line else replace(self.event, line=line)
 
-    @cached_property
-    def tail(self) -> str:
-        """The event's JSON behind the value of its first key, `line`."""
-        document = self.event.to_document()
-        del document["line"]
-        return "," + json.dumps(document, ensure_ascii=False, separators=(",", ":"))[1:]
 
-    @cached_property
-    def is_error(self) -> bool:
-        """Whether it may be one of the failures that are printed twice."""
-        return self.event.severity == "error"
+def _failure(event: Event) -> tuple[str, str]:
+    return event.category, event.subject or unwrap(event.message.partition("\n")[0]).text
 
-    @cached_property
-    def lasting(self) -> bytes | None:
-        """Canonical JSON of what another build of the same model would print too, if anything."""
-        event = self.event
-        if event.category in BACKGROUND:
-            return None
-        return canonical_json([event.category, event.severity, event.subject])
 
-    @cached_property
-    def failure(self) -> tuple[str, str]:
-        """What failed, whether or not the place is told with it."""
-        event = self.event
-        return event.category, event.subject or unwrap(event.message.partition("\n")[0]).text
-
-    @cached_property
-    def is_placed(self) -> bool:
-        """Whether the message tells where in TensorRT it arose."""
-        return "where" in self.event.fields
-
-    @cached_property
-    def identity(self) -> Hashable:
-        """All but the line."""
-        event = self.event
-        fields = tuple(event.fields.items())
-        return event.severity, event.category, event.subject, event.message, fields
+def _tail(event: Event) -> str:
+    document = event.to_document()
+    del document["line"]
+    return "," + json.dumps(document, ensure_ascii=False, separators=(",", ":"))[1:]
 
 
 @dataclass(eq=False, slots=True)  # never changed but for `steps`; frozen ones are slow to make
@@ -102,6 +84,6 @@ class State:
     @property
     def identity(self) -> Hashable:
         """What two states must share to read every further line alike."""
-        found = self.found and self.found.identity
+        found = self.found and self.found.tail
         rest = (self.following, self.goes_on, self.table, self.has_dla, self.is_open)
         return found, rest, self.listed, self.is_broken
