@@ -55,9 +55,9 @@ class LogWriter:
         self.summary = Summary()
         self.layers = 0
         self.end: Document = {}
-        self._source, self._write, self._newline = source, write, newline
+        self._source, self._write = source, write
+        self._head = f',{newline}{{"line":'
         self._repeats = Repeats()
-        self._repeated: Counter[Found] = Counter()
         self._digest = hashlib.sha256(b"[[")
         self._has_events = self._has_lasting = False  # so a comma comes first
 
@@ -86,36 +86,30 @@ class LogWriter:
         self._text(f"],{_json(self.end)[1:]}\n")
 
     def _events(self, events: Iterable[tuple[Found, int]]) -> None:
-        pairs = list(events)
-        if not pairs:
+        parts: list[str] = []
+        seen: list[Found] = []
+        twins: list[Found] = []
+        for found, line in events:
+            parts.append(self._head)
+            parts.append(str(line))
+            if found.failure and (twin := self._repeats.twin(found, line)):
+                parts.append(f',"repeats":{twin}')
+                twins.append(found)
+            parts.append(found.tail)
+            seen.append(found)
+        if not seen:
             return
-        self._repeated.clear()
-        texts = [
-            self._error(found, line) if found.failure else f"{line}{found.tail}"
-            for found, line in pairs
-        ]
-        separator = f',{self._newline}{{"line":'
-        self._text(separator[self._has_events ^ 1 :] + separator.join(texts))
+        self._text("".join(parts)[0 if self._has_events else 1 :])
         self._has_events = True
-        self._cover([found.lasting for found, _ in pairs if found.lasting])
-        self._count(Counter([found for found, _ in pairs]))
-
-    def _error(self, found: Found, line: int) -> str:
-        twin = self._repeats.twin(found, line)
-        if twin is None:
-            return f"{line}{found.tail}"
-        self._repeated[found] += 1
-        return f'{line},"repeats":{twin}{found.tail}'
+        self._cover([found.lasting for found in seen if found.lasting])
+        for found, count in (Counter(seen) - Counter(twins)).items():
+            self.summary.add(found.event, count)
 
     def _cover(self, lasting: list[bytes]) -> None:
         """Let the digest cover these events."""
         if lasting:
             self._digest.update(b"," * self._has_lasting + b",".join(lasting))
             self._has_lasting = True
-
-    def _count(self, counts: Counter[Found]) -> None:
-        for found, count in (counts - self._repeated).items():
-            self.summary.add(found.event, count)
 
     def _text(self, text: str) -> None:
         self._write(text.encode("utf-8", "surrogatepass"))
