@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +25,19 @@ REFUSAL = "refusal.txt"
 MONTH_S = 31 * 24 * 3600
 AFTERWARDS_S = 0.5
 """How long output of a dead child is waited for, which a process that it started could hold back."""
+
+
+_watch: ContextVar[Callable[[bytes], object] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(watch: Callable[[bytes], object]) -> Iterator[None]:
+    """Give `watch` all that a builder prints inside the block, while it runs; it must not raise."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 def run_worker(
@@ -83,6 +98,8 @@ def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: fl
             data = output.read(1 << 16) if ready else b""
             if data:
                 transcript.write(data)
+                if watch := _watch.get():
+                    watch(data)
             elif ended:
                 return
             elif ready:  # it closed its output and goes on

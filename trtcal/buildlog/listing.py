@@ -16,6 +16,7 @@ layer, no other. The work is linear in the line's length times a small, fixed nu
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -233,57 +234,63 @@ def _old_tensor(name: str, tail: re.Match[str]) -> TensorInfo:
     return TensorInfo(name, dtype_named(tail[1] or tail[3]), _shape(sizes), layout)
 
 
-MAX_LAYERS = 100_000
+MAX_LAYERS = 20_000
+MAX_LISTING_BYTES = 1 << 24
 MAX_JOINED_LINES = 64
 HEADINGS = ("Layers:", "Engine Layer Information:")
+
+
+def begins_layer(raw: bytes, is_open: bool) -> bool:
+    """Whether a line (its logger prefix stripped) begins a layer."""
+    if raw.startswith(b"Name: "):
+        return b", LayerType: " in raw or (is_open and b", IOMode: " not in raw)
+    return raw.startswith(b"Layer(")
+
+
+def ends_listing(message: str, prefixed: bool) -> bool:
+    """Whether a listing is over with a message: a logger speaks again."""
+    return prefixed or message.startswith(("I/O Tensors:", "Engine Metadata:"))
 
 
 @dataclass
 class Listing:
     """Collects the layers of the last listing in a log; they are read only when asked for.
 
-    Only in an open listing is a layer continued on the next line. `is_kept` is False for a reader
-    that wants events alone.
+    `is_kept` is False for a reader that wants events alone. `left_out` counts layers beyond what is
+    kept.
     """
 
     is_kept: bool = True
-    is_open: bool = False
     texts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    left_out: int = 0
     joined: int = 0
 
-    def begins_layer(self, raw: bytes) -> bool:
-        """Whether a line (its logger prefix stripped) begins a layer."""
-        if raw.startswith(b"Name: "):
-            return b", LayerType: " in raw or (self.is_open and b", IOMode: " not in raw)
-        return raw.startswith(b"Layer(")
-
-    def notice(self, message: str, prefixed: bool) -> None:
-        """Begin a new listing at its heading; end it where a logger speaks again."""
-        if message.strip() in HEADINGS:
-            self.is_open = True
-            self.texts.clear()
-        elif prefixed or message.startswith(("I/O Tensors:", "Engine Metadata:")):
-            self.is_open = False
-
-    def add(self, raw: bytes) -> None:
-        """Take the first line of a layer."""
+    def take(self, raw: bytes) -> None:
+        """Take the first line of a layer; nothing at all is the heading of a new listing."""
         self.joined = 0
-        if not self.is_kept:
-            self.texts = [raw]
-        elif len(self.texts) < MAX_LAYERS:
+        if not (raw and self.is_kept):
+            self.texts = [raw] if raw else []
+            self.size_bytes = self.left_out = 0
+        elif len(self.texts) < MAX_LAYERS and self.size_bytes < MAX_LISTING_BYTES:
             self.texts.append(raw)
+            self.size_bytes += len(raw)
+        else:
+            self.left_out += 1
 
     def extend(self, raw: bytes) -> bool:
         """Take a line as the rest of the last layer, if a name broke that one; tell if so."""
-        if not (self.is_open and self.texts) or is_complete(self.texts[-1]):
+        if self.left_out or not self.texts or is_complete(self.texts[-1]):
             return False
         if self.joined >= MAX_JOINED_LINES or len(self.texts[-1]) > MAX_LAYER_CHARS:
             return False
         self.joined += 1
+        self.size_bytes += len(raw)
         self.texts[-1] += b"\n" + raw
         return True
 
-    def layers(self) -> tuple[Layer, ...]:
-        """Read what was collected."""
-        texts = (raw.decode("utf-8", "backslashreplace") for raw in self.texts)
-        return tuple(layer for text in texts if (layer := read_layer(text)))
+    def layers(self) -> Iterator[Layer]:
+        """Read what was collected, one layer after another."""
+        for raw in self.texts:
+            if layer := read_layer(raw.decode("utf-8", "backslashreplace")):
+                yield layer

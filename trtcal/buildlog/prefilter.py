@@ -9,8 +9,7 @@ tests settle that. Every other line is searched for all literals.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from trtcal.buildlog.recognition import RULES
 from trtcal.buildlog.rules import Rule
@@ -95,8 +94,7 @@ ANYWHERE = {
 TALKING = NESTED + b"|" + any_of(BEGINNINGS)
 TAGGED = re.compile(QUIET_PREFIX).match
 QUIET = re.compile(QUIET_PREFIX + b"(?!" + TALKING + b")").match
-NOT_QUIET = re.compile(b"\n(?!" + QUIET_PREFIX + b"(?!" + TALKING + b"))").search
-LATER = tuple(sorted(literal.encode() for literal in (*ANYWHERE, *TABLE)))
+LATER = re.compile(any_of((*ANYWHERE, *TABLE))).search
 LITERALS = {*MARKS, *(needle for rule in RULES for needle in rule.needles)}
 SEARCH = re.compile(any_of(LITERALS)).search
 GLOG = re.compile(rb"[EWF]\d{4} \d\d:").match
@@ -105,38 +103,7 @@ GLOG = re.compile(rb"[EWF]\d{4} \d\d:").match
 def may_matter(raw: bytes) -> bool:
     """Whether a line can be an event, or change what the next lines mean."""
     if QUIET(raw):
-        raw = raw[:SEARCHED]
-        return any(literal in raw for literal in LATER)
+        return LATER(raw, 0, SEARCHED) is not None
     if TAGGED(raw):
         return True
     return SEARCH(raw, 0, SEARCHED) is not None or GLOG(raw) is not None
-
-
-class Candidates:
-    """Finds the next line that is worth `may_matter`, in a block of lines that begins with LF.
-
-    The same tests as for one line, but on the whole block at once: quiet lines cost no step of
-    Python.
-    """
-
-    def __init__(self, block: bytes) -> None:
-        self.block = block
-        self.loud = 0
-        self.hits = sorted(hit for literal in LATER for hit in _places(literal, block))
-
-    def next(self, position: int) -> int:
-        """Return where the first such line at or behind a line's start begins, or the end."""
-        if self.loud < position:
-            loud = NOT_QUIET(self.block, position - 1)
-            self.loud = loud.end() if loud else len(self.block)
-        first = bisect_left(self.hits, position)
-        if first < len(self.hits) and self.hits[first] < self.loud:
-            return self.block.rfind(b"\n", 0, self.hits[first]) + 1
-        return self.loud
-
-
-def _places(literal: bytes, block: bytes) -> Iterator[int]:
-    place = block.find(literal)
-    while place >= 0:
-        yield place
-        place = block.find(literal, place + 1)

@@ -52,8 +52,10 @@ PIECES = (
     r"\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d(?:\.\d{1,9})?\]:?",
     # [2024-05-06 07:08:09   ERROR]  and without the level
     rf"\[{DAY}Z?(?:\s{{1,8}}{LEVEL.format('dated')})?\]:?",
-    # 2024-05-06 07:08:09.123456:
-    rf"{DAY}Z?:?",
+    # 2024-05-06 07:08:09.123456:   2024-05-06 07:08:09 WARNING   2024-05-06 07:08:09 | INFO     |
+    rf"{DAY}Z?:?(?:(?: \||) {LEVEL.format('daily')}(?= ?\|?(?:\s|:)))?",
+    # | module:function:12 -
+    r"\|(?: [\w.:<>-]{1,120} -)?",
     # 0:00:01.508 10139 0x55afb59a90 INFO nvinfer file.cpp:619:function:<object>
     r"\d{1,3}:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,9}\s{1,9}0x[0-9a-f]{1,16}\s{1,9}"
     rf"{LEVEL.format('gst')}\s{{1,40}}\S{{1,40}}\s{{1,9}}\S{{1,200}}?:<[^>\n]{{0,200}}>",
@@ -63,13 +65,14 @@ PIECES = (
     r"\[(?P<ort>[EWIVF]):onnxruntime:[^\]\n]{0,300}\]",
     r"(?P<ortbare>[EWIVF]) onnxruntime:",
     # W tensorflow/path/trt_logger.cc:40] DefaultLogger
-    r"(?P<tf>[EWIFT]) [\w./+-]{1,200}\.\w{1,4}:\d{1,6}\](?: DefaultLogger)?",
+    r"(?P<tf>[EWIFT]) [\w./+-]{1,200}\.\w{1,4}:\d{1,6}\](?: TF-TRT Warning:)?(?: DefaultLogger)?",
     # W0102 03:04:05.678901  1234 file.cc:12]
     r"(?P<glog>[EWIF])\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,9} \S{1,200}:\d{1,6}\]",
     # [W]   [Severity.WARNING]   [Logger.Severity.ERROR]
     r"\[(?P<letter>[EWIVFDTXSU!])\]:?",
     rf"\[(?:Logger\.)?Severity\.{LEVEL.format('enum')}\]:?",
-    rf"\[{LEVEL.format('bracket')}\]:?",
+    rf"\[{LEVEL.format('bracket')}\]:?(?: -(?= ))?",
+    r"\[[\w.]{1,60}\](?=\[(?:ERROR|WARNING|INFO|DEBUG)\])",
     # [TRT]   [TensorRT]   [TRT-LLM]   [trt log]   [Torch-TensorRT TorchScript Conversion Context]
     r"\[(?:TRT|trt)(?:[-_ ][\w -]{1,30})?\]:?",
     r"\[(?:Torch-)?TensorRT(?:[- ](?:[\w]+ ?){1,6})?\](?: -|:)?",
@@ -77,7 +80,12 @@ PIECES = (
     r"\[modelopt\](?:\[\w{1,20}\])?",
     # WARNING:   WARNING TRT:   - INFO -   WARNING:logger.name [context]:
     rf"{LEVEL.format('bare')}(?: TRT)?:(?:[\w.]{{1,60}}(?: \[[^\]\n]{{0,60}}\])?:)?",
-    rf"(?:[\w.]{{1,60}} )?- {LEVEL.format('dashed')} -",
+    rf"(?:- )?(?:[\w.]{{1,60}} )?- {LEVEL.format('dashed')} -",
+    # module.name:12 -   WARNING  module.name:file.py:12
+    r"[\w.]{1,60}:(?:\w{1,60}:)?\d{1,6} -",
+    rf"{LEVEL.format('padded')} {{1,8}}[\w.]{{1,60}}:\w{{1,60}}\.py:\d{{1,6}}",
+    # TRT:   TRT
+    r"TRT(?::|(?=  ))",
     # pasted into a comment, a list or a quotation
     r"[#>*-](?= )(?=[ #>-]*(?:\[|\d{4}-|(?:INFO|WARN|WARNING|ERROR|DEBUG)\b))",
 )
@@ -87,10 +95,18 @@ PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
     r"[ \t]*(?=[A-Z][a-z]+ [^\x1b\r]*$)(?!Info|Warning|Error)"
 )
+# TensorRT's own prefix behind something else: a container's name, a progress bar, another thread.
+EMBEDDED = re.compile(
+    r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?"
+    r"(?:\[TRT\] \[[EWIVF]\]|\[[EWIVF]\] \[TRT\]|\[TensorRT\] [A-Z_]{4,14}:|[A-Z]{4,7}: \[TRT\]:) "
+)
+EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
-# ONNX Runtime puts the place behind the message: [file.h:123 function]
-PLACE_BEHIND = re.compile(r" \[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]$")
+# ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
+PLACE_BEHIND = re.compile(
+    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
+)
 
 
 def strip_decoration(text: str) -> str:
@@ -116,6 +132,10 @@ def split_line(text: str) -> tuple[str | None, str, bool]:
     position = start = _skip_space(text, 0)
     for _ in range(MAX_PIECES):
         piece = PIECE.match(text, position)
+        if piece is None and severity is None:
+            piece = EMBEDDED.search(text, position, position + EMBEDDED_WITHIN)
+            position = piece.start() if piece else position
+            piece = PIECE.match(text, position)
         if piece is None:
             break
         if piece.lastgroup is not None:

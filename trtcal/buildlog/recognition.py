@@ -31,7 +31,12 @@ QUOTED = re.compile(
     re.IGNORECASE,
 )
 # TensorRT's own form for what an error is about: `name: what is wrong`.
-NAMED = re.compile(r"(?!Assertion\b|\S{0,300}::)(?P<name>[^\s:][^\s]{0,500}?): (?=[A-Za-z])")
+NAMED = re.compile(
+    r"(?!Assertion\b|(?!onnx)\w{1,100}::)(?P<name>[^\s:]\S{0,500}?"
+    r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?): (?=[A-Za-z])"
+)
+# What tells a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
+NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
 
@@ -70,11 +75,14 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None or category is None or not message:
         return None
     fields: dict[str, Value] = dict(body.fields)
-    return Event(line, severity, category, _guess_subject(body), message[:MAX_MESSAGE], fields)
+    subject = _guess_subject(body, severity)
+    return Event(line, severity, category, subject, message[:MAX_MESSAGE], fields)
 
 
-def _guess_subject(body: Body) -> str | None:
-    match = QUOTED.search(body.text)
-    if match is None and "code" in body.fields:
-        match = NAMED.match(body.text)
-    return match["name"] if match else None
+def _guess_subject(body: Body, severity: str) -> str | None:
+    if match := QUOTED.search(body.text):
+        return match["name"]
+    match = NAMED.match(body.text)
+    if match and ("code" in body.fields or (severity == "error" and NODE.search(match["name"]))):
+        return match["name"]
+    return None

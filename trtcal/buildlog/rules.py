@@ -28,7 +28,15 @@ WRAPPER = re.compile(
     r"(?:(?P<where>\[[^\]\n]{1,300}\]|[\w:~]{1,120}):? )?"
     r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
 )
-NUMBERED = re.compile(r"(?:Error\[\d{1,3}\]: )?(\d{1,3}): (?=[A-Z\[])")
+# TensorRT has no more codes; a larger number is a tensor's name.
+NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[])")
+RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
+# ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
+OLD_WRAPPER = re.compile(
+    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) \(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
+    r"(?P<where>[\w:~]{1,120}): -?\d{1,9} \((?P<text>.+)\)$",
+    re.DOTALL,
+)
 PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
 
 HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
@@ -112,19 +120,21 @@ class Body:
 def unwrap(message: str) -> Body:
     """Take location and error-code wrapper off a message.
 
-    `[file.cpp::function::12] Error Code 4: Internal Error (TEXT)`, `4: TEXT`, `Error Code: 9: TEXT`
-    and `file.cpp:12: TEXT` all become TEXT.
+    `[file.cpp::function::12] Error Code 4: Internal Error (TEXT)`, `4: TEXT`, `Error Code: 9: TEXT`,
+    `file.cpp:12: TEXT` and `file.cpp (12) - Misc Error in function: -1 (TEXT)` all become TEXT.
     """
     message = message[:MAX_TEXT]
     fields: dict[str, Value] = {}
     if location := LOCATION.match(message):
         message = message[location.end() :]
+    if old := OLD_WRAPPER.match(message):
+        return Body(old["text"], {"kind": old["kind"], "where": old["where"]})
     if wrapper := WRAPPER.match(message):
         fields["code"] = int(wrapper["code"])
         told = {"kind": wrapper["kind"], "where": wrapper["where"]}
         fields.update({key: value.strip("[]:") for key, value in told.items() if value})
         message = message[wrapper.end() :].removesuffix(")" if wrapper["kind"] else "")
-    elif numbered := NUMBERED.match(message):
+    elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])
         message = message[numbered.end() :]
     return Body(PLACE.sub("", message) if " In " in message else message, fields)

@@ -161,6 +161,18 @@ MEMORY_RULES = (
         severity="verbose",
     ),
     Rule(
+        name="memory_layer_old",
+        category="memory",
+        needle=" HostPersistent: ",
+        pattern=r"^Layer: (?P<subject>.+) Weights: (?P<weights_bytes>\d{1,20}) "
+        r"HostPersistent: (?P<host_bytes>\d{1,20}) DevicePersistent: (?P<device_bytes>\d{1,20})",
+        example="Layer: c3 Weights: 0 HostPersistent: 64 DevicePersistent: 128",
+        meaning=MEMORY,
+        fix=NOTHING,
+        severity="verbose",
+        until="7",
+    ),
+    Rule(
         name="memory_change",
         category="memory",
         needle="[MemUsageChange]",
@@ -185,10 +197,11 @@ MEMORY_RULES = (
         name="memory_blocks",
         category="memory",
         needle="[BlockAssignment]",
-        pattern=r"^\[BlockAssignment\] Algorithm (?P<algorithm>\w{1,40}) took "
+        pattern=r"^\[BlockAssignment\] (?:Algorithm (?P<algorithm>\w{1,40}) took "
         rf"(?P<ms>{NUMBER})ms "
         r"to assign (?P<blocks_count>\d{1,9}) blocks to (?P<nodes_count>\d{1,9}) nodes requiring "
-        r"(?P<required_bytes>\d{1,20}) bytes",
+        r"(?P<required_bytes>\d{1,20}) bytes"
+        r"|Started assigning block shifts\. This will take (?P<steps_count>\d{1,9}) steps)",
         example="[BlockAssignment] Algorithm Quick took 1.5ms to assign 2 blocks to 3 nodes "
         "requiring 512 bytes.",
         meaning=MEMORY,

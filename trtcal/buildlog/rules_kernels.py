@@ -135,8 +135,8 @@ TACTICS = (
         name="no_implementation",
         category="no_implementation",
         needle="ould not find any implementation for node ",
-        pattern=r"^Could not find any implementation for node (?P<subject>.+?)"
-        r"(?: due to insufficient workspace.*|\. See .*)?\.?$",
+        pattern=r"(?:^|: )[Cc]ould not find any implementation for node (?P<subject>.{1,1000}?)"
+        r"(?: due to insufficient workspace|, try increasing the workspace|\. See |\.?$)",
         example="IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find "
         "any implementation for node PWN(swish_2). In computeCosts at /src/optimizer.cpp:1)",
         meaning=NO_KERNEL,
@@ -146,8 +146,8 @@ TACTICS = (
     Rule(
         name="no_algorithm",
         category="no_implementation",
-        needle="Number of Algorithm choices",
-        pattern=r"Assertion Error in computeCosts"
+        needle="Number of Algorithm choices|Error in computeCosts",
+        pattern=r"(?:Assertion|OutOfMemory) Error in computeCosts"
         r"|Number of Algorithm choices for a node must not be zero",
         example="../builder/tacticOptimizer.cpp (7) - Assertion Error in computeCosts: 0 (Number "
         "of Algorithm choices for a node must not be zero.)",
@@ -188,7 +188,8 @@ REFORMATS = (
         category="reformat",
         needle="Adding reformat layer: ",
         pattern=r"^Adding reformat layer: (?:Reformatted \w{1,10} Tensor \d{1,6} to )?"
-        r"(?P<subject>.+?) \((?P<tensor>.+)\) from (?P<source>\S.*?) to (?P<target>\S.*)$",
+        r"(?P<subject>.{1,1000}?) \((?P<tensor>.{1,1000})\) "
+        r"from (?P<source>\w{1,20}\([^()]{0,64}\)) to (?P<target>\w{1,20}\([^()]{0,64}\))$",
         example="Adding reformat layer: Reformatted Input Tensor 0 to c1 (x) from Float(1,3) to "
         "Half(1,3)",
         meaning=COPY,

@@ -78,6 +78,17 @@ ERRORS = (
         severity="error",
     ),
     Rule(
+        name="myelin_check",
+        category="error",
+        needle="MyelinCheckException",
+        pattern=r"^Internal Error: MyelinCheckException",
+        example="Internal Error: MyelinCheckException: a.cpp:1: CHECK(0) failed.",
+        meaning="The graph compiler met a subgraph that it cannot handle.",
+        fix=LOOK,
+        severity="error",
+        since="10",
+    ),
+    Rule(
         name="no_profile",
         category="error",
         needle="no optimization profile has been defined",
@@ -167,7 +178,7 @@ WARNINGS = (
         name="shape_guessed",
         category="other_warning",
         needle="No shapes provided",
-        pattern=r"^Input tensor: (?P<subject>.+?) (?:\(dtype=.{1,200}?\) )?"
+        pattern=r"^Input tensor: (?P<subject>.{1,1000}?) (?:\(dtype=.{1,200}?\) )?"
         r"\| No shapes provided",
         example="Input tensor: img (dtype=DataType.FLOAT, shape=(-1, 3)) | No shapes provided; "
         "Will use shape: [1, 3] for min/opt/max in profile.",
@@ -191,7 +202,7 @@ WARNINGS = (
         name="type_without_effect",
         category="other_warning",
         needle="was called on non I/O tensor",
-        pattern=r"was called on non I/O tensor: (?P<subject>.+?)\. This",
+        pattern=r"was called on non I/O tensor: (?P<subject>.{1,500}?)\. This",
         example="ITensor::setType(Half) was called on non I/O tensor: t5. This will have no effect "
         "unless this tensor is marked as an output.",
         meaning="Only inputs and outputs take a type that way.",
@@ -212,7 +223,7 @@ WARNINGS = (
         name="torch_input_type",
         category="other_warning",
         needle="input type",
-        pattern=r"for input (?P<subject>.+?)\. Assuming it is",
+        pattern=r"for input (?P<subject>.{1,300}?)\. Assuming it is",
         example="Cannot infer input type from calculations in graph for input x.7. Assuming it is "
         "Float32.",
         meaning="The type of this input was guessed.",

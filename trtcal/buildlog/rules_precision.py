@@ -73,7 +73,8 @@ WEIGHT_RANGES = (
         name="weights_detail",
         category="weights_range",
         needle=" detected",
-        pattern=r"^-? ?(?:Subnormal|Finite|Infinite|NaN|Overflow\w*|Underflow\w*|Out of range)\b"
+        pattern=r"^-? ?(?:Subnormal|Finite|Infinite|NaN|Overflow\w*|Underflow\w*|Out of range"
+        r"|Values less than smallest)\b"
         r".{0,60}? (?:values? |weights? )?detected",
         example=" - Subnormal FP16 values detected. ",
         meaning=WEIGHTS,
@@ -208,7 +209,7 @@ CONSTRAINTS = (
         name="flags_exclude",
         category="precision_constraint",
         needle="PRECISION_CONSTRAINTS cannot be set if",
-        pattern=r"^(?P<subject>\w{1,60}) cannot be set if \w{1,60} is set",
+        pattern=r"(?:^|\. )(?P<subject>\w{1,60}) cannot be set if \w{1,60} is set",
         example="kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY_PRECISION_CONSTRAINTS is "
         "set.",
         meaning="Two flags about precision exclude each other; the second is not taken.",

@@ -31,10 +31,22 @@ UNCALIBRATED = (
         until="10",
     ),
     Rule(
+        name="range_not_set",
+        category="uncalibrated",
+        needle="Dynamic range would not be set",
+        pattern=r"^Dynamic range would not be set for tensor (?P<subject>.+?) for nbSpatialDims",
+        example="Dynamic range would not be set for tensor idx_out for nbSpatialDims = 2.",
+        meaning="This tensor holds indices or has too few dimensions, so it gets no scale.",
+        fix="Nothing to do unless a convolution reads it.",
+        severity="warning",
+        since="8.0",
+        until="8.4",
+    ),
+    Rule(
         name="rejected_int8",
         category="uncalibrated",
         needle="Rejecting some int8 implementation of layer ",
-        pattern=r"^Rejecting some int8 implementation of layer (?P<layer>.+?) "
+        pattern=r"^Rejecting some int8 implementation of layer (?P<layer>.{1,1000}?) "
         r"due to missing int8 scales for tensor (?P<subject>.+?)\.?$",
         example="Rejecting some int8 implementation of layer mix1 due to missing int8 scales for "
         "tensor mix1_out",
@@ -227,7 +239,8 @@ RANGES = (
         name="scale_assigned",
         category="range",
         needle=" scale and zero-point",
-        pattern=r"^(?:Assigning|using) (?P<subject>.+?) scale and zero-point ?(?P<value>Quant.*)?$",
+        pattern=r"^(?:Assigning tensor scales: (?P<subject2>.{1,1000}?) using .{1,1000}?"
+        r"|(?:Assigning|using) (?P<subject>.+?)) scale and zero-point ?(?P<value>Quant.{0,64})?",
         starts="Assigning |using ",
         example="Assigning flat_out scale and zero-point ",
         meaning="A tensor takes the scale of the tensor that it only rearranges.",
@@ -238,8 +251,8 @@ RANGES = (
         name="scale_dump",
         category="range",
         needle="scale and zero-point Quantization",
-        pattern=r"^(?:INT8 Inference Tensor scales and zero-points: )?"
-        r"(?P<subject>.+?) scale and zero-point Quantization\(scale: \{(?P<scale>[^,}]+)",
+        pattern=r"^(?:INT8 Inference Tensor scales and zero-points: |Overriding tensor scales: )?"
+        r"(?P<subject>.+?) scale and zero-point Quantization\(scale: \{(?P<scale>[^,}]{1,40})",
         example="pool3 scale and zero-point Quantization(scale: {0.125,}, zero-point: {0,})",
         meaning="The scale that the builder really uses for this tensor.",
         fix="Compare it with your calibration.",

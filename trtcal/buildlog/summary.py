@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtcal.buildlog.events import BACKGROUND, CATEGORIES, SEVERITIES, Event
+from trtcal.buildlog.events import CATEGORIES, SEVERITIES, Event
 from trtcal.buildlog.recognition import RULE_NAMED
 
 MAX_GROUPS = 500
@@ -28,13 +28,17 @@ class _Group:
     count: int = 0
     severities: Counter[str] = field(default_factory=Counter)
     subjects: Counter[str] = field(default_factory=Counter)
+    others: int = 0
 
-    def add(self, event: Event) -> None:
-        self.count += 1
-        self.severities[event.severity] += 1
-        known = event.subject in self.subjects or len(self.subjects) < MAX_SUBJECTS
-        if event.subject is not None and known:
-            self.subjects[event.subject] += 1
+    def add(self, event: Event, count: int) -> None:
+        self.count += count
+        self.severities[event.severity] += count
+        if event.subject is None:
+            return
+        if event.subject in self.subjects or len(self.subjects) < MAX_SUBJECTS:
+            self.subjects[event.subject] += count
+        else:
+            self.others += count
 
     def to_document(self) -> dict[str, Any]:
         rule = RULE_NAMED.get(str(self.first.fields.get("rule")))
@@ -78,49 +82,82 @@ def _mib(event: Event, name: str) -> float | None:
     return None
 
 
+@dataclass
+class Summary:
+    """Counts events by category and severity, and groups the findings, while they come.
+
+    Memory is bounded: of kinds of findings and of subjects in one kind only so many are told apart,
+    and `left_out` of the document says how many events that concerned. A failure printed twice
+    counts once.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    severities: Counter[str] = field(default_factory=Counter)
+    is_failed: bool = False
+    _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
+    _memory: _Memory = field(default_factory=_Memory)
+    _ungrouped: int = 0
+
+    def add(self, event: Event, count: int = 1) -> None:
+        """Count an event that came so many times; the first time was at its line."""
+        if "repeats" in event.fields:
+            return
+        self.counts[event.category] += count
+        self.severities[event.severity] += count
+        self._memory.add(event)
+        self.is_failed = self.is_failed or event.fields.get("rule") in FATAL | FATAL_TOO
+        if event.is_finding or event.severity in ("error", "warning"):
+            self._group_of(event, count).add(event, count)
+
+    def _group_of(self, event: Event, count: int) -> _Group:
+        rule = event.fields.get("rule")
+        kind = str(rule) if rule else CHANGING.sub("#", event.message[:200].partition("\n")[0])
+        key = event.category, kind
+        if key not in self._groups and len(self._groups) >= MAX_GROUPS:
+            self._ungrouped += count
+            key = event.category, "others"
+        return self._groups.setdefault(key, _Group(event))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what `summarize` describes."""
+        groups = sorted(self._groups.values(), key=_weight)
+        return {
+            "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
+            "severities": {
+                name: self.severities[name] for name in SEVERITIES if self.severities[name]
+            },
+            "is_failed": self.is_failed,
+            "tactics": _tactics(self.counts, self._memory),
+            "findings": [group.to_document() for group in groups],
+            "left_out": {
+                "not_told_apart": self._ungrouped,
+                "subjects": sum(group.others for group in groups),
+            },
+        }
+
+
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
-    """Count events by category and severity, and group the findings, worst first.
+    """Return counts of events by category and severity, and the findings, worst first.
 
     `findings` holds one entry for each kind of message: how often, about which subjects, what it
-    means and what to do. A failure printed twice counts once. `tactics` says in one sentence what
-    was skipped; `is_failed` tells whether the build made no engine.
+    means and what to do. `tactics` says in one sentence what was skipped; `is_failed` tells whether
+    the build made no engine; `left_out` what was not told apart for lack of room.
     """
-    counts: Counter[str] = Counter()
-    severities: Counter[str] = Counter()
-    groups: dict[tuple[str, str], _Group] = {}
-    memory = _Memory()
-    failed = False
+    summary = Summary()
     for event in events:
-        if "repeats" in event.fields:
-            continue
-        counts[event.category] += 1
-        severities[event.severity] += 1
-        memory.add(event)
-        failed = failed or event.fields.get("rule") in FATAL | FATAL_TOO
-        if event.category not in BACKGROUND or event.severity in ("error", "warning"):
-            _group_of(event, groups).add(event)
-    return {
-        "counts": {name: counts[name] for name in CATEGORIES if counts[name]},
-        "severities": {name: severities[name] for name in SEVERITIES if severities[name]},
-        "is_failed": failed,
-        "tactics": _tactics(counts, memory),
-        "findings": [group.to_document() for group in sorted(groups.values(), key=_weight)],
-    }
+        summary.add(event)
+    return summary.to_document()
 
 
-def _group_of(event: Event, groups: dict[tuple[str, str], _Group]) -> _Group:
-    rule = event.fields.get("rule")
-    kind = str(rule) if rule else CHANGING.sub("#", event.message[:200].partition("\n")[0])
-    if len(groups) >= MAX_GROUPS:
-        kind = kind if (event.category, kind) in groups else "others"
-    return groups.setdefault((event.category, kind), _Group(event))
+URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[int, int, int, int]:
-    """Order findings: what ended the build, then by category, then the most frequent."""
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: what ended the build, errors, warnings; by category, the most frequent first."""
     fatal = group.first.fields.get("rule") in FATAL
+    urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    return (0 if fatal else 1, order, -group.count, group.first.line)
+    return (0 if fatal else 1, urgency, order, -group.count, group.first.line)
 
 
 def _tactics(counts: Counter[str], memory: _Memory) -> str | None:

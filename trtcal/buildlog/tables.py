@@ -9,7 +9,7 @@ from trtcal.buildlog.events import Value
 MAX_COLUMNS = 6
 
 
-@dataclass
+@dataclass(frozen=True)
 class Table:
     """A table being read: how many number columns it has, and on which side the layer stands.
 
@@ -19,19 +19,6 @@ class Table:
 
     columns: int = 0
     layer_first: bool = False
-
-    def notice(self, message: str) -> bool:
-        """Begin a table if the message is its heading; end it otherwise."""
-        if "Time" not in message:
-            self.columns = 0
-            return False
-        place = message.find("Layer")
-        time = max(message.find("Time(ms)"), message.find("Time (ms)"))
-        columns = message.count("(ms)") + message.count("(%)") + message.count("Time %")
-        is_heading = place >= 0 and time >= 0 and 3 <= columns <= MAX_COLUMNS
-        self.columns = columns if is_heading else 0
-        self.layer_first = place < time
-        return self.columns > 0
 
     def read_row(self, message: str) -> tuple[str | None, dict[str, Value]] | None:
         """Return a row's layer (None for the total) and its numbers, or None if it is no row."""
@@ -49,3 +36,17 @@ class Table:
         if len(numbers) > 3:
             values["median_ms"] = numbers[2]
         return (None if name == "Total" else name), values
+
+
+NO_TABLE = Table()
+
+
+def table_headed(message: str) -> Table:
+    """Return the table that a message is the heading of, or `NO_TABLE`."""
+    if "Time" not in message:
+        return NO_TABLE
+    place = message.find("Layer")
+    time = max(message.find("Time(ms)"), message.find("Time (ms)"))
+    columns = message.count("(ms)") + message.count("(%)") + message.count("Time %")
+    is_heading = place >= 0 and time >= 0 and 3 <= columns <= MAX_COLUMNS
+    return Table(columns, place < time) if is_heading else NO_TABLE

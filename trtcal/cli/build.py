@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,13 @@ import click
 
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.output import (
+    clock,
     config_here,
     config_option,
     json_option,
     note,
     print_json,
     print_table,
-    progress,
     say,
     size_in_bytes,
 )
@@ -130,6 +131,7 @@ def command(
     The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
     from trtcal.backends.base import build
+    from trtcal.backends.child import watching
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
     from trtcal.backends.shapes import parse_profiles
@@ -152,13 +154,12 @@ def command(
         _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
     settings = config_here(config_path)
-    with progress(f"building for {chosen} with {backend.name}", 1) as advance:
+    with clock(f"building for {chosen} with {backend.name}") as tell, watching(_teller(tell)):
         try:
             result = build(loaded, backend, options, output)
         except (BackendError, ResourceError):
             _show_failure(output, settings)
             raise
-        advance(1)
     diagnosis = check_build(result, settings, loaded)
     write_diagnosis(output, diagnosis)
     if as_json:
@@ -183,6 +184,19 @@ def _show_failure(folder: Path, settings: Config) -> None:
     for finding in found[:SHOWN_OF_FAILURE]:
         note(f"{finding.kind}: {finding.what}")
         note(f"   fix: {finding.fix}")
+
+
+def _teller(tell: Callable[[str], None]) -> Callable[[bytes], None]:
+    """Return what says with every piece of a running build's log what was found so far."""
+    from trtcal.buildlog.live import Live
+
+    live = Live()
+
+    def watch(data: bytes) -> None:
+        live.feed(data)
+        tell(live.found())
+
+    return watch
 
 
 def show(result: Build, command: str | None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 LONGEST_CELL = 160
+REPORT_S = 10.0
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -85,6 +88,42 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task(title, total=total)
         yield lambda done: bars.advance(task, done)
+
+
+@contextlib.contextmanager
+def clock(title: str) -> Iterator[Callable[[str], None]]:
+    """Show on standard error, where that is a terminal, how long work goes on and what it says."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    disable = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bars:
+        task = bars.add_task(printable(title), total=None)
+        yield lambda said: bars.update(task, description=printable(f"{title}: {said}"))
+
+
+class StatusLine:
+    """One line on standard error that the next one replaces; without a terminal, a few lines."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._next_s = 0.0
+
+    def show(self, text: str) -> None:
+        """Show the line as it is now."""
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            click.echo(f"\r\x1b[2K{printable(text)[:width]}", err=True, nl=False)
+        elif time.monotonic() >= self._next_s:
+            note(text)
+            self._next_s = time.monotonic() + REPORT_S
+
+    def clear(self) -> None:
+        """Make room for what is printed otherwise."""
+        if self._is_terminal:
+            click.echo("\r\x1b[2K", err=True, nl=False)
 
 
 def config_here(path: Path | None = None) -> Config:

@@ -1,0 +1,150 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trtcal.backends.child import watching
+from trtcal.cli.main import run_command
+
+LOG = (
+    "[I] Starting\n"
+    "[W] [TRT] Missing scale and zero-point for tensor a/b, expect fall back to non-int8\n"
+    "[W] [TRT] Missing scale and zero-point for tensor c, expect fall back to non-int8\n"
+    "[W] [TRT] Odd [red]thing[/red] \x1b]0;title\x07\n"
+    "[E] 10: Could not find any implementation for node PWN(x).\n"
+    "[I] Engine built in 2.5 sec.\n"
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.log").write_text(LOG)
+    (tmp_path / "two.log").write_text("[V] quiet\n")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = run_command(["log", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def start(*arguments, **options):
+    command = [sys.executable, "-m", "trtcal.cli.main", "log", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_text_says_the_worst_first_and_is_readable_at_100_columns(place, capsys):
+    status, out, _ = run(capsys, "one.log")
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == "one.log: 6 lines, 3 kinds of findings; no engine was built"
+    assert lines[2] == "ERROR no_implementation: once, on line 5"
+    assert "WARNING uncalibrated: 2 times about 2, first on line 2" in lines
+    assert "  in: a/b, c" in lines
+    assert any(line.startswith("  do: Put Q/DQ on the tensor") for line in lines)
+    assert max(map(len, lines)) <= 100
+    assert "[red]thing[/red] 0;title\\x07" in out
+    assert "\x1b" not in out
+    assert lines[-1] == "1 timing"
+
+
+def test_json_is_one_object_for_one_file_and_one_a_line_for_several(place, capsys):
+    _, out, _ = run(capsys, "one.log", "--json")
+    document = json.loads(out)
+    assert [event["line"] for event in document["events"]] == [2, 3, 4, 5, 6]
+    assert (document["schema_version"], document["lines"]) == (1, 6)
+    assert set(document) >= {"source", "summary", "layers", "digest"}
+    _, out, _ = run(capsys, "one.log", "two.log", "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert first == document
+    assert (second["source"], second["events"]) == ("two.log", [])
+
+
+def test_a_file_gets_the_same_json(place, capsys):
+    _, out, _ = run(capsys, "one.log", "--json", "-o", "events.json")
+    assert (place / "events.json").read_text() == out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("none.log", "--json"),
+        ("none.log", "-o", "events.json"),
+        (".", "--json"),
+        ("one.log", "two.log", "-o", "events.json"),
+        ("one.log", "two.log", "--follow"),
+        ("one.log", "--follow", "-o", "events.json"),
+    ],
+)
+def test_bad_usage_prints_and_leaves_nothing(place, capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert not (place / "events.json").exists()
+
+
+def test_standard_input_is_read(place):
+    child = start("-", "--json", stdin=subprocess.PIPE)
+    out, _ = child.communicate(LOG.encode())
+    assert json.loads(out)["source"] == "-"
+    assert len(json.loads(out)["events"]) == 5
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(place):
+    (place / "long.log").write_text(LOG * 20_000)
+    with start("long.log", "--json") as child:
+        child.stdout.read(100)
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 0
+
+
+def test_a_growing_file_is_followed_until_interrupted(place):
+    child = start("one.log", "--follow", "--json")
+    found = [json.loads(child.stdout.readline()) for _ in range(4)]
+    assert [event["category"] for event in found][::3] == ["uncalibrated", "no_implementation"]
+    with (place / "one.log").open("a") as file:
+        file.write("[W] [TRT] Tensor z is uniformly zero.\n")
+    assert json.loads(child.stdout.readline())["subject"] == "z"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert b"last: uncalibrated z" in err
+    assert b"Traceback" not in err
+
+
+def test_following_standard_input_ends_with_it(place):
+    child = start("-", "--follow", stdin=subprocess.PIPE)
+    out, err = child.communicate(LOG.encode())
+    assert child.returncode == 0
+    assert b"5: error no_implementation: PWN(x): 10: Could not find" in out
+    assert b"2 uncalibrated, 1 without a kernel, 1 warnings" in err
+
+
+def test_what_a_builder_prints_can_be_watched_while_it_runs(tmp_path):
+    from trtcal.backends.child import run_worker
+
+    (tmp_path / "slow_builder.py").write_text(
+        "import pathlib, time\n"
+        "print('[W] Tensor a is uniformly zero.', flush=True)\n"
+        "while not pathlib.Path('seen').exists():\n"
+        "    time.sleep(0.01)\n"
+        "print('[W] done', flush=True)\n"
+    )
+    pieces = []
+
+    def watch(data):
+        pieces.append(data)
+        (tmp_path / "seen").touch()
+
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch, watching(watch):
+        patch.setenv("PYTHONPATH", paths)
+        run_worker("slow_builder", {}, tmp_path, tmp_path / "build.log", 60)
+    assert b"".join(pieces) == (tmp_path / "build.log").read_bytes()
+    assert pieces[0].startswith(b"[W] Tensor a")

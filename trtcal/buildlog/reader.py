@@ -1,0 +1,168 @@
+"""Reads the lines of a log into events: what a line says, and what it does to its neighbours.
+
+Most lines of a verbose log say nothing that matters here; `prefilter` decides that from their raw
+bytes. The exceptions are short stretches in which every line counts: what follows an error without
+a prefix of its own, a profile table, and a layer listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
+
+from trtcal.buildlog.events import Event
+from trtcal.buildlog.listing import HEADINGS, Listing, begins_layer, ends_listing, is_complete
+from trtcal.buildlog.prefilter import SEARCHED, may_matter
+from trtcal.buildlog.prefixes import split_line
+from trtcal.buildlog.recognition import MAX_MESSAGE, knows, recognise
+from trtcal.buildlog.states import Found, State
+from trtcal.buildlog.tables import NO_TABLE, table_headed
+
+MAX_LINE_BYTES = 1 << 20
+FOLLOWING_LINES = {"error": 12, "warning": 2}
+# What is remembered of lines already seen: how long one may be, and about how much in all.
+MAX_REMEMBERED_BYTES = 1 << 16
+MEMORY_BYTES = 40 << 20
+STEP_BYTES = 200
+STATE_BYTES = 2500
+UNSEEN = State()
+
+
+class Reader:
+    """Reads the lines of one log, given in portions, into events.
+
+    `number` counts the lines. Events come as found and line, each when it is complete: with the
+    next line that is not part of it, or at `flush`.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.number = 0
+        self._state = State()
+        self._line = 0
+        self._states: dict[Hashable, State] = {}
+        self._room = MEMORY_BYTES
+
+    def feed(self, lines: Iterable[bytes]) -> Iterator[tuple[Found, int]]:
+        """Read lines without their ends; yield the events that are complete."""
+        state, number = self._state, self.number
+        for number, raw in enumerate(lines, self.number + 1):
+            after = state.steps.get(raw, UNSEEN)
+            if after is UNSEEN:
+                self.number = number
+                after = self._learn(state, raw)
+            if after is None:
+                continue
+            if not after.goes_on:
+                if state.found is not None:
+                    yield state.found, self._line
+                self._line = number
+                if after.listed is not None:
+                    self.listing.take(after.listed)
+            state = after
+        self._state, self.number = state, number
+
+    def flush(self) -> Iterator[tuple[Found, int]]:
+        """Yield the event that was waiting for lines that belong to it."""
+        if self._state.found is not None:
+            yield self._state.found, self._line
+        state = self._state
+        self._state = State(
+            table=state.table,
+            has_dla=state.has_dla,
+            is_open=state.is_open,
+            is_broken=state.is_broken,
+        )
+
+    def _learn(self, state: State, raw: bytes) -> State | None:
+        """Return where a line leads that was not seen in this state before."""
+        if not (state.is_busy or may_matter(raw)):
+            self._remember(state, raw, None)
+            return None
+        after = self._after(state, raw[:MAX_LINE_BYTES])
+        if after is not None:
+            after = self._states.setdefault(after.identity, after)
+        if not state.is_broken:  # what a broken layer takes depends on all of its lines
+            self._remember(state, raw, after)
+        return after
+
+    def _remember(self, state: State, raw: bytes, after: State | None) -> None:
+        """Keep a step, in bounded memory: when that is full, all is forgotten."""
+        if len(raw) > MAX_REMEMBERED_BYTES:
+            return
+        self._room -= len(raw) + (STEP_BYTES if after is None else STATE_BYTES)
+        if self._room < 0:
+            for known in self._states.values():
+                known.steps.clear()
+            self._states.clear()
+            self._room = MEMORY_BYTES
+        state.steps[raw] = after
+
+    def _after(self, state: State, raw: bytes) -> State | None:
+        """Return where a line leads, or None if nothing changes."""
+        if begins_layer(raw, state.is_open):
+            return self._after_layer(state, raw)
+        text = raw[:SEARCHED].decode("utf-8", "backslashreplace")
+        severity, message, prefixed = split_line(text)
+        if prefixed:
+            if begins_layer(layer := message.encode(), state.is_open):
+                return self._after_layer(state, layer)
+        elif state.is_broken and self.listing.extend(raw):
+            return None
+        elif state.following and state.found and message and not knows(message):
+            return _continued(state, state.found.event, message)
+        if message.strip() in HEADINGS:
+            return State(table=NO_TABLE, has_dla=state.has_dla, is_open=True, listed=b"")
+        is_open = state.is_open and not ends_listing(message, prefixed)
+        return self._after_message(state, is_open, severity, message, prefixed)
+
+    def _after_layer(self, state: State, raw: bytes) -> State:
+        """Read a layer; only one that copies between formats is an event too."""
+        found = None
+        if b"Reformat" in raw:
+            message = raw[:SEARCHED].decode("utf-8", "backslashreplace")
+            event = recognise(self.number, None, message.rstrip())
+            found = Found(event) if event else None
+        return State(
+            found=found,
+            table=state.table,
+            has_dla=state.has_dla,
+            is_open=state.is_open,
+            listed=raw,
+            is_broken=state.is_open and not is_complete(raw),
+        )
+
+    def _after_message(
+        self, state: State, is_open: bool, severity: str | None, message: str, prefixed: bool
+    ) -> State:
+        if state.table.columns and (row := state.table.read_row(message)):
+            level, (subject, values) = severity or "info", row
+            event = Event(self.number, level, "timing", subject, message, values)
+            return State(Found(event), table=state.table, has_dla=state.has_dla, is_open=is_open)
+        if (table := table_headed(message)).columns:
+            return State(table=table, has_dla=state.has_dla, is_open=is_open)
+        has_dla = _has_dla(state.has_dla, message)
+        told = recognise(self.number, severity, message)
+        if told is None or (told.fields.get("rule") == "gpu_layer" and not has_dla):
+            return State(has_dla=has_dla, is_open=is_open)
+        following = FOLLOWING_LINES.get(told.severity, 0) if prefixed else 0
+        return State(Found(told), following, has_dla=has_dla, is_open=is_open)
+
+
+def _continued(state: State, event: Event, message: str) -> State:
+    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
+    return State(
+        Found(replace(event, message=text)),
+        state.following - 1,
+        goes_on=True,
+        table=state.table,
+        has_dla=state.has_dla,
+        is_open=state.is_open,
+        is_broken=state.is_broken,
+    )
+
+
+def _has_dla(before: bool, message: str) -> bool:
+    if message.startswith("[DlaLayer]"):
+        return True
+    return before and not message.startswith("No layer is running on DLA")
