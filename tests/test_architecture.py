@@ -24,6 +24,7 @@ HOUSE = [
     {"formats"},
     {"compare", "tuning", "checkup"},
     {"report"},
+    {"history"},
     {"pipeline"},
     {"cli"},
 ]

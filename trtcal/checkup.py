@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtcal.backends.manifest import DIAGNOSIS, LAYER_TIMES, MANIFEST, Build
-from trtcal.buildlog import Event, check, parse_file
+from trtcal.buildlog import Event, check, events_of_file
 from trtcal.config import Config
 from trtcal.diagnosis import (
     Case,
@@ -117,7 +117,7 @@ def check_case(
 
 def _events(logs: Sequence[Path]) -> Iterator[tuple[str, Event]]:
     for log in logs:
-        for event in parse_file(log).events:
+        for event in events_of_file(log):
             yield log.name, event
 
 

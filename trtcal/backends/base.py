@@ -25,7 +25,7 @@ from trtcal.backends.outcomes import find_outcomes
 from trtcal.backends.routes import CACHE
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer
-from trtcal.buildlog.parser import parse_file
+from trtcal.buildlog.parser import events_of_file
 from trtcal.diagnosis import Mentions, explain
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.model import Model, uniquely_named
@@ -200,7 +200,7 @@ def _outcomes(
     )
     if not any(outcome.is_lost for outcome in known):
         return known
-    events = ((log.name, event) for event in parse_file(log).events)
+    events = ((log.name, event) for event in events_of_file(log))
     return explain(known, model.proto, Mentions(events))
 
 

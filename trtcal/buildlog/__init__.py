@@ -5,7 +5,7 @@ from trtcal.buildlog.events import CATEGORIES, SEVERITIES, Event
 from trtcal.buildlog.inspector import read_inspector
 from trtcal.buildlog.layers import Layer, TensorInfo
 from trtcal.buildlog.listing import read_layer
-from trtcal.buildlog.parser import ParsedLog, parse_file, parse_lines
+from trtcal.buildlog.parser import ParsedLog, events_of_file, parse_file, parse_lines
 from trtcal.buildlog.recognition import RULES
 from trtcal.buildlog.summary import summarize
 
@@ -19,6 +19,7 @@ __all__ = [
     "ParsedLog",
     "TensorInfo",
     "check",
+    "events_of_file",
     "parse_file",
     "parse_lines",
     "read_inspector",

@@ -41,6 +41,11 @@ def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
     yield from _events(reader, [lines_of(lines)])
 
 
+def events_of_file(path: Path) -> Iterator[Event]:
+    """Yield the events of a log file while it is read; `InputError` if it cannot be."""
+    yield from _events(Reader(Listing(is_kept=False)), portions_of_file(path))
+
+
 def parse_file(path: Path) -> ParsedLog:
     """Read a log file; `InputError` if it cannot be opened or read."""
     reader = Reader(Listing())

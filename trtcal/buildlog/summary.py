@@ -64,15 +64,15 @@ class _Memory:
     available_mib: float | None = None
 
     def add(self, event: Event) -> None:
-        requested = _mib(event, "requested")
-        available = _mib(event, "available")
+        requested = size_mib(event, "requested")
+        available = size_mib(event, "available")
         if requested is not None:
             self.requested_mib = max(requested, self.requested_mib or 0.0)
         if available is not None:
             self.available_mib = min(available, self.available_mib or available)
 
 
-def _mib(event: Event, name: str) -> float | None:
+def size_mib(event: Event, name: str) -> float | None:
     """Return a size in MiB; versions print MB or bytes without saying which."""
     for key, bytes_each in ((f"{name}_mb", MIB), (f"{name}_bytes", 1), (name, 0)):
         value = event.fields.get(key)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from trtcal.buildlog import RULES, Event
 from trtcal.buildlog.events import BACKGROUND, CATEGORIES
+from trtcal.buildlog.summary import size_mib
 from trtcal.findings import Cost, Evidence, Finding
 
 RULE_NAMED = {rule.name: rule for rule in RULES}
 SHOWN = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
-MIB = 1 << 20
 
 WORKSPACE = "workspace_too_small"
 WORKSPACE_FIX = (
@@ -127,7 +127,7 @@ class LogFindings:
 
     def _measure(self, event: Event) -> None:
         """Remember the most memory that a kernel wanted and the least that there was, in MiB."""
-        requested, available = (_mib(event, name) for name in ("requested", "available"))
+        requested, available = (size_mib(event, name) for name in ("requested", "available"))
         self.requested_mib = max(self.requested_mib, requested or 0.0)
         if available is not None:
             self.available_mib = min(available, self.available_mib or available)
@@ -203,12 +203,3 @@ def log_evidence(placed: Placed) -> Evidence:
     """Return an event as evidence: `build.log:12`, and what it says."""
     source, event = placed
     return Evidence("log", f"{source}:{event.line}", event.message[:300])
-
-
-def _mib(event: Event, name: str) -> float | None:
-    """Return a size in MiB; versions print MB or bytes without saying which."""
-    for key, unit in ((f"{name}_mb", MIB), (f"{name}_bytes", 1), (name, 0)):
-        value = event.fields.get(key)
-        if isinstance(value, int):
-            return value * (unit or (1 if value >= MIB else MIB)) / MIB
-    return None

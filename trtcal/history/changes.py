@@ -39,7 +39,9 @@ class Shift:
     @property
     def change(self) -> float:
         """Relative change: 0.05 is 5 % more."""
-        return self.after / self.before - 1.0 if self.before else math.copysign(math.inf, self.after)
+        return (
+            self.after / self.before - 1.0 if self.before else math.copysign(math.inf, self.after)
+        )
 
 
 def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:

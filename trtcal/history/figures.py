@@ -12,7 +12,9 @@ Figures = dict[tuple[str, str], float]
 
 ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
 LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
-RISING = frozenset({"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"})
+RISING = frozenset(
+    {"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"}
+)
 """Figures of which more is better; of the others less is."""
 
 

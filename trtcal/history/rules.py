@@ -71,9 +71,7 @@ def find_breaches(rule: Rule, before: Entry | None, after: Entry) -> tuple[Breac
     Without a baseline, or where that lacks the figure, a rule on change is not broken.
     """
     keys = [
-        key
-        for key in after.figures
-        if key[1] == rule.figure and rule.candidate in (None, key[0])
+        key for key in after.figures if key[1] == rule.figure and rule.candidate in (None, key[0])
     ]
     if not keys:
         known = ", ".join(sorted({figure for _, figure in after.figures}))

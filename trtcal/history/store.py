@@ -77,15 +77,20 @@ def default_path() -> Path:
 
 
 class History:
-    """The runs in one file. `InputError` if the file is no history, `ResourceError` if it is in use
-    for more than a minute or cannot be written."""
+    """The runs in one file.
+
+    `InputError` if the file is no history, `ResourceError` if it is in use for more than a minute or
+    cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResourceError(f"cannot make {path.parent}: {error.strerror}", "check it") from error
+            raise ResourceError(
+                f"cannot make {path.parent}: {error.strerror}", "check it"
+            ) from error
         with self._open() as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
@@ -104,7 +109,9 @@ class History:
                 yield connection
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise ResourceError(f"{self.path}: {error}", "is it in use, or the disk full?") from error
+                raise ResourceError(
+                    f"{self.path}: {error}", "is it in use, or the disk full?"
+                ) from error
             raise InputError(f"{self.path} is no history: {error}", "give another --db") from error
 
     def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
@@ -135,12 +142,11 @@ class History:
 
     def entries(self, name: str | None = None, last: int | None = None) -> list[Entry]:
         """Return runs in the order of their numbers, of one name or all, the last so many."""
-        where, values = ("WHERE name = ?", [name]) if name is not None else ("", [])
-        limit = "" if last is None else f"LIMIT {int(last)}"
         with self._open() as connection:
             connection.execute("BEGIN")
             rows = connection.execute(
-                f"SELECT * FROM runs {where} ORDER BY id DESC {limit}", values  # noqa: S608
+                "SELECT * FROM runs WHERE ?1 IS NULL OR name = ?1 ORDER BY id DESC LIMIT ?2",
+                [name, -1 if last is None else last],
             ).fetchall()[::-1]
             figures = _figures(connection, [row[0] for row in rows])
         return [_entry(row, figures.get(row[0], {})) for row in rows]
