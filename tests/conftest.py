@@ -9,9 +9,9 @@ from hypothesis import settings
 settings.register_profile("trtcal", deadline=None, max_examples=50)
 settings.load_profile("trtcal")
 
-# What tests build is not to be written down among the user's own engines.
+# What tests build and run is not to be written down among the user's own engines and runs.
 STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
-os.environ["XDG_STATE_HOME"] = STATE.name
+os.environ["XDG_STATE_HOME"] = os.environ["XDG_DATA_HOME"] = STATE.name
 
 
 SAMPLES = Path(__file__).parent.parent / "samples"

@@ -28,6 +28,7 @@ ALPHAS = ("black", "white", "drop")
 TABLES = (
     "model",
     "output",
+    "history",
     "prepare",
     "images",
     "calibration",
@@ -145,6 +146,7 @@ class Config:
     path: Path
     model: Path | None = None
     output: Path | None = None
+    history: Path | None = None
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     images: ImagesConfig | None = None
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
@@ -186,6 +188,7 @@ class _Reader:
             path=self.path,
             model=self.file("", table, "model"),
             output=self.file("", table, "output"),
+            history=self.file("", table, "history"),
             prepare=self.prepare(self.table("", table, "prepare")),
             images=self.images(self.table("", table, "images")) if "images" in table else None,
             calibration=self.calibration(self.table("", table, "calibration")),

@@ -29,6 +29,7 @@ COMMANDS = {
     "fusion": "Say what should be one kernel, what breaks it, and what was built.",
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model may take the place of another.",
+    "history": "Follow figures over runs: what changed, and since when.",
     "report": "Write the HTML report of a run.",
     "doctor": "Show what works on this machine, and how to get the rest.",
 }

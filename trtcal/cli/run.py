@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtcal.cli.compare import show
 from trtcal.cli.output import json_option, note, print_json, progress, say
 from trtcal.config import FILE
-from trtcal.errors import GateFailed
+from trtcal.errors import GateFailed, TrtcalError
+
+if TYPE_CHECKING:
+    from trtcal.config import Config
+    from trtcal.pipeline import RunResult
 
 
 @click.command(epilog="Example: trtcal run samples/digits/trtcal.toml")
 @click.argument("config", type=click.Path(path_type=Path), default=Path(FILE))
+@click.option("--no-history", is_flag=True, help="Do not record the run in the history.")
 @json_option
-def command(config: Path, as_json: bool) -> None:
+def command(config: Path, no_history: bool, as_json: bool) -> None:
     """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
 
     The status is 1 if the verdict is DO NOT SHIP, or if a build breaks a limit under [gates].
@@ -25,9 +31,10 @@ def command(config: Path, as_json: bool) -> None:
     from trtcal.pipeline import run
 
     command_line = f"trtcal run {config.name}"
-    result = run(
-        read_config(config), command_line, progress, lambda message: note(f"note: {message}")
-    )
+    settings = read_config(config)
+    result = run(settings, command_line, progress, lambda message: note(f"note: {message}"))
+    if not no_history:
+        _record(settings, result)
     verdict = result.report["measured"]["verdict"]
     for target, reason in result.missing_builds.items():
         note(f"note: no engine: {target}: {reason}")
@@ -44,3 +51,16 @@ def command(config: Path, as_json: bool) -> None:
             f"builds break limits: {'; '.join(result.breaches)}",
             "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`",
         )
+
+
+def _record(config: Config, result: RunResult) -> None:
+    """Add the run to the history; a history that cannot be written fails no run."""
+    from trtcal.history import History, default_path
+
+    try:
+        history = History(config.history or default_path())
+        number = history.record(result.report, folder=str(result.folder))
+    except TrtcalError as error:
+        note(f"note: not recorded in the history: {error.message}")
+    else:
+        note(f"note: run {number} of {history.path}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 Values = npt.NDArray[np.float64]
 
@@ -22,8 +23,10 @@ BASELINE = 60  # runs before that count
 BOUND = 3.2  # of one run's deviation, in units of the scatter
 LIMIT = 4.2  # of the runs together, in units of the scatter of their mean
 UNCERTAIN = 3.5  # how much more is wanted of few runs
-LEAST = 0.002  # scatter that is taken at least, relative to the level
-LEAST_SHIFT = 0.005  # relative change that is worth telling
+LEAST = 0.0004  # scatter that is taken at least, relative to the level
+LEAST_SHIFT = 0.002  # relative change that is worth telling
+TINY = 1e-12
+CHUNK = 1024  # runs looked at together
 MAD = 1.4826  # makes the median absolute deviation the standard deviation of a normal distribution
 
 
@@ -49,35 +52,51 @@ def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     series = np.asarray(values, np.float64)
     found: list[Shift] = []
     start = 0
-    for end in range(FEWEST + TOGETHER, len(series) + 1):
-        if end - start < FEWEST + TOGETHER:
-            continue
-        shift = _shift_at(series, start, end)
-        if shift is not None:
-            found.append(shift)
-            start = shift.first
+    while (shift := _first_shift(series, start)) is not None:
+        found.append(shift)
+        start = shift.first
     return tuple(found)
 
 
-def _shift_at(series: Values, start: int, end: int) -> Shift | None:
-    before = series[max(start, end - TOGETHER - BASELINE) : end - TOGETHER]
-    last = series[end - TOGETHER : end]
+def _first_shift(series: Values, start: int) -> Shift | None:
+    """Return the first shift that the runs from `start` on show."""
+    growing = start + BASELINE + TOGETHER
+    for end in range(start + FEWEST + TOGETHER, min(growing, len(series) + 1)):
+        before = series[start : end - TOGETHER][None]
+        if (shift := _find(before, series[end - TOGETHER : end][None], end)) is not None:
+            return shift
+    for end in range(growing, len(series) + 1, CHUNK):
+        part = series[end - growing + start : end - 1 + CHUNK]
+        windows = sliding_window_view(part, BASELINE + TOGETHER)
+        shift = _find(windows[:, :BASELINE], windows[:, BASELINE:], end)
+        if shift is not None:
+            return shift
+    return None
+
+
+def _find(before: Values, last: Values, end: int) -> Shift | None:
+    """Return the first of several places, of which each has a row, where the level shifted.
+
+    `before` has the runs before, `last` the few that decide, the first of which ends at `end`.
+    """
     level, scatter = _level_and_scatter(before)
-    apart = np.clip((last - level) / scatter, -BOUND, BOUND)
+    apart = np.clip((last - level[:, None]) / scatter[:, None], -BOUND, BOUND)
     # Of few runs level and scatter are uncertain themselves.
-    limit = LIMIT * (1 + UNCERTAIN / len(before))
-    after = float(np.median(last))
-    if abs(apart.sum()) / math.sqrt(TOGETHER) < limit:
+    limit = LIMIT * (1 + UNCERTAIN / before.shape[1])
+    after = np.median(last, axis=1)
+    is_far = np.abs(apart.sum(1)) / math.sqrt(TOGETHER) >= limit
+    places = np.flatnonzero(is_far & (np.abs(after - level) >= LEAST_SHIFT * np.abs(level)))
+    if not len(places):
         return None
-    if abs(after - level) < LEAST_SHIFT * abs(level):
-        return None
-    return Shift(end - TOGETHER, end - 1, level, after)
+    one = int(places[0])
+    end += one
+    return Shift(end - TOGETHER, end - 1, float(level[one]), float(after[one]))
 
 
-def _level_and_scatter(before: Values) -> tuple[float, float]:
-    """Return mean and standard deviation of runs, with odd ones pulled in to three deviations."""
-    middle = float(np.median(before))
-    reach = 3 * MAD * float(np.median(np.abs(before - middle)))
+def _level_and_scatter(before: Values) -> tuple[Values, Values]:
+    """Return mean and standard deviation of each row, with odd runs pulled in to three deviations."""
+    middle = np.median(before, axis=1, keepdims=True)
+    reach = 3 * MAD * np.median(np.abs(before - middle), axis=1, keepdims=True)
     pulled = np.clip(before, middle - reach, middle + reach)
-    level = float(pulled.mean())
-    return level, max(float(pulled.std(ddof=1)), LEAST * abs(level), 1e-12)
+    level: Values = pulled.mean(axis=1)
+    return level, np.maximum(pulled.std(axis=1, ddof=1), LEAST * np.abs(level) + TINY)

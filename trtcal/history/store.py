@@ -140,15 +140,23 @@ class History:
             ).fetchone()
             return int(found[0]) if found else _insert(connection, row, figures)
 
-    def entries(self, name: str | None = None, last: int | None = None) -> list[Entry]:
-        """Return runs in the order of their numbers, of one name or all, the last so many."""
+    def entries(
+        self,
+        name: str | None = None,
+        last: int | None = None,
+        wanted: Sequence[str] | None = None,
+    ) -> list[Entry]:
+        """Return runs in the order of their numbers, of one name or all, the last so many.
+
+        With `wanted`, they have only these figures.
+        """
         with self._open() as connection:
             connection.execute("BEGIN")
             rows = connection.execute(
                 "SELECT * FROM runs WHERE ?1 IS NULL OR name = ?1 ORDER BY id DESC LIMIT ?2",
                 [name, -1 if last is None else last],
             ).fetchall()[::-1]
-            figures = _figures(connection, [row[0] for row in rows])
+            figures = _figures(connection, [row[0] for row in rows], wanted)
         return [_entry(row, figures.get(row[0], {})) for row in rows]
 
     def entry(self, number: int) -> Entry:
@@ -178,15 +186,19 @@ def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figu
     return int(number or 0)
 
 
-def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
+def _figures(
+    connection: sqlite3.Connection, numbers: list[int], wanted: Sequence[str] | None = None
+) -> dict[int, Figures]:
     found: dict[int, Figures] = {}
-    if numbers:
-        rows = connection.execute(
-            "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ? AND ?",
-            [min(numbers), max(numbers)],
-        )
-        for run, candidate, figure, value in rows:
-            found.setdefault(run, {})[candidate, figure] = value
+    if not numbers:
+        return found
+    rows = connection.execute(
+        "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ?1 AND ?2 "
+        "AND (?3 IS NULL OR figure IN (SELECT value FROM json_each(?3)))",
+        [min(numbers), max(numbers), None if wanted is None else json.dumps(list(wanted))],
+    )
+    for run, candidate, figure, value in rows:
+        found.setdefault(run, {})[candidate, figure] = value
     return found
 
 

@@ -1,0 +1,45 @@
+"""Reports made up for the tests of the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def report(
+    number: int,
+    top1: float = 98.6,
+    p50: float = 1.0,
+    data: str = "sha256:data",
+    name: str = "digits",
+    candidate: str = "int8",
+) -> dict[str, Any]:
+    """Return a report document with a reference and one candidate; `number` tells it from others."""
+    accuracy = {"top1": top1, "top1_drop": 98.6 - top1, "agreement": 99.0, "sqnr_db": 30.0}
+    latency = {"p50_ms": p50, "p90_ms": p50, "p99_ms": p50, "speedup": 2.0 / p50}
+    rows = [
+        {"name": name, "model": "sha256:m", "accuracy": {"top1": 98.6}, "quantization": {}},
+        {
+            "name": candidate,
+            "model": "sha256:q",
+            "accuracy": accuracy,
+            "quantization": {"plan": "sha256:p"},
+        },
+    ]
+    measured = {one["name"]: {"latency": latency, "size_bytes": 1000} for one in rows}
+    verdict = {"word": "SHIP", "candidate": candidate, "sentence": f"{candidate} is as good."}
+    return {
+        "digest": f"sha256:{number}",
+        "trtcal": "0.1.0",
+        "comparison": {"dataset": data, "rows": rows},
+        "calibrations": [{"method": "percentile", "dataset": "sha256:cal", "digest": "sha256:c"}],
+        "builds": [],
+        "measured": {
+            "candidates": measured,
+            "builds": {},
+            "verdict": verdict,
+            "run": {"command": "trtcal run"},
+            "packages": {"onnxruntime": "1.31.1", "tensorrt-rtx": None},
+            "machine": {"cpus": 2},
+            "made_at": f"2026-11-{1 + number % 28:02d}T10:00:00+00:00",
+        },
+    }
