@@ -25,8 +25,11 @@ from tests.report.samples import (
     write_run,
 )
 from trtcal.buildlog.diagnosis import Outcome
+from trtcal.checkup import write_diagnosis
 from trtcal.compare.comparison import Gates, write_comparison
+from trtcal.diagnosis import Diagnosis
 from trtcal.errors import InputError
+from trtcal.findings import Evidence, Finding
 from trtcal.report import assemble, render, write_report
 from trtcal.report.text import HIDDEN, visible
 from trtcal.storage import Document, write_document
@@ -245,3 +248,36 @@ def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
     with pytest.raises(InputError, match="lacks or misuses"):
         write_report(tmp_path / "empty.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_findings_are_told_once_with_the_builds_that_have_them(tmp_path):
+    folder = write_run(
+        tmp_path / "run",
+        comparison(row("int8", accuracy(0.1, -0.2, 0.4)), row("int8b", accuracy(0.1, -0.2, 0.4))),
+        build("int8", {"conv1": "fp32"}),
+        build("int8b", {"conv1": "fp32"}),
+    )
+    hostile = "</td><script>alert(1)</script>"
+    finding = Finding(
+        "silent_fallback",
+        "conv1",
+        hostile,
+        "why",
+        "fix",
+        (Evidence("log", "build.log:1", hostile),),
+    )
+    for number in ("0", "1"):
+        write_diagnosis(folder / "builds" / number, Diagnosis((finding,)))
+    page = render(assemble(folder))
+    assert page.count("<strong>Do:</strong> fix") == 1
+    assert "int8 on sm89, int8b on sm89" in page
+    assert "<script>alert" not in page
+
+
+def test_a_run_without_diagnoses_says_so(tmp_path):
+    folder = write_run(
+        tmp_path / "run",
+        comparison(row("int8", accuracy(0.1, -0.2, 0.4))),
+        build("int8", {"conv1": "int8"}),
+    )
+    assert "No build was diagnosed" in render(assemble(folder))

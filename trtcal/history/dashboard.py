@@ -36,7 +36,7 @@ TITLES = {
     "latency_p50": "Latency, median, ms",
     "speedup": "Speed-up over FP32",
     "int8_share": "Heavy layers in INT8, %",
-    "log_findings": "Findings in the build log",
+    "findings": "Findings of the diagnosis",
 }
 
 Point = tuple[float, float]

@@ -50,6 +50,12 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         yield (name, "engine_bytes"), float(measured["engine_bytes"])
         if measured.get("log"):
             yield (name, "log_findings"), float(measured["log"]["findings"])
+        if measured.get("diagnosis"):
+            kinds = measured["diagnosis"]["kinds"]
+            yield (name, "findings"), float(sum(kinds.values()))
+            yield (name, "silent_fallbacks"), float(kinds.get("silent_fallback", 0))
+            yield (name, "uncalibrated"), float(kinds.get("missing_range", 0))
+            yield (name, "broken_fusions"), float(kinds.get("broken_fusion", 0))
 
 
 def digests_of_run(report: Document) -> dict[str, str]:

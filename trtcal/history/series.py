@@ -11,7 +11,7 @@ from trtcal.history.difference import changed_inputs
 from trtcal.history.figures import is_better
 from trtcal.history.store import Entry
 
-WATCHED = ("top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_share", "log_findings")
+WATCHED = ("top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_share", "findings")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from trtcal.calibration import KIND as CALIBRATION
 from trtcal.calibration import Calibration, read_calibration
 from trtcal.compare.comparison import KIND as COMPARISON
 from trtcal.compare.comparison import Comparison, read_comparison
+from trtcal.diagnosis import KIND as DIAGNOSIS
 from trtcal.errors import InputError
 from trtcal.quantize.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantize.plan import KIND as PLAN
@@ -27,8 +28,8 @@ MAX_DEPTH = 4
 class Findings:
     """A run folder's documents in the order of their paths, each digest once.
 
-    `where` gives a build's folder relative to the run's by its digest; `failed_logs` are folders
-    (relative) that hold a build log and no build.
+    `where` gives a build's folder relative to the run's by its digest, `diagnoses` what was wrong with
+    it; `failed_logs` are folders (relative) that hold a build log and no build.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class Findings:
     run: Document | None = None
     failed_logs: tuple[str, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
+    diagnoses: dict[str, Document] = field(default_factory=dict)
 
     @property
     def failed_builds(self) -> dict[str, str]:
@@ -74,6 +76,11 @@ def collect(folder: Path) -> Findings:
         run=_at_most_one(folder, read(RUN, lambda path: read_document(path, RUN))),
         failed_logs=tuple(_failed_logs(folder)),
         where={build.digest: _relative(build.folder, folder) for build in builds},
+        diagnoses={
+            build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS)
+            for build in builds
+            if (build.folder / manifest.DIAGNOSIS).is_file()
+        },
     )
 
 

@@ -29,6 +29,7 @@ KIND = "report"
 VERSION = 1
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
+FINDINGS_KEPT = 200  # of each build
 URGENCY = ("error", "warning")
 
 
@@ -129,7 +130,26 @@ def _build_measured(build: Build, findings: Findings) -> Document:
     log = read_log(build.log)
     if log is not None:
         log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
-    return {**build.measured, "where": findings.where[build.digest], "log": log}
+    diagnosis = findings.diagnoses.get(build.digest)
+    return {
+        **build.measured,
+        "where": findings.where[build.digest],
+        "log": log,
+        "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
+    }
+
+
+def _diagnosis(document: Document) -> Document:
+    """Return a diagnosis with its costliest findings, and how many of each kind there are."""
+    kinds: dict[str, int] = {}
+    for finding in document["findings"]:
+        kinds[finding["kind"]] = kinds.get(finding["kind"], 0) + 1
+    kept = ("accepted", "breaches", "counts", "notes")
+    return {
+        "findings": document["findings"][:FINDINGS_KEPT],
+        "kinds": kinds,
+        **{key: document[key] for key in kept},
+    }
 
 
 def _failed_log(folder: Path, where: str) -> Document:

@@ -39,6 +39,7 @@ def render(document: Document) -> str:
             rows=view.candidates(document),
             builds=view.builds(document),
             skipped=view.skipped(document),
+            findings=view.findings(document),
             logs=logs,
             log_events=view.log_events(logs),
             commands=view.commands(document),

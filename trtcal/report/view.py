@@ -19,6 +19,7 @@ from trtcal.storage import Document
 View = dict[str, Any]
 
 ROWS_SHOWN = 1200  # of the full tables of layers together, so that the page stays light
+FINDINGS_SHOWN = 100
 LOST_SHOWN = 240  # of the tables of layers that got something else
 LEAST_SHOWN = 40
 NAME_SHOWN = 90  # of an engine layer's name, which may list hundreds of fused parts
@@ -198,6 +199,54 @@ def _summary(target: str, met: int, asked: int) -> str:
         return f"No layer was asked in INT8 on {target}."
     verb = "runs" if asked == 1 else "run"
     return f"{met} of {text.count(asked, 'layer')} asked in INT8 {verb} in INT8 on {target}."
+
+
+def findings(document: Document) -> View:
+    """Return the findings of all builds, each told once with the builds that have it, and the rest.
+
+    `accepted` are those that a configuration accepts, `beyond` counts what is not shown here.
+    """
+    measured = document["measured"]["builds"]
+    told: dict[tuple[str, ...], View] = {}
+    accepted: dict[tuple[str, ...], View] = {}
+    total = 0
+    for build in document["builds"]:
+        diagnosis = measured[build["digest"]].get("diagnosis") or {}
+        title = f"{build['model_name']} on {build['target']}"
+        total += sum(diagnosis.get("kinds", {}).values())
+        for place, found in ((told, "findings"), (accepted, "accepted")):
+            for one in diagnosis.get(found, []):
+                _tell(place, one, title)
+    shown = sorted(told.values(), key=_weight)[:FINDINGS_SHOWN]
+    return {
+        "shown": shown,
+        "accepted": list(accepted.values())[:FINDINGS_SHOWN],
+        "beyond": total - sum(len(one["builds"]) for one in shown),
+        "breaches": [
+            (f"{build['model_name']} on {build['target']}", breach)
+            for build in document["builds"]
+            for breach in (measured[build["digest"]].get("diagnosis") or {}).get("breaches", [])
+        ],
+        "known": any(measured[build["digest"]].get("diagnosis") for build in document["builds"]),
+    }
+
+
+def _tell(place: dict[tuple[str, ...], View], finding: View, title: str) -> None:
+    key = (finding["kind"], str(finding["subject"]), finding["fix"])
+    known = place.setdefault(key, {**finding, "costs": _costs(finding["cost"]), "builds": []})
+    known["builds"].append(title)
+
+
+def _costs(cost: View) -> list[str]:
+    parts = [] if cost["time_ms"] is None else [f"{text.milliseconds(cost['time_ms'])} ms"]
+    if cost["moved_bytes"] is not None:
+        parts.append(f"{text.size(cost['moved_bytes'])} moved")
+    return parts if cost["risk"] == "none" else [*parts, f"{cost['risk']} risk for accuracy"]
+
+
+def _weight(finding: View) -> tuple[bool, float, float]:
+    cost = finding["cost"]
+    return cost["risk"] != "high", -(cost["time_ms"] or 0.0), -(cost["moved_bytes"] or 0)
 
 
 def skipped(document: Document) -> list[tuple[str, str, list[str]]]:
