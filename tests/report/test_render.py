@@ -113,7 +113,7 @@ def page(tmp_path_factory) -> str:
 def test_sections_stand_in_their_order(page):
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == [
-        *("verdict", "chart", "candidates", "layers", "skipped", "log", "calibration"),
+        *("verdict", "chart", "candidates", "findings", "layers", "skipped", "log", "calibration"),
         *("reproduce", "provenance", "glossary"),
     ]
 
