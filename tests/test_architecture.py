@@ -24,7 +24,7 @@ HOUSE = [
     {"formats"},
     {"compare", "tuning", "checkup"},
     {"report"},
-    {"history"},
+    {"history", "verification"},
     {"pipeline"},
     {"cli"},
 ]

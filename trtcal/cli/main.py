@@ -31,6 +31,7 @@ COMMANDS = {
     "ab": "Test whether one model may take the place of another.",
     "history": "Follow figures over runs: what changed, and since when.",
     "report": "Write the HTML report of a run.",
+    "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
 }
 DEFECT = 70  # EX_SOFTWARE of sysexits.h

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from trtcal.errors import InputError
 from trtcal.report import text, view
 from trtcal.report.document import KIND, VERSION, assemble
+from trtcal.report.seals import seal_page
 from trtcal.report.svg import inline
 from trtcal.storage import Document, parsing, read_document, write_document, write_text
 
@@ -51,7 +52,7 @@ def render(document: Document) -> str:
             policy=_policy(style, script),
         )
     )
-    return page.lstrip()
+    return seal_page(page.lstrip())
 
 
 def write_report(source: Path, output: Path) -> Document:
