@@ -1,0 +1,61 @@
+"""What somebody should know who reads a comparison: drops that the mean hides, doubts, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trtcal.compare.comparison import Comparison, Row
+from trtcal.compare.groups import SUSPECT, WORSE, Breakdown, Group
+from trtcal.compare.simulation import Simulation
+
+NAMED = 3
+
+
+def remarks(comparison: Comparison) -> tuple[str, ...]:
+    """Return one sentence for each thing that the table of means does not show."""
+    return tuple(f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row))
+
+
+def _of_row(row: Row) -> Iterator[str]:
+    if row.simulation is not None and row.simulation.differs:
+        yield _simulated(row.simulation, row.accuracy.samples)
+    for breakdown in row.breakdowns:
+        yield from _dropped(breakdown)
+    yield from row.latency.remarks
+
+
+def _simulated(found: Simulation, samples: int) -> str:
+    unit = "dB" if found.measure == "SQNR" else "points"
+    chance = ", which may be chance" if found.may_be_chance else ""
+    interval = ""
+    if found.gap_interval is not None:
+        low, high = found.gap_interval
+        interval = f" (95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples)"
+    return (
+        f"{found.measure} by integer kernels here is {found.gap:+.2f} {unit} off that of the same "
+        f"Q/DQ executed in float{interval}{chance}"
+    )
+
+
+def _dropped(found: Breakdown) -> Iterator[str]:
+    """Say where it got worse, and where it may have; the second only if nothing else is said."""
+    worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
+    if worse:
+        yield f"{found.figure} is lower in {_some(worse, found.unit)}, all {found.by} counted"
+    elif suspect:
+        yield f"{found.figure} may be lower in {_some(suspect, found.unit)}: look at more samples"
+
+
+def _some(groups: Sequence[Group], unit: str) -> str:
+    told = [
+        f"{one.name} by {one.drop:.3g} {unit}".rstrip()
+        + f" of {one.samples:,} samples (p {_p(one)})"
+        for one in groups[:NAMED]
+    ]
+    more = len(groups) - NAMED
+    return "; ".join([*told, f"{more} more"] if more > 0 else told)
+
+
+def _p(group: Group) -> str:
+    p = group.adjusted_p if group.rank == WORSE else group.p
+    return f"{p:.2g}"
