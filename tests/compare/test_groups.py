@@ -1,9 +1,13 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trtcal.compare.groups import KEPT, SUSPECT, TOO_FEW, WORSE, GroupTally
+from trtcal.compare.metrics import AccuracyMeter
+from trtcal.compare.worst import Worst
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
 
@@ -120,3 +124,17 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
     path.write_text("file,tier\na.png,low\na.png,high\n")
     with pytest.raises(InputError, match="names a file twice"):
         read_slices(path, 2, files)
+
+
+def test_what_is_kept_does_not_grow_with_the_samples():
+    sizes = []
+    for batches in (20, 400):
+        tally, meter, worst = GroupTally([]), AccuracyMeter(), Worst(None)
+        rng = np.random.default_rng(0)
+        for number in range(batches):
+            expected, said = rng.standard_normal((2, 16, 8))
+            found = meter.update([expected], [said], rng.integers(0, 8, 16))
+            tally.add(16 * number, {"top1": (found["top1"], found["agreement"])})
+            worst.add(16 * number, found, ([expected], [said]), None)
+        sizes.append(len(pickle.dumps((tally, meter, worst))))
+    assert sizes[1] <= 1.05 * sizes[0]

@@ -102,7 +102,6 @@ def command(
     """
     from trtcal.compare import Gates, compare, open_candidate, write_comparison
     from trtcal.compare.comparison import batch_for, with_layers
-    from trtcal.compare.remarks import remarks
     from trtcal.data import open_dataset
     from trtcal.model import load_model
 
@@ -141,10 +140,8 @@ def command(
     if as_json:
         print_json(document)
     else:
-        show(result)
         show_details(result)
-        for remark in remarks(result):
-            say(f"care: {remark}")
+        show(result)
         say(f"wrote {output}  {document['digest'][:19]}")
     _check(result, max_drop is not None, min_speedup is not None)
 
@@ -173,7 +170,9 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the comparison as a table."""
+    """Print the comparison as a table, and what the table does not show."""
+    from trtcal.compare.remarks import remarks
+
     rows = [
         (
             row.name,
@@ -193,6 +192,8 @@ def show(comparison: Comparison) -> None:
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)
+    for remark in remarks(comparison):
+        say(f"care: {remark}")
 
 
 def _check(comparison: Comparison, drop: bool, speed: bool) -> None:

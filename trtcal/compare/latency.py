@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.compare.interleaved import Blocks, pinned, warm_up
+from trtcal.compare.interleaved import MAX_WARM_UP, WINDOW, Blocks, pinned, warm_up
 from trtcal.compare.paired import ratio_of_blocks
 from trtcal.compare.statistics import Interval, median_interval
 
@@ -70,16 +70,19 @@ def measure(
     """Time each callable `count` times (one more if odd), the first being the reference.
 
     With a `width` it goes on until the interval of every speed-up is as narrow as that, relative to
-    it, or all ran 1280 times. How wide they are decides when to stop, never what they say.
+    it, or all ran 1280 times. How wide they are decides when to stop, never what they say. It warms up
+    until times have settled, but for no more than half as many runs as are timed.
     """
+    most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
     with pinned() as is_pinned:
-        warm = warm_up(runs)
+        warm = warm_up(runs, most=most)
         times = _rounds(runs, (count + 1) // 2, 0)
         blocks = _against_first(times, warm, is_pinned)
         while width is not None and 2 * len(times) < MOST_RUNS and max(map(_width, blocks)) > width:
             times = np.concatenate([times, _rounds(runs, len(times), len(times))])
             blocks = _against_first(times, warm, is_pinned)
-    return [_summary(one, batch) for one in blocks]
+    rough = (f"times had not settled after {most} runs of warm-up",) if warm == most else ()
+    return [_summary(one, batch, rough) for one in blocks]
 
 
 def _rounds(runs: Sequence[Run], count: int, first: int) -> Times:
@@ -114,7 +117,7 @@ def _speedup(blocks: Blocks) -> tuple[Interval, bool]:
     return Interval(found.value, float(ratios.min()), float(ratios.max())), False
 
 
-def _summary(blocks: Blocks, batch: int) -> Latency:
+def _summary(blocks: Blocks, batch: int, remarks: tuple[str, ...] = ()) -> Latency:
     times = blocks.candidate_ms.reshape(-1)
     p90, p99 = np.quantile(times, [0.9, 0.99])
     median = median_interval(times)
@@ -132,7 +135,7 @@ def _summary(blocks: Blocks, batch: int) -> Latency:
         warm_up=blocks.warm_up,
         outliers=blocks.outliers,
         drift=blocks.drift,
-        remarks=blocks.remarks + few,
+        remarks=(*blocks.remarks, *remarks, *few),
     )
 
 
