@@ -136,7 +136,9 @@ def test_a_slice_that_got_worse_is_in_the_remarks(scene, tmp_path):
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
     rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
     told = "\n".join(remarks(dataclasses.replace(made, rows=rows)))
-    assert "lower in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
+    assert (
+        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
+    )
     assert "-0.60 points off" in told
     assert "may be chance" in told
 

@@ -49,6 +49,18 @@ def test_a_drop_of_ten_points_in_a_slice_of_five_percent_is_reported(seed):
     assert found.groups[0].interval[0] > 0
 
 
+def test_where_everything_drops_only_the_slice_that_drops_more_is_told():
+    rng = np.random.default_rng(0)
+    group = attribute("g", rng.permutation(np.repeat(np.arange(8), 250)))
+    right = rng.random(SAMPLES) < 0.9
+    said = right & (rng.random(SAMPLES) > 0.05)
+    assert broken_down([group], right, said).ranked(WORSE) == ()
+    said &= (group.codes != 5) | (rng.random(SAMPLES) > 0.15)
+    assert [one.name for one in broken_down([group], right, said).ranked(WORSE)] == ["g=5"]
+    everything = attribute("all", np.zeros(SAMPLES, int))
+    assert broken_down([everything], right, said).groups[0].p == 1.0
+
+
 def test_without_a_drop_alarms_are_as_rare_as_agreed():
     rng, alarms, trials = np.random.default_rng(0), 0, 200
     for _ in range(trials):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from trtcal.cli.output import (
     config_here,
     config_option,
     json_option,
+    note,
     print_json,
     print_table,
     progress,
@@ -139,6 +141,7 @@ def command(
     document = write_comparison(output, result)
     if as_json:
         print_json(document)
+        _say_remarks(result, note)
     else:
         show_details(result)
         show(result)
@@ -171,8 +174,6 @@ def _sizes(text: str | None) -> list[int]:
 
 def show(comparison: Comparison) -> None:
     """Print the comparison as a table, and what the table does not show."""
-    from trtcal.compare.remarks import remarks
-
     rows = [
         (
             row.name,
@@ -192,8 +193,14 @@ def show(comparison: Comparison) -> None:
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)
+    _say_remarks(comparison, say)
+
+
+def _say_remarks(comparison: Comparison, tell: Callable[[str], None]) -> None:
+    from trtcal.compare.remarks import remarks
+
     for remark in remarks(comparison):
-        say(f"care: {remark}")
+        tell(f"care: {remark}")
 
 
 def _check(comparison: Comparison, drop: bool, speed: bool) -> None:

@@ -106,6 +106,10 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
 
 def _show_layers(name: str, found: Layerwise) -> None:
     """Show the worst tensors in the graph's order, and where the error enters and grows."""
+    if found.unknown:
+        say(f"{name}: {found.unknown} quantized tensors could not be found in both models")
+    if not found.figures:
+        return
     known = [one for one in found.figures if one.leaves_db is not None or one.own_db is not None]
     worst = sorted(known, key=_least)[:TENSORS_SHOWN]
     shown = [one for one in found.figures if one in worst]
@@ -118,8 +122,6 @@ def _show_layers(name: str, found: Layerwise) -> None:
     rest = len(found.figures) - len(shown)
     more = f"; {rest} better ones not shown" if rest else ""
     print_table(columns, rows, f"{name}: SQNR of quantized tensors, in the graph's order{more}")
-    if found.unknown:
-        say(f"{name}: {found.unknown} quantized tensors could not be compared")
     entries = "; ".join(f"{one.tensor} ({one.own_db:.1f} dB)" for one in found.enters())
     growth = "; ".join(f"{one.tensor} (+{one.growth_db:.1f} dB)" for one in found.grows())
     say(f"{name}: error enters most at {entries}; it grows most before {growth or 'none'}")

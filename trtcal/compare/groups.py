@@ -1,10 +1,11 @@
 """A figure in each group of samples (a slice, a class), so that a drop that the mean hides is seen.
 
-Counts and sums of every group are all that is kept, so memory does not grow with samples. Whether a
-group really got worse is tested one-sided: by McNemar's exact test where the figure is 0 or 1, else by
-Student's paired test. Without labels a candidate can only be held against the reference, which agrees
-with itself: then a group's agreement is held against that of all other samples (Fisher's exact test).
-The groups of one attribute are one question, and share the error by Holm's correction.
+Counts and sums of every group are all that is kept, so memory does not grow with samples. A group got
+worse if two one-sided tests say so: its figure is lower than the reference's (McNemar's exact test
+where it is 0 or 1, else Student's paired one), and by more than that of all other samples (Welch's
+test of the differences). Without labels a candidate can only be held against the reference, which
+agrees with itself: then a group's agreement is held against that of all other samples alone (Fisher's
+exact test). The groups of one attribute are one question, and share the error by Holm's correction.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class Group:
     """One group of samples: its figure for both, and by how much the candidate's is lower.
 
     In points where the figure is a percentage. `interval` is 95 %. `p` is one-sided, for the hypothesis
-    that the candidate is not worse here; `adjusted_p` counts all groups of the attribute. Both are None
-    in a group of fewer than 30 samples. Of `agreement`, `reference` is that of all other samples.
+    that the candidate is no worse here, or no more than elsewhere (the larger of two tests' values);
+    `adjusted_p` counts all groups of the attribute. Both are None in a group of fewer than 30 samples.
+    Of `agreement`, `reference` is that of all other samples.
     """
 
     name: str
@@ -146,8 +148,10 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
     elif sums.is_binary:
         lost, won = int(row[LOST]), int(row[WON])
         drop, p = paired_difference(lost, won, count), _one_sided(lost, won)
+        p = max(p, _beyond(row, sums.whole))
     else:
         drop, p = _of_values(row)
+        p = max(p, _beyond(row, sums.whole))
     factor = 100.0 if figure in PERCENT else 1.0
     return Group(
         name,
@@ -168,13 +172,36 @@ def _one_sided(lost: int, won: int) -> float:
 
 def _of_values(row: Values) -> tuple[Interval, float]:
     """Return the mean difference with Student's interval, and its p-value."""
-    count, mean = row[COUNT], float(row[REFERENCE] - row[CANDIDATE]) / row[COUNT]
+    count = row[COUNT]
     if count < 2:
+        mean = float(row[REFERENCE] - row[CANDIDATE])
         return Interval(mean, mean, mean), 1.0
-    error = math.sqrt(max(row[SQUARES] - count * mean**2, 0.0) / (count - 1) / count)
+    mean, spread = _moments(row)
+    error = spread / math.sqrt(count)
     margin = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * error
     p = float(stats.t.sf(mean / error, count - 1)) if error else float(mean <= 0)
     return Interval(mean, mean - margin, mean + margin), p
+
+
+def _beyond(row: Values, whole: Values) -> float:
+    """Return Welch's one-sided p-value for a drop that is no larger than that of all other samples."""
+    others = whole - row
+    if min(row[COUNT], others[COUNT]) < 2:
+        return 1.0
+    means, spreads = zip(*(_moments(one) for one in (row, others)), strict=True)
+    if not any(spreads):
+        return float(means[0] <= means[1])
+    sizes = row[COUNT], others[COUNT]
+    stated = [one for group in zip(means, spreads, sizes, strict=True) for one in group]
+    found = stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
+    return float(found.pvalue)
+
+
+def _moments(row: Values) -> tuple[float, float]:
+    """Return mean and standard deviation of the differences."""
+    count = row[COUNT]
+    mean = float(row[REFERENCE] - row[CANDIDATE]) / count
+    return mean, math.sqrt(max(row[SQUARES] - count * mean**2, 0.0) / (count - 1))
 
 
 def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]:

@@ -19,7 +19,6 @@ from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.compare.metrics import rounded
 from trtcal.compare.sites import Site, find_sites, weight_of
 from trtcal.data import Dataset, fixed_batch
-from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.passes import prepare
 
@@ -101,34 +100,39 @@ def compare_layers(
 ) -> Layerwise:
     """Run both models on all samples and return every quantized tensor's figures.
 
-    Tensors are found in the reference by name, as it is or prepared for Q/DQ. `InputError` if none is.
+    Tensors are found in the reference by name, as it is or prepared for Q/DQ.
     """
     sites, unknown = find_sites(quantized.proto)
     wanted = {site.tensor for site in sites if not site.is_weight}
     base = _closest(reference, wanted)
-    shared = sorted(wanted & _tensors(base.proto))
-    if not shared:
-        raise InputError(
-            f"no quantized tensor of {quantized.path.name} is found in {reference.path.name}",
-            "give the model that it was quantized from",
-        )
-    weights = {id(site): _weight_sums(base, quantized, site) for site in sites if site.is_weight}
-    found = {id(site): _Sums() for site in sites if site.tensor in shared and not site.is_weight}
-    both = [_Reader(one.proto, shared) for one in (base, quantized)]
-    for feeds in dataset.batches(_batch_size(reference, both[1], dataset)):
-        expected, got = (one.read(feeds) for one in both)
-        for site in sites:
-            sums = found.get(id(site))
-            if sums is not None and expected[site.tensor].shape == got[site.tensor].shape:
-                sums.add(site, expected[site.tensor], got[site.tensor])
-        progress(len(next(iter(feeds.values()))))
-    sums_of = [weights.get(id(site)) or found.get(id(site)) or _Sums() for site in sites]
+    sums = [_weight_sums(base, quantized, site) if site.is_weight else _Sums() for site in sites]
+    shared = wanted & _tensors(base.proto)
+    pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
+    if pairs:
+        _run((base, quantized), pairs, dataset, progress)
     figures = [
-        _figure(site, sums, [sums_of[place] for place in sorted(site.upstream)])
-        for site, sums in zip(sites, sums_of, strict=True)
-        if sums.values
+        _figure(site, one, [sums[place] for place in site.upstream])
+        for site, one in zip(sites, sums, strict=True)
+        if one.values
     ]
     return Layerwise(len(dataset), tuple(figures), unknown + len(sites) - len(figures))
+
+
+def _run(
+    both: tuple[Model, Model],
+    pairs: Sequence[tuple[Site, _Sums]],
+    dataset: Dataset,
+    progress: Callable[[int], None],
+) -> None:
+    """Run the reference and the quantized model on all samples, and add up their tensors' powers."""
+    names = sorted({site.tensor for site, _ in pairs})
+    readers = [_Reader(one.proto, names) for one in both]
+    for feeds in dataset.batches(_batch_size(both[0], readers[1], dataset)):
+        expected, found = (one.read(feeds) for one in readers)
+        for site, sums in pairs:
+            if expected[site.tensor].shape == found[site.tensor].shape:
+                sums.add(site, expected[site.tensor], found[site.tensor])
+        progress(len(next(iter(feeds.values()))))
 
 
 def _closest(reference: Model, wanted: set[str]) -> Model:

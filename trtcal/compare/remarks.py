@@ -41,9 +41,10 @@ def _dropped(found: Breakdown) -> Iterator[str]:
     """Say where it got worse, and where it may have; the second only if nothing else is said."""
     worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
     if worse:
-        yield f"{found.figure} is lower in {_some(worse, found.unit)}, all {found.by} counted"
+        yield f"{found.figure} fell more than elsewhere in {_some(worse, found.unit)}"
     elif suspect:
-        yield f"{found.figure} may be lower in {_some(suspect, found.unit)}: look at more samples"
+        told = _some(suspect, found.unit)
+        yield f"{found.figure} may have fallen more in {told}, or by chance: look at more samples"
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:
