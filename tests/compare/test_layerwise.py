@@ -73,6 +73,8 @@ def test_where_the_error_enters_is_found(scene):
     order = [one.tensor for one in found.figures if not one.is_weight]
     after = order[order.index("b") + 1]
     assert named(found)[after].arrives_db < before[after].arrives_db - 10
+    grown = named(found)["b"].leaves_db - named(found)[after].arrives_db
+    assert named(found)[after].growth_db == pytest.approx(grown, abs=1e-3)
 
 
 def test_clipping_is_counted(scene):

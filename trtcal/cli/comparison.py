@@ -86,7 +86,7 @@ def _show_groups(name: str, found: Breakdown) -> None:
         "drop",
         "interval",
         "p",
-        "all counted",
+        "adjusted p",
     )
     rest = found.rest + len(found.groups) - len(shown)
     more = f", {rest} more not shown" if rest else ""
@@ -122,9 +122,14 @@ def _show_layers(name: str, found: Layerwise) -> None:
     rest = len(found.figures) - len(shown)
     more = f"; {rest} better ones not shown" if rest else ""
     print_table(columns, rows, f"{name}: SQNR of quantized tensors, in the graph's order{more}")
-    entries = "; ".join(f"{one.tensor} ({one.own_db:.1f} dB)" for one in found.enters())
+    entries = "; ".join(f"{_place(one)} ({one.own_db:.1f} dB)" for one in found.enters())
     growth = "; ".join(f"{one.tensor} (+{one.growth_db:.1f} dB)" for one in found.grows())
     say(f"{name}: error enters most at {entries}; it grows most before {growth or 'none'}")
+
+
+def _place(figure: LayerFigure) -> str:
+    named = figure.is_weight and figure.nodes
+    return f"the weights of {figure.nodes[0]}" if named else figure.tensor
 
 
 def _least(figure: LayerFigure) -> float:

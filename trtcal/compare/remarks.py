@@ -13,7 +13,8 @@ NAMED = 3
 
 def remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return one sentence for each thing that the table of means does not show."""
-    return tuple(f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row))
+    accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
+    return (*accuracy, *_of_latency(comparison.rows))
 
 
 def _of_row(row: Row) -> Iterator[str]:
@@ -21,7 +22,17 @@ def _of_row(row: Row) -> Iterator[str]:
         yield _simulated(row.simulation, row.accuracy.samples)
     for breakdown in row.breakdowns:
         yield from _dropped(breakdown)
-    yield from row.latency.remarks
+
+
+def _of_latency(rows: Sequence[Row]) -> Iterator[str]:
+    """Say each thing once for all that it is true of."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for remark in row.latency.remarks:
+            found.setdefault(remark, []).append(row.name)
+    for remark, names in found.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield f"latency of {', '.join(names[:NAMED])}{more}: {remark}"
 
 
 def _simulated(found: Simulation, samples: int) -> str:
