@@ -104,7 +104,7 @@ def test_another_user_must_say_trust(build, tmp_path, monkeypatch):
 
 
 def test_nothing_is_loaded_before_the_check(build, monkeypatch):
-    monkeypatch.setattr("trtcal.compare.comparison.open_session", None)
+    monkeypatch.setattr("trtcal.compare.candidates.open_session", None)
     ledger_path().unlink()
     with pytest.raises(InputError, match="not built by you"):
         open_candidate(build.folder)

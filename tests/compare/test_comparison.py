@@ -8,9 +8,17 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.compare import Gates, compare, open_candidate, read_comparison, write_comparison
+from trtcal.compare.comparison import with_layers
+from trtcal.compare.evaluating import Wanted
+from trtcal.compare.groups import Breakdown, Group
+from trtcal.compare.own_metric import load_metric
+from trtcal.compare.remarks import remarks
+from trtcal.compare.simulation import Simulation
+from trtcal.data.slices import read_attributes
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.quantize import quantize, write_quantized
+from trtcal.storage import seal, write_document
 
 
 @pytest.fixture
@@ -76,3 +84,76 @@ def test_candidates_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
 def test_a_folder_that_is_no_build_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a build folder"):
         open_candidate(tmp_path)
+
+
+def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
+    reference, candidate, data = scene
+    (tmp_path / "slices.csv").write_text("tier\n" + "low\nhigh\n" * (len(data) // 2))
+    (tmp_path / "metric.py").write_text(
+        "def metric(outputs, labels):\n    return {'largest': outputs['y'].max()}\n"
+    )
+    wanted = Wanted(
+        read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
+    )
+    everyone = [open_candidate(reference), open_candidate(candidate)]
+    made = compare(
+        everyone[0], everyone[1:], data, Gates(), 8, 4, wanted=wanted, batch_sizes=(1, 4)
+    )
+    made = with_layers(made, load_model(reference), everyone[1:], data)
+    write_comparison(tmp_path / "comparison.json", made)
+    assert read_comparison(tmp_path / "comparison.json") == made
+    first, second = made.rows
+    assert (first.simulation, first.breakdowns, first.layers) == (None, (), None)
+    assert {one.figure for one in second.breakdowns} == {"top1", "largest"}
+    assert {one.by for one in second.breakdowns} == {"slices", "classes"}
+    assert second.own[0].name == "largest"
+    assert second.simulation.accuracy.sqnr_db > 20
+    assert second.layers.samples == len(data)
+    assert [one.batch for one in second.latency.throughput] == [1, 4]
+
+
+def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
+    reference, candidate, data = scene
+    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    document = made.to_document()
+    for row in document["rows"]:
+        for name in ("simulation", "own", "breakdowns", "worst", "layers"):
+            del row[name]
+    for one in document["measured"]["candidates"].values():
+        for name in ("warm_up", "outliers", "drift", "remarks", "throughput"):
+            del one["latency"][name]
+    write_document(tmp_path / "comparison.json", seal(document))
+    read = read_comparison(tmp_path / "comparison.json")
+    assert read.rows[1].accuracy == made.rows[1].accuracy
+    assert read.rows[1].latency.speedup == made.rows[1].latency.speedup
+
+
+def test_a_slice_that_got_worse_is_in_the_remarks(scene, tmp_path):
+    reference, candidate, data = scene
+    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
+    found = Breakdown("slices", "top1", "points", (group,))
+    gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
+    rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
+    told = "\n".join(remarks(dataclasses.replace(made, rows=rows)))
+    assert (
+        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
+    )
+    assert "-0.60 points off" in told
+    assert "may be chance" in told
+
+
+def test_a_batch_size_that_cannot_be_had_is_refused(scene):
+    reference, candidate, data = scene
+    with pytest.raises(InputError, match="with 24 samples"):
+        compare(
+            open_candidate(reference), [open_candidate(candidate)], data, Gates(), batch_sizes=[25]
+        )
+
+
+def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
+    reference, candidate, data = scene
+    opened = open_candidate(candidate)
+    candidate.write_bytes(reference.read_bytes())
+    with pytest.raises(InputError, match="was changed"):
+        compare(open_candidate(reference), [opened], data, Gates(), rounds=4)

@@ -3,10 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.compare.latency import measure
 from trtcal.compare.metrics import AccuracyMeter
 from trtcal.compare.per_sample import class_scores
-from trtcal.compare.statistics import median_interval, paired_difference, ratio_interval
+from trtcal.compare.statistics import median_interval, paired_difference
 from trtcal.errors import InputError
 
 
@@ -81,25 +80,6 @@ def test_the_median_interval_covers_the_truth():
         interval = median_interval(rng.exponential(size=40))
         covered += interval.low <= np.log(2) <= interval.high
     assert 0.93 <= covered / trials <= 0.99
-
-
-def test_a_ratio_has_an_interval_around_it():
-    rng = np.random.default_rng(0)
-    slow, fast = rng.normal(2, 0.1, 60), rng.normal(1, 0.05, 60)
-    interval = ratio_interval(slow, fast)
-    assert interval.low < interval.value < interval.high
-    assert interval.value == pytest.approx(2, abs=0.1)
-
-
-def test_every_candidate_runs_once_a_round_in_changing_order():
-    calls = []
-    runs = [lambda name=name: calls.append(name) for name in "abc"]
-    results = measure(runs, batch=4, rounds=10)
-    rounds = [calls[start : start + 3] for start in range(0, len(calls), 3)]
-    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
-    assert len({tuple(one) for one in rounds}) > 2
-    assert [result.runs for result in results] == [10, 10, 10]
-    assert results[0].speedup == 1
 
 
 def test_labels_outside_the_classes_are_refused():

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.comparison import figure, show_details
 from trtcal.cli.output import (
     config_here,
     config_option,
     json_option,
+    note,
     print_json,
     print_table,
     progress,
     required,
     say,
 )
-from trtcal.errors import GateFailed
+from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.compare import Comparison
+    from trtcal.compare.evaluating import Wanted
+    from trtcal.data import Dataset
 
 
 @click.command(
@@ -35,6 +40,30 @@ if TYPE_CHECKING:
 )
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @click.option("--rounds", type=click.IntRange(2), help="Runs timed of each one.  [default: 60]")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0, min_open=True),
+    metavar="PERCENT",
+    help="Time more runs until the 95 % intervals of the speed-ups are as narrow.",
+)
+@click.option(
+    "--batch-sizes", metavar="N,N", help="Measure throughput at these sizes too, as in 1,8,32."
+)
+@click.option(
+    "--slices", type=click.Path(path_type=Path), help="CSV: attributes, then one row a sample."
+)
+@click.option(
+    "--metric-file",
+    type=click.Path(path_type=Path),
+    help="A Python file with metric(outputs, labels) -> {name: value}, higher is better.",
+)
+@click.option("--per-layer", is_flag=True, help="SQNR and clipping of every quantized tensor.")
+@click.option(
+    "--simulate/--no-simulate",
+    default=True,
+    show_default=True,
+    help="Run the Q/DQ in float too, and tell where integer kernels differ.",
+)
 @click.option("--max-drop", type=float, help="Gate: points of top-1 that a candidate may lose.")
 @click.option("--min-speedup", type=float, help="Gate: speed-up over FP32 that it must bring.")
 @click.option(
@@ -56,6 +85,12 @@ def command(
     data: Path | None,
     batch: int | None,
     rounds: int | None,
+    interval: float | None,
+    batch_sizes: str | None,
+    slices: Path | None,
+    metric_file: Path | None,
+    per_layer: bool,
+    simulate: bool,
     max_drop: float | None,
     min_speedup: float | None,
     trust: bool,
@@ -68,7 +103,7 @@ def command(
     Latency is measured here, in turns. With a gate given, the status is 1 if a candidate fails it.
     """
     from trtcal.compare import Gates, compare, open_candidate, write_comparison
-    from trtcal.compare.comparison import batch_for
+    from trtcal.compare.comparison import batch_for, with_layers
     from trtcal.data import open_dataset
     from trtcal.model import load_model
 
@@ -86,28 +121,66 @@ def command(
         open_candidate(path, trust=trust, reference=model) for path in (reference, *candidates)
     ]
     size = batch_for(model, batch or settings.batch)
+    wanted = _wanted(dataset, slices, metric_file, simulate)
     with progress("comparing", len(dataset)) as advance:
         result = compare(
-            everyone[0], everyone[1:], dataset, gates, size, rounds or settings.rounds, advance
+            everyone[0],
+            everyone[1:],
+            dataset,
+            gates,
+            size,
+            rounds or settings.rounds,
+            advance,
+            wanted,
+            interval / 100 if interval else None,
+            _sizes(batch_sizes),
         )
+    if per_layer:
+        with progress("layer by layer", len(dataset) * len(candidates)) as advance:
+            result = with_layers(result, model, everyone[1:], dataset, advance)
     document = write_comparison(output, result)
     if as_json:
         print_json(document)
+        _say_remarks(result, note)
     else:
+        show_details(result)
         show(result)
         say(f"wrote {output}  {document['digest'][:19]}")
     _check(result, max_drop is not None, min_speedup is not None)
 
 
+def _wanted(
+    dataset: Dataset, slices: Path | None, metric_file: Path | None, simulate: bool
+) -> Wanted:
+    from trtcal.compare.evaluating import Wanted
+    from trtcal.compare.own_metric import load_metric
+    from trtcal.compare.worst import files_of
+    from trtcal.data.slices import read_attributes
+
+    return Wanted(
+        read_attributes(slices, len(dataset), files_of(dataset)) if slices else (),
+        load_metric(metric_file) if metric_file else None,
+        simulate,
+    )
+
+
+def _sizes(text: str | None) -> list[int]:
+    """Read `1,8,32`; `InputError` if it is none."""
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdecimal() and 0 < int(part) < 2**31 for part in parts):
+        raise InputError(f"the batch sizes {text!r} are none", "write them like 1,8,32")
+    return [int(part) for part in parts]
+
+
 def show(comparison: Comparison) -> None:
-    """Print the comparison as a table."""
+    """Print the comparison as a table, and what the table does not show."""
     rows = [
         (
             row.name,
-            _figure(row.accuracy.top1, ".2f"),
-            _figure(row.accuracy.top1_drop, "+.2f"),
-            _figure(row.accuracy.agreement, ".2f"),
-            _figure(row.accuracy.sqnr_db, ".1f"),
+            figure(row.accuracy.top1, ".2f"),
+            figure(row.accuracy.top1_drop, "+.2f"),
+            figure(row.accuracy.agreement, ".2f"),
+            figure(row.accuracy.sqnr_db, ".1f"),
             f"{row.accuracy.cosine:.5f}",
             f"{row.latency.p50_ms:.3f}",
             f"{row.latency.p99_ms:.3f}",
@@ -120,10 +193,14 @@ def show(comparison: Comparison) -> None:
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)
+    _say_remarks(comparison, say)
 
 
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _say_remarks(comparison: Comparison, tell: Callable[[str], None]) -> None:
+    from trtcal.compare.remarks import remarks
+
+    for remark in remarks(comparison):
+        tell(f"care: {remark}")
 
 
 def _check(comparison: Comparison, drop: bool, speed: bool) -> None:

@@ -1,11 +1,10 @@
 """Candidates against the FP32 reference: accuracy, agreement, latency, with intervals."""
 
+from trtcal.compare.candidates import Candidate, open_candidate
 from trtcal.compare.comparison import (
-    Candidate,
     Comparison,
     Gates,
     compare,
-    open_candidate,
     read_comparison,
     write_comparison,
 )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.backends.sessions import run_session
-from trtcal.compare.comparison import Candidate
+from trtcal.compare.candidates import Candidate
 from trtcal.compare.own_metric import OwnMetric
 from trtcal.compare.per_sample import compare_rows
 from trtcal.data import Dataset

@@ -5,26 +5,46 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.backends.guard import check_engine
-from trtcal.backends.lowering import lower
-from trtcal.backends.providers import PROVIDERS
-from trtcal.backends.sessions import Session, open_session, run_session
-from trtcal.compare.latency import Latency, measure
-from trtcal.compare.metrics import Accuracy, AccuracyMeter
+from trtcal.backends.sessions import run_session
+from trtcal.compare.candidates import (
+    Candidate,
+    batch_for,
+    check_candidates,
+    literal_model,
+    open_candidate,
+)
+from trtcal.compare.evaluating import Evaluation, Wanted, evaluate
+from trtcal.compare.groups import Breakdown, Group
+from trtcal.compare.latency import Latency, Throughput, measure, measure_throughput
+from trtcal.compare.layerwise import Layerwise, compare_layers
+from trtcal.compare.metrics import Accuracy
+from trtcal.compare.simulation import Simulation
+from trtcal.compare.worst import Sample
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
-from trtcal.model import Model, TensorSpec, load_model, uniquely_named
-from trtcal.quantize.qdq import provenance, quantization_record
+from trtcal.model import Model
 from trtcal.storage import Document, parsing, read_document, seal, write_document
 
 KIND = "comparison"
-REFERENCE = "fp32"
+__all__ = [
+    "Comparison",
+    "Gates",
+    "Row",
+    "batch_for",
+    "compare",
+    "open_candidate",
+    "read_comparison",
+    "with_layers",
+    "write_comparison",
+]
+
+FOUND = ("simulation", "own", "breakdowns", "worst")  # that earlier versions did not write
 
 
 @dataclass(frozen=True)
@@ -45,24 +65,13 @@ class Gates:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Something that runs: an ONNX model, or the engine of an `onnxruntime` build.
-
-    `model` is the fingerprint of the ONNX file that it comes from.
-    """
-
-    name: str
-    model: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    session: Session
-    quantization: dict[str, Any]
-    size_bytes: int
-
-
-@dataclass(frozen=True)
 class Row:
-    """One candidate's results; `size_bytes` is its file's."""
+    """One candidate's results; `size_bytes` is its file's.
+
+    `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
+    user's own figures, `breakdowns` what is told by slices and classes, `worst` the samples of the
+    largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
+    """
 
     name: str
     model: str
@@ -70,6 +79,16 @@ class Row:
     accuracy: Accuracy
     latency: Latency
     size_bytes: int
+    simulation: Simulation | None = None
+    own: tuple[Group, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
+    worst: tuple[Sample, ...] = ()
+    layers: Layerwise | None = None
+
+    def lasting(self) -> dict[str, Any]:
+        """Return the JSON form of what does not rest on times."""
+        kept = ("name", "model", "quantization", "accuracy", *FOUND, "layers")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key in kept}
 
 
 @dataclass(frozen=True)
@@ -86,15 +105,6 @@ class Comparison:
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
-        lasting = [
-            {
-                "name": row.name,
-                "model": row.model,
-                "quantization": row.quantization,
-                "accuracy": dataclasses.asdict(row.accuracy),
-            }
-            for row in self.rows
-        ]
         measured = {
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in self.rows
@@ -106,7 +116,7 @@ class Comparison:
             "samples": self.samples,
             "batch": self.batch,
             "gates": dataclasses.asdict(self.gates),
-            "rows": lasting,
+            "rows": [row.lasting() for row in self.rows],
             "measured": {"candidates": measured, "machine": self.machine},
         }
         return seal({"kind": KIND, "schema_version": 1, **body})
@@ -117,48 +127,6 @@ class Comparison:
         return str(self.to_document()["digest"])
 
 
-def open_candidate(
-    path: Path, name: str | None = None, trust: bool = False, reference: Model | None = None
-) -> Candidate:
-    """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine.
-
-    An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
-    """
-    if path.is_dir():
-        return _open_build(path, name, trust, reference)
-    model = uniquely_named(load_model(path))
-    session = open_session(lower(model.proto))
-    record = quantization_record(model.proto)
-    return Candidate(
-        name or model.name,
-        model.fingerprint,
-        model.inputs,
-        model.outputs,
-        session,
-        provenance(record),
-        path.stat().st_size,
-    )
-
-
-def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Candidate:
-    engine = check_engine(folder, trust, reference)
-    made = engine.build
-    if made.backend != "onnxruntime":
-        raise InputError(
-            f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
-            "compare ONNX models or onnxruntime builds",
-        )
-    return Candidate(
-        name or made.model_name,
-        made.model,
-        made.inputs,
-        made.outputs,
-        open_session(engine.data, provider=PROVIDERS[made.target]),
-        made.quantization,
-        len(engine.data),
-    )
-
-
 def compare(
     reference: Candidate,
     candidates: Sequence[Candidate],
@@ -167,68 +135,77 @@ def compare(
     batch: int = 32,
     rounds: int = 60,
     progress: Callable[[int], None] = lambda done: None,
+    wanted: Wanted | None = None,
+    width: float | None = None,
+    batch_sizes: Sequence[int] = (),
 ) -> Comparison:
     """Measure accuracy on all of the dataset and latency on its first batch, in turns.
 
-    `InputError` if two candidates bear one name or their inputs differ from the reference's.
+    `rounds` are the runs timed of each, more if the speed-ups' intervals are to have a `width`;
+    `batch_sizes` are those to measure throughput at. `InputError` if two candidates bear one name or
+    their inputs differ from the reference's, or a batch size can't be had.
     """
     everyone = [reference, *candidates]
     check_candidates(everyone)
-    accuracies = _accuracies(everyone, dataset, batch, progress)
-    feeds = next(dataset.batches(batch))
-    runs = [lambda one=one: run_session(one.session, None, feeds) for one in everyone]
-    latencies = measure(runs, len(next(iter(feeds.values()))), rounds)
-    rows = tuple(
-        Row(one.name, one.model, one.quantization, accuracy, latency, one.size_bytes)
-        for one, accuracy, latency in zip(everyone, accuracies, latencies, strict=True)
-    )
+    check_sizes(reference, dataset, batch_sizes)
+    found = evaluate(everyone, dataset, batch, wanted or Wanted(), progress)
+    latencies = measure(*_runs(everyone, dataset, batch), rounds, width)
+    for size in batch_sizes:
+        rates = measure_throughput(*_runs(everyone, dataset, size))
+        latencies = [
+            replace(one, throughput=(*one.throughput, rate))
+            for one, rate in zip(latencies, rates, strict=True)
+        ]
+    rows = tuple(map(_row, everyone, found, latencies))
     return Comparison(dataset.fingerprint, dataset.name, len(dataset), batch, gates, rows)
 
 
-def batch_for(model: Model, wanted: int) -> int:
-    """Return the batch size to use: the model's own where it is fixed."""
-    return fixed_batch(model) or wanted
+def _row(one: Candidate, found: Evaluation, latency: Latency) -> Row:
+    figures = {name: getattr(found, name) for name in FOUND}
+    made = (one.name, one.model, one.quantization, found.accuracy, latency, one.size_bytes)
+    return Row(*made, **figures)
 
 
-def check_candidates(everyone: Sequence[Candidate]) -> None:
-    """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
-    names = [one.name for one in everyone]
-    repeated = {name for name in names if names.count(name) > 1}
-    if repeated:
-        raise InputError(
-            f"two candidates are called {sorted(repeated)[0]!r}",
-            "rename a file: candidates are named after their files",
-        )
-    for one in everyone[1:]:
-        for side in ("inputs", "outputs"):
-            if _signature(one, side) != _signature(everyone[0], side):
-                raise InputError(
-                    f"candidate {one.name!r} has other {side} than the reference",
-                    "compare models that were made from the same one",
-                )
+def _runs(
+    everyone: Sequence[Candidate], dataset: Dataset, batch: int
+) -> tuple[Sequence[Callable[[], object]], int]:
+    """Return what runs each one on the first batch, and how many samples that has."""
+    feeds = next(dataset.batches(batch))
+    runs = [partial(run_session, one.session, None, feeds) for one in everyone]
+    return runs, len(next(iter(feeds.values())))
 
 
-def _signature(one: Candidate, side: str) -> list[tuple[str, int]]:
-    specs: tuple[TensorSpec, ...] = getattr(one, side)
-    return sorted((spec.name, len(spec.shape)) for spec in specs)
+def check_sizes(reference: Candidate, dataset: Dataset, sizes: Sequence[int]) -> None:
+    """`InputError` if there is a batch size that the model does not take or the data do not fill."""
+    fixed = {spec.shape[0] for spec in reference.inputs if isinstance(spec.shape[0], int)}
+    for size in sizes:
+        if fixed - {size}:
+            raise InputError(
+                f"batches of {size} cannot be measured: the model takes {max(fixed)} samples",
+                "export it with a dynamic first axis",
+            )
+        if size > len(dataset):
+            raise InputError(
+                f"batches of {size} cannot be measured with {len(dataset)} samples",
+                "give more data",
+            )
 
 
-def _accuracies(
-    everyone: Sequence[Candidate],
+def with_layers(
+    comparison: Comparison,
+    reference: Model,
+    candidates: Sequence[Candidate],
     dataset: Dataset,
-    batch: int,
-    progress: Callable[[int], None],
-) -> list[Accuracy]:
-    meters = [AccuracyMeter() for _ in everyone]
-    names = [spec.name for spec in everyone[0].outputs]
-    for number, feeds in enumerate(dataset.batches(batch)):
-        labels = dataset.labels
-        part = None if labels is None else labels[number * batch : (number + 1) * batch]
-        outputs = [run_session(one.session, names, feeds) for one in everyone]
-        for meter, output in zip(meters, outputs, strict=True):
-            meter.update(outputs[0], output, part)
-        progress(len(next(iter(feeds.values()))))
-    return [meter.result() for meter in meters]
+    progress: Callable[[int], None] = lambda done: None,
+) -> Comparison:
+    """Add the figures of every quantized tensor to the rows of candidates that have Q/DQ."""
+    found = {
+        one.name: compare_layers(reference, model, dataset, progress)
+        for one in candidates
+        if (model := literal_model(one)) is not None
+    }
+    rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
 def write_comparison(path: Path, comparison: Comparison) -> Document:
@@ -253,6 +230,7 @@ def _from_document(document: Document) -> Comparison:
             _accuracy(item["accuracy"]),
             _latency(measured[item["name"]]["latency"]),
             measured[item["name"]]["size_bytes"],
+            **_found(item),
         )
         for item in document["rows"]
     )
@@ -261,11 +239,40 @@ def _from_document(document: Document) -> Comparison:
     return Comparison(gates=gates, rows=rows, machine=document["measured"]["machine"], **plain)
 
 
+def _found(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a row that earlier versions did not write."""
+    simulation, layers = item.get("simulation"), item.get("layers")
+    return {
+        "simulation": _simulation(simulation) if simulation else None,
+        "own": tuple(map(_group, item.get("own", ()))),
+        "breakdowns": tuple(
+            Breakdown(**{**one, "groups": tuple(map(_group, one["groups"]))})
+            for one in item.get("breakdowns", ())
+        ),
+        "worst": tuple(Sample(**one) for one in item.get("worst", ())),
+        "layers": Layerwise.from_document(layers) if layers else None,
+    }
+
+
+def _simulation(item: dict[str, Any]) -> Simulation:
+    accuracy = _accuracy(item["accuracy"])
+    return Simulation(**{**item, "accuracy": accuracy, **_tuples(item, "gap_interval")})
+
+
+def _group(item: dict[str, Any]) -> Group:
+    return Group(**{**item, **_tuples(item, "interval")})
+
+
 def _accuracy(item: dict[str, Any]) -> Accuracy:
-    interval = item["top1_drop_interval"]
-    return Accuracy(**{**item, "top1_drop_interval": tuple(interval) if interval else None})
+    return Accuracy(**{**item, **_tuples(item, "top1_drop_interval")})
 
 
 def _latency(item: dict[str, Any]) -> Latency:
-    intervals = {key: tuple(item[key]) for key in ("p50_interval_ms", "speedup_interval")}
-    return Latency(**{**item, **intervals})
+    tuples = _tuples(item, "p50_interval_ms", "speedup_interval", "remarks")
+    rates = tuple(Throughput(**one) for one in item.get("throughput", ()))
+    return Latency(**{**item, **tuples, "throughput": rates})
+
+
+def _tuples(item: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...]]:
+    """Return fields that JSON knows as lists."""
+    return {name: tuple(item[name]) for name in names if item.get(name) is not None}

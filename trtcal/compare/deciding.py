@@ -19,8 +19,8 @@ from scipy import stats
 from trtcal import __version__
 from trtcal.backends.sessions import run_session
 from trtcal.compare.abtest import OPEN, Rule, Verdict, ask, decide
+from trtcal.compare.candidates import Candidate, check_candidates
 from trtcal.compare.collecting import Figures, collect
-from trtcal.compare.comparison import Candidate, check_candidates
 from trtcal.compare.interleaved import Blocks, measure_until
 from trtcal.compare.own_metric import OwnMetric
 from trtcal.data import Dataset

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,10 +98,10 @@ def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
     return np.asarray(times > middle + OUTLIER * max(spread, 1e-3 * middle))
 
 
-def warm_up(runs: tuple[Run, Run], clock: Clock = time.perf_counter) -> int:
-    """Run both until their times have settled, 50 times at most; return how often."""
+def warm_up(runs: Sequence[Run], clock: Clock = time.perf_counter, most: int = MAX_WARM_UP) -> int:
+    """Run all until their times have settled, `most` times at most; return how often."""
     times: list[float] = []
-    for number in range(1, MAX_WARM_UP + 1):
+    for number in range(1, most + 1):
         times.append(sum(_timed(run, clock) for run in runs))
         if number >= 2 * WINDOW:
             late, early = (
@@ -109,7 +109,7 @@ def warm_up(runs: tuple[Run, Run], clock: Clock = time.perf_counter) -> int:
             )
             if abs(late / early - 1.0) < STEADY:
                 return number
-    return MAX_WARM_UP
+    return most
 
 
 def measure_blocks(

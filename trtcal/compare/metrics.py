@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from trtcal.compare.per_sample import Labels, class_scores, compare_rows, correctness
+from trtcal.compare.per_sample import Labels, Values, class_scores, compare_rows, correctness
 from trtcal.compare.statistics import Interval, paired_difference
 
 Array = npt.NDArray[Any]
@@ -53,11 +53,16 @@ class AccuracyMeter:
     won: int = 0
     largest: float = 0.0
 
-    def update(self, reference: list[Array], candidate: list[Array], labels: Labels | None) -> None:
-        """Add one batch: outputs in the model's order, samples along the first axis."""
+    def update(
+        self, reference: list[Array], candidate: list[Array], labels: Labels | None
+    ) -> dict[str, Values]:
+        """Add one batch and return its figures, as `compare_rows` does.
+
+        Outputs are in the model's order, samples along the first axis.
+        """
         found = compare_rows(reference, candidate, labels)
         self.samples += len(reference[0])
-        self.largest = max(self.largest, float(found.pop("linf").max(initial=0.0)))
+        self.largest = max(self.largest, float(found["linf"].max(initial=0.0)))
         for name, values in found.items():
             self.known[name] += len(values)
             self.sums[name] += float(values.sum())
@@ -66,6 +71,7 @@ class AccuracyMeter:
             apart = found["top1"] - correctness(scores, labels)["top1"]
             self.lost += int((apart < 0).sum())
             self.won += int((apart > 0).sum())
+        return found
 
     def result(self) -> Accuracy:
         """Return the figures so far."""
@@ -73,24 +79,24 @@ class AccuracyMeter:
         return Accuracy(
             self.samples,
             top1,
-            None if top1 is None else _round(drop.value),
-            None if top1 is None else (_round(drop.low), _round(drop.high)),
+            None if top1 is None else rounded(drop.value),
+            None if top1 is None else (rounded(drop.low), rounded(drop.high)),
             self._mean("agreement", 100.0),
             _sqnr_db(self.sums["signal"], self.sums["error"]),
-            _round(self.sums["cosine"] / self.samples),
+            rounded(self.sums["cosine"] / self.samples),
             self._mean("top5", 100.0),
             self._mean("kl"),
             self._mean("l0"),
             self._mean("l1"),
             self._mean("l2"),
-            _round(self.largest),
+            rounded(self.largest),
         )
 
     def _mean(self, name: str, unit: float = 1.0) -> float | None:
         """Return the mean of a figure that every sample had."""
         if self.known[name] != self.samples:
             return None
-        return _round(unit * self.sums[name] / self.samples)
+        return rounded(unit * self.sums[name] / self.samples)
 
     def _drop(self) -> Interval:
         return paired_difference(self.lost, self.won, self.samples).scaled(100.0)
@@ -99,8 +105,9 @@ class AccuracyMeter:
 def _sqnr_db(signal: float, error: float) -> float | None:
     if error == 0.0 or signal == 0.0:
         return None
-    return _round(10.0 * math.log10(signal / error))
+    return rounded(10.0 * math.log10(signal / error))
 
 
-def _round(value: float) -> float:
+def rounded(value: float) -> float:
+    """Return a figure to the digits that are kept of it."""
     return float(f"{value:.{DIGITS}g}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,6 @@ from scipy import stats
 
 Times = npt.NDArray[np.float64]
 LEVEL = 0.95
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,3 @@ def median_interval(times: Times) -> Interval:
     rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
     low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
     return Interval(float(np.median(ordered)), float(low), float(high))
-
-
-def ratio_interval(numerator: Times, denominator: Times, seed: int = 0) -> Interval:
-    """Return the ratio of medians of times taken in the same rounds; bootstrap over rounds."""
-    rng = np.random.default_rng(seed)
-    rounds = rng.integers(0, len(numerator), (RESAMPLES, len(numerator)))
-    median: Callable[..., Times] = np.median
-    ratios = median(numerator[rounds], axis=1) / median(denominator[rounds], axis=1)
-    low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(np.median(numerator) / np.median(denominator)), float(low), float(high))

@@ -1,54 +1,123 @@
 """Slices: which samples belong together (a device tier, a source, a language), from a CSV file.
 
 Its first line names the attributes, then comes one row a sample, in the order of the data. A column
-`file` or `label` is passed over, so that the `labels.csv` of an image folder may have more columns.
+`label` is passed over; by a column `file` the rows are put in the order of an image folder's files, so
+that its `labels.csv` may have more columns.
 """
 
 from __future__ import annotations
 
 import csv
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.data.fingerprint import Labels
 from trtcal.errors import InputError
 
 Slices = dict[str, npt.NDArray[np.bool_]]
-PASSED_OVER = ("file", "label")
+Codes = npt.NDArray[np.int32]
+FILE, CLASS = "file", "class"
+PASSED_OVER = (FILE, "label")
 MOST = 1000  # slices of one file
 HINT = "its first line names the attributes, such as tier,source; then comes one row a sample"
 
 
-def read_slices(path: Path, samples: int) -> Slices:
-    """Return slice -> which samples are in it, named `tier=low`; `InputError` if the file misfits."""
-    rows = _rows(path)
-    if len(rows) != samples:
-        raise InputError(f"{path} has {len(rows)} rows for {samples} samples", HINT)
-    attributes = [name for name in rows[0] if name not in PASSED_OVER] if rows else []
-    if not attributes:
+@dataclass(frozen=True)
+class Attribute:
+    """What tells samples apart: `codes`, of shape (samples,), gives each one's place in `slices`.
+
+    `slices` are named `tier=low`.
+    """
+
+    name: str
+    slices: tuple[str, ...]
+    codes: Codes
+
+
+@dataclass
+class _Column:
+    values: dict[str, int] = field(default_factory=dict)
+    codes: array[int] = field(default_factory=lambda: array("i"))
+
+    def add(self, value: str) -> None:
+        self.codes.append(self.values.setdefault(value, len(self.values)))
+
+
+def read_attributes(
+    path: Path, samples: int, files: Sequence[str] | None = None
+) -> tuple[Attribute, ...]:
+    """Return the attributes of a CSV file; `InputError` if it misfits.
+
+    `files` are the samples' files, if they have any: rows that name theirs may come in any order.
+    """
+    columns, named = _read(path)
+    found = named or next(iter(columns.values()), _Column())
+    if len(found.codes) != samples:
+        raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", HINT)
+    if not columns:
         raise InputError(f"{path} names no attribute", HINT)
-    columns = {name: np.array([row[name] for row in rows]) for name in attributes}
-    found = {
-        f"{name}={value}": column == value
+    total = sum(len(column.values) for column in columns.values())
+    if total > MOST:
+        raise InputError(f"{path} has {total} slices", f"{MOST} are the most: group values")
+    order = slice(None) if named is None or files is None else _order(path, named, files)
+    return tuple(
+        Attribute(
+            name,
+            tuple(f"{name}={value}" for value in column.values),
+            np.array(column.codes, np.int32)[order],
+        )
         for name, column in columns.items()
-        for value in dict.fromkeys(column.tolist())
+    )
+
+
+def read_slices(path: Path, samples: int, files: Sequence[str] | None = None) -> Slices:
+    """Return slice -> which samples are in it, named `tier=low`; see `read_attributes`."""
+    return {
+        name: one.codes == code
+        for one in read_attributes(path, samples, files)
+        for code, name in enumerate(one.slices)
     }
-    if len(found) > MOST:
-        raise InputError(f"{path} has {len(found)} slices", f"{MOST} are the most: group values")
-    return found
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def classes_of(labels: Labels) -> Attribute:
+    """Return the labels as an attribute, with slices named `class=3`."""
+    classes, codes = np.unique(labels, return_inverse=True)
+    return Attribute(CLASS, tuple(f"{CLASS}={one}" for one in classes), codes.astype(np.int32))
+
+
+def _read(path: Path) -> tuple[dict[str, _Column], _Column | None]:
+    """Return the columns, and that of the files if there is one."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows = list(reader)
+            return _columns(path, csv.DictReader(file, strict=True))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "check the path") from None
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}", "it must be CSV in UTF-8") from error
-    for number, row in enumerate(rows, 2):
+
+
+def _columns(path: Path, reader: csv.DictReader[str]) -> tuple[dict[str, _Column], _Column | None]:
+    names = reader.fieldnames or ()
+    columns = {name: _Column() for name in names}
+    for number, row in enumerate(reader, 2):
         if None in row or None in row.values():
             raise InputError(f"{path}, line {number}: it has other columns than the first", HINT)
-    return rows
+        for name, column in columns.items():
+            column.add(row[name])
+    attributes = {name: one for name, one in columns.items() if name not in PASSED_OVER}
+    return attributes, columns.get(FILE)
+
+
+def _order(path: Path, named: _Column, files: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return for each of the samples' files the row that names it."""
+    if len(named.values) != len(named.codes):
+        raise InputError(f"{path} names a file twice", "give each image one row")
+    missing = [file for file in files if file not in named.values]
+    if missing:
+        raise InputError(f"{path} has no row for {missing[0]!r}", "give each image one row")
+    return np.array([named.values[file] for file in files], np.int64)

@@ -1,0 +1,92 @@
+"""`trtcal compare` from the command line: what it prints beside the means, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.networks import linear_classifier
+from trtcal.cli.main import run_command
+
+SAMPLES, DIM = 1000, 50
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A classifier whose inputs from one device are dim: one range for all is too coarse for them."""
+    folder = tmp_path_factory.mktemp("dim")
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((8, 16))
+    x = rng.standard_normal((SAMPLES, 16))
+    x[:DIM] *= 0.02
+    order = rng.permutation(SAMPLES)
+    tiers = np.array(["dim\x1b[31m", "bright"])[(order >= DIM).astype(int)]
+    linear_classifier(folder / "net.onnx", weights)
+    labels = (x @ weights.T).argmax(1)
+    np.savez(folder / "data.npz", x=x[order].astype(np.float32), labels=labels[order])
+    (folder / "slices.csv").write_text("tier\n" + "\n".join(tiers) + "\n")
+    (folder / "metric.py").write_text(
+        "def metric(outputs, labels):\n"
+        "    return {'margin': float(outputs['scores'].max() - outputs['scores'].min())}\n"
+    )
+    for command in (
+        ["calibrate", folder / "net.onnx", "--data", folder / "data.npz", "-o", folder / "c.json"],
+        ["quantize", folder / "net.onnx", "--calibration", folder / "c.json"],
+    ):
+        extra = ["-o", folder / "int8.onnx"] if command[0] == "quantize" else ["--method", "minmax"]
+        assert run_command([str(one) for one in [*command, *extra]]) == 0
+    return folder
+
+
+def run(capsys, place, *options):
+    models = [str(place / "net.onnx"), str(place / "int8.onnx")]
+    fixed = ["--data", str(place / "data.npz"), "--rounds", "12", "-o", str(place / "out.json")]
+    status = run_command(["compare", *models, *fixed, *map(str, options)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_drop_in_one_slice_that_the_mean_hides_is_told(place, capsys):
+    options = ("--slices", place / "slices.csv", "--metric-file", place / "metric.py")
+    status, out, err = run(capsys, place, *options, "--batch-sizes", "1,16", "--per-layer")
+    assert status == 0, err
+    assert "care: int8: top1 fell more than elsewhere in tier=dim\\x1b[31m by" in out
+    assert "tier=bright by" not in out
+    assert "\x1b[31m" not in out
+    for text in ("margin", "Q/DQ executed in float", "samples/s", "error enters most at"):
+        assert text in out
+    row = json.loads((place / "out.json").read_text())["rows"][1]
+    assert row["accuracy"]["top1_drop"] < 5
+    worst = next(one for one in row["breakdowns"] if one["figure"] == "top1")["groups"][0]
+    assert worst["drop"] >= 10
+    assert worst["adjusted_p"] < 0.05
+
+
+def test_less_is_done_where_less_is_asked(place, capsys):
+    status, out, _ = run(capsys, place, "--no-simulate", "--json")
+    row = json.loads(out)["rows"][1]
+    assert status == 0
+    assert (row["simulation"], row["layers"], row["own"]) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--batch-sizes", "1,x"), "are none"),
+        (("--batch-sizes", "0"), "are none"),
+        (("--batch-sizes", SAMPLES + 1), f"with {SAMPLES} samples"),
+        (("--slices", "nowhere.csv"), "does not exist"),
+        (("--metric-file", "nowhere.py"), "nowhere.py"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(place, capsys, options, message):
+    status, out, err = run(capsys, place, *options)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_a_metric_with_the_name_of_a_figure_of_trtcal_is_refused(place, capsys, tmp_path):
+    (tmp_path / "metric.py").write_text("def metric(outputs, labels):\n    return {'top1': 1}\n")
+    status, _, err = run(capsys, place, "--metric-file", tmp_path / "metric.py")
+    assert status == 2
+    assert "call yours otherwise" in err
