@@ -101,6 +101,7 @@ def command(
     from trtcal.compare.comparison import batch_for
     from trtcal.compare.deciding import ab_test
     from trtcal.compare.own_metric import load_metric
+    from trtcal.compare.worst import files_of
     from trtcal.data import open_dataset
     from trtcal.data.slices import read_slices
     from trtcal.model import load_model
@@ -130,7 +131,7 @@ def command(
             dataset,
             rule,
             batch_for(model, batch or settings.batch),
-            read_slices(slices, len(dataset)) if slices else None,
+            read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
             third,
             load_metric(metric_file) if metric_file else None,
             sequential,
