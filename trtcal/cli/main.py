@@ -29,6 +29,7 @@ COMMANDS = {
     "fusion": "Say what should be one kernel, what breaks it, and what was built.",
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model may take the place of another.",
+    "search": "Find which layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
     "doctor": "Show what works on this machine, and how to get the rest.",
 }
