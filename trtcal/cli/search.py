@@ -51,13 +51,13 @@ SHOWN = 4
 @click.option("--data", type=click.Path(path_type=Path), help="What plans are judged on.")
 @click.option("--max-drop", type=float, help="Points of top-1 (without labels, of agreement).")
 @click.option("--sqnr", type=float, help="Least signal to noise of the outputs, in dB.")
-@click.option("--min-speedup", type=float, help="Least speed-up over the all-float plan.")
+@click.option("--min-speedup", type=float, help="Least speed-up over FP32.")
 @click.option("--budget-ms", type=float, help="Most time of a batch.")
 @click.option(
     "--float",
     "precision",
-    type=click.Choice(["fp32", "fp16"]),
-    default="fp32",
+    type=click.Choice(["fp16", "fp32"]),
+    default="fp16",
     show_default=True,
     help="What layers run in that are left out of INT8.",
 )

@@ -7,8 +7,9 @@ float where the layer that makes it is float; where that is twice, a cast reads 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from trtcal.engine import Engine, Target
 from trtcal.errors import InputError
@@ -16,7 +17,10 @@ from trtcal.search.work import Kernel, Work
 
 FLOAT_BYTES = {"fp16": 2, "fp32": 4}
 Times = Mapping[str, tuple[float, float]]
-"""Layer -> measured ms of its kernel in INT8 and in float."""
+"""Layer -> ms of its kernel in INT8 and in float."""
+Listed = Sequence[tuple[str, str, str, int]]
+"""Layers of an engine in order: name, kind, precision, bytes moved."""
+NUMBERED = re.compile(r"_myl\d+_\d+$")  # what TensorRT-RTX puts behind a node's name
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,23 @@ class Costs:
 
     work: Work
     target: Target
-    precision: str = "fp32"
+    precision: str = "fp16"
     times: Times = field(default_factory=dict)
+    source: str = "the model's kernels as they should be fused"
+    fp32_ms: float | None = None
 
     @property
     def label(self) -> str:
         """What the figures are."""
-        if self.times:
-            return f"measured layer times, casts estimated for {self.target.name}"
-        return f"estimate for {self.target.name} by its datasheet, not measured"
+        return f"{self.source}, the rest an estimate by the datasheet of {self.target.name}"
+
+    @property
+    def baseline_ms(self) -> float:
+        """What the network takes in FP32, over which plans are faster; of given times, all float."""
+        if self.fp32_ms is not None:
+            return self.fp32_ms
+        baseline = self if self.times else replace(self, precision="fp32")
+        return baseline.plan_ms(())
 
     @property
     def float_bytes(self) -> int:
@@ -123,6 +135,33 @@ def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Time
     """
     pair = [_times(units, engine) for engine in (int8, floats)]
     return {name: (pair[0][name], pair[1][name]) for name in pair[0] if name in pair[1]}
+
+
+def listed_times(costs: Costs, int8: Listed, floats: Listed) -> Times:
+    """Return estimates for the layers that a compiler made, of an all-INT8 and of an all-float engine.
+
+    They have the copies and the steps of Q/DQ that it did not fuse. A layer that comes from no kernel
+    of ours goes to the one before it. Multiplications are counted as in `work`.
+    """
+    kernels = {one.unit: one for one in costs.work.kernels if one.unit is not None}
+    moved = [_moved(set(kernels), layers) for layers in (int8, floats)]
+
+    def longest(unit: str, is_int8: bool) -> float:
+        memory = costs.memory_ms(moved[0 if is_int8 else 1].get(unit, 0))
+        return max(memory, costs.compute_ms(kernels[unit], is_int8))
+
+    return {unit: (longest(unit, True), longest(unit, False)) for unit in kernels}
+
+
+def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:
+    found: dict[str, int] = {}
+    last: str | None = None
+    for name, _, _, size_bytes in layers:
+        pieces = [NUMBERED.sub("", piece) for piece in name.split(" + ")]
+        last = next((piece for piece in pieces if piece in units), last)
+        if last is not None:
+            found[last] = found.get(last, 0) + size_bytes
+    return found
 
 
 def _times(units: Collection[str], engine: Engine) -> dict[str, float]:

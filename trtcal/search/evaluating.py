@@ -14,6 +14,7 @@ from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
+from trtcal.errors import BackendError
 from trtcal.model import Model
 from trtcal.quantize import Plan, QuantizedModel, quantize
 from trtcal.search.gates import Plan as Int8
@@ -56,13 +57,14 @@ class Evaluator:
         self.pool.shutdown(cancel_futures=True)
         self.shelf.close()
 
-    def plan(self, int8: Int8) -> Plan:
-        """Return the plan that has these layers in INT8."""
-        return Plan("int8", {name: self.precision for name in self.units if name not in int8})
+    def plan(self, int8: Int8, precision: str | None = None) -> Plan:
+        """Return the plan that has these layers in INT8, the others in another precision if named."""
+        others = precision or self.precision
+        return Plan("int8", {name: others for name in self.units if name not in int8})
 
-    def quantized(self, int8: Int8) -> QuantizedModel:
+    def quantized(self, int8: Int8, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
-        return quantize(self.model, self.calibration, self.plan(int8))
+        return quantize(self.model, self.calibration, self.plan(int8, precision))
 
     def loss(self, int8: Int8) -> Loss:
         """Return what a plan loses, measured once."""
@@ -75,7 +77,7 @@ class Evaluator:
     def measure(self, proto: onnx.ModelProto) -> Loss:
         """Run a model on all samples, and compare it with the float model."""
         self._expect()
-        session = open_session(lower(proto), 1)
+        session = _opened(proto)
         rows = list(self.pool.map(lambda number: self._one(session, number), range(self.batches)))
         return total(joined(rows))
 
@@ -98,6 +100,14 @@ class Evaluator:
         start, labels = number * self.size, self.dataset.labels
         stop = min(start + self.size, self.samples)
         return rows_of(expected, said, None if labels is None else labels[start:stop])
+
+
+def _opened(proto: onnx.ModelProto) -> Session:
+    """Open a quantized model for the integer kernels, or literally where these do not take it."""
+    try:
+        return open_session(lower(proto), 1)
+    except BackendError:
+        return open_session(proto, 1, as_it_is=True)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from trtcal.data import Dataset
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.quantize import QuantizedModel, find_layers
-from trtcal.search.costs import Costs, Times
+from trtcal.search.costs import Costs, Times, listed_times
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.gates import Limits, Point
 from trtcal.search.memory import Memory
@@ -38,7 +38,7 @@ class Settings:
 
     limits: Limits
     gpu: Any
-    precision: str = "fp32"
+    precision: str = "fp16"
     samples: int = SAMPLES
     evaluated: int = 512
     evaluations: int = EVALUATIONS
@@ -99,6 +99,8 @@ def find_plans(
     shares = {one.layer: one.share(measure) for one in seen.layers}
     work = work_of(model, shares, next(dataset.batches(settings.batch)))
     costs = Costs(work, settings.gpu, settings.precision, settings.times)
+    if settings.times:
+        costs = replace(costs, source="layer times as given")
     with (
         Evaluator(
             model,
@@ -111,6 +113,8 @@ def find_plans(
         ) as evaluator,
         reporter("measuring plans", settings.evaluations) as advance,
     ):
+        if settings.build is not None and not settings.times:
+            costs = _as_built(costs, evaluator, settings.build)
 
         def evaluate(int8: frozenset[str]) -> Any:
             loss = evaluator.loss(int8)
@@ -133,6 +137,20 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
     if limits.max_drop is not None and not scores:
         raise InputError("--max-drop wants class scores, which the outputs are not", "use --sqnr")
     return "kl" if scores and limits.sqnr is None else "noise"
+
+
+def _as_built(
+    costs: Costs, evaluator: Evaluator, build: Callable[[QuantizedModel], Measured]
+) -> Costs:
+    """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32."""
+    everything = frozenset(evaluator.units)
+    int8, floats = (build(evaluator.quantized(plan)).layers for plan in (everything, frozenset()))
+    plain = build(evaluator.quantized(frozenset(), "fp32")).layers
+    slow = replace(costs, precision="fp32")
+    slow = replace(slow, times=listed_times(slow, int8, plain))
+    times = listed_times(costs, int8, floats)
+    source = "bytes of the layers that the compiler lists"
+    return replace(costs, times=times, source=source, fp32_ms=slow.plan_ms(()))
 
 
 def _build_all(

@@ -16,7 +16,7 @@ Plan = frozenset[str]
 
 @dataclass(frozen=True)
 class Point:
-    """A measured plan: its time (an estimate, or of measured layers) and its speed-up over all-float."""
+    """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32."""
 
     int8: Plan
     loss: Loss
@@ -35,7 +35,7 @@ class Limits:
     """What the user asks: None is not asked.
 
     `max_drop` is in points of top-1 (of agreement with the float model, without labels), `sqnr` in dB
-    of the outputs, `min_speedup` over the all-float plan, `budget_ms` of one batch.
+    of the outputs, `min_speedup` over FP32, `budget_ms` of one batch.
     """
 
     max_drop: float | None = None

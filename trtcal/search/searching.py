@@ -52,7 +52,7 @@ class Search:
         self.programme, self.surrogate = Programme(self.units, costs), Surrogate(shares)
         self.points: dict[Plan, Point] = {}
         self.left, self.until = evaluations, until
-        self.float_ms = costs.plan_ms(())
+        self.float_ms = costs.baseline_ms
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
