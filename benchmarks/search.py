@@ -154,7 +154,7 @@ def flagged(one: Subject):  # type: ignore[no-untyped-def]
         for name in one.units
     ]
     proto.graph.input.extend(flags)
-    return open_session(proto, as_it_is=True)
+    return open_session(proto, 1, as_it_is=True)
 
 
 def against_brute_force(nets: int, layers: int) -> None:
@@ -174,7 +174,7 @@ def against_brute_force(nets: int, layers: int) -> None:
 
 
 def lines(seed: int, one: Subject) -> Iterator[bool]:
-    """Print what a search finds for two limits, and yield whether it is within one layer of the best."""
+    """Print what a search finds for two limits; yield whether it is within a layer of the best."""
     every = dict(every_plan(one))
     seen = measure_sensitivities(one.prepared, one.calibration, one.dataset)
     shares = {layer.layer: layer.share("noise") for layer in seen.layers}
@@ -218,9 +218,7 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
 def on_a_model(options: argparse.Namespace) -> None:
     """Print the plans of a real model, and NNCF's."""
     model = load_model(options.model)
-    calibration, test = (
-        open_dataset(path, model) for path in (options.calibration, options.test)
-    )
+    calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
     one = subject(model, calibration, test)
     print(f"# {describe_machine()}")
     print(f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds")
@@ -233,14 +231,16 @@ def on_a_model(options: argparse.Namespace) -> None:
     kept = result.found.recommended
     assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
     row("90 % of the speed-up", kept, whole, len(one.units), len(points), result.seconds)
-    third = [p for p in result.found.front if p.loss.of(result.measure) * 3 <= whole.loss.of(result.measure)]
+    third = [
+        p
+        for p in result.found.front
+        if p.loss.of(result.measure) * 3 <= whole.loss.of(result.measure)
+    ]
     row("a third of the loss", third[0], whole, len(one.units), "", "")
     allowed = options.max_drop
     if allowed is None:
         allowed = max((whole.loss.drop or 0) / 3, 0.1)
-    limited = Settings(
-        Limits(max_drop=allowed), GPU, options.float, evaluated=options.evaluate
-    )
+    limited = Settings(Limits(max_drop=allowed), GPU, options.float, evaluated=options.evaluate)
     before = memory.measured
     result = find_plans(one.prepared, one.calibration, one.dataset, limited, memory)
     best = result.found.recommended
@@ -273,7 +273,10 @@ def beside_nncf(
         out = Path(place) / "out.json"
         words = [options.model, options.calibration, options.test, options.evaluate, allowed, out]
         done = subprocess.run(  # noqa: S603  # the user names the program
-            [options.nncf, "-c", NNCF, *map(str, words)], capture_output=True, text=True, check=False
+            [options.nncf, "-c", NNCF, *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             print(f"NNCF did not finish: {done.stderr.strip().splitlines()[-1][:300]}")

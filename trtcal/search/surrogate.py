@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-TRUST = 0.1  # relative error at which a measured plan counts as much as one layer's own figure
+TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
 
 class Surrogate:
