@@ -83,7 +83,7 @@ for op in made.get_ordered_ops():
     if op.get_type_name() in heavy:
         before = [one.get_source_output().get_node().get_type_name() for one in op.inputs()]
         if "FakeQuantize" not in before[0]:
-            floats.append(op.get_friendly_name())
+            floats.append(op.get_friendly_name().removesuffix("/WithoutBiases"))
 json.dump({"seconds": seconds, "evaluations": len(calls) - 2, "float": floats,
            "drop": 100 * (plain - control)}, open(out, "w"))
 """

@@ -25,7 +25,7 @@ def chosen(clean, observation, memory=None):
     memory = memory or Memory(None, {})
     with judge(clean.prepared, clean.dataset, 32, memory) as measure:
         return choose_methods(
-            clean.prepared, observation, clean.dataset, measure, memory, ("minmax", "percentile")
+            clean.prepared, observation, clean.dataset, measure, memory, ("minmax", "entropy")
         )
 
 
@@ -34,9 +34,9 @@ def test_each_tensor_gets_what_is_best_at_the_outputs(outlier):
     memory = Memory(None, {})
     found = chosen(clean, observation, memory)
     methods = {choice.tensor: choice.method for choice in found.choices}
-    assert methods["x"] == "percentile"
+    assert methods["x"] == "entropy"
     assert set(methods) == set(found.calibration.ranges)
-    assert found.losses["minmax"].kl > 3 * found.losses["percentile"].kl
+    assert found.losses["minmax"].kl > 1.5 * found.losses["entropy"].kl
     best = min(found.losses.values(), key=lambda loss: loss.kl)
     assert found.losses[found.calibration.method].kl == best.kl
     before = memory.measured

@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
+from trtcal.engine import Target
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.quantize import QuantizedModel, find_layers
 from trtcal.search.costs import Costs, Times, listed_times
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.gates import Limits, Point
+from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.searching import EVALUATIONS, Found, Search
 from trtcal.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
@@ -37,7 +38,7 @@ class Settings:
     """
 
     limits: Limits
-    gpu: Any
+    gpu: Target
     precision: str = "fp16"
     samples: int = SAMPLES
     evaluated: int = 512
@@ -101,31 +102,21 @@ def find_plans(
     costs = Costs(work, settings.gpu, settings.precision, settings.times)
     if settings.times:
         costs = replace(costs, source="layer times as given")
-    with (
-        Evaluator(
-            model,
-            calibration,
-            list(shares),
-            dataset,
-            settings.evaluated,
-            settings.precision,
-            memory,
-        ) as evaluator,
-        reporter("measuring plans", settings.evaluations) as advance,
-    ):
+    until = started + settings.time_limit_s
+    arguments = (dataset, settings.evaluated, settings.precision, memory)
+    with Evaluator(model, calibration, list(shares), *arguments) as evaluator:
         if settings.build is not None and not settings.times:
             costs = _as_built(costs, evaluator, settings.build)
+        with reporter("measuring plans", settings.evaluations) as advance:
 
-        def evaluate(int8: frozenset[str]) -> Any:
-            loss = evaluator.loss(int8)
-            advance(1)
-            return loss
+            def evaluate(int8: frozenset[str]) -> Loss:
+                loss = evaluator.loss(int8)
+                advance(1)
+                return loss
 
-        until = started + settings.time_limit_s
-        search = Search(
-            shares, costs, evaluate, measure, settings.limits, settings.evaluations, until
-        )
-        found = search.run()
+            wanted = (settings.limits, settings.evaluations, until)
+            search = Search(shares, costs, evaluate, measure, *wanted)
+            found = search.run()
         builds = _build_all(found.front, evaluator, settings, reporter)
     found = _without_dominated(found, builds, measure, search.limits)
     return Result(seen, measure, costs, found, builds, time.monotonic() - started)

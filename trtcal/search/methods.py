@@ -60,7 +60,7 @@ def choose_methods(
     methods: Sequence[str] = METHODS,
     samples: int = SAMPLES,
 ) -> Chosen:
-    """Choose tensor by tensor, all others as the first method has them, then judge the whole.
+    """Choose tensor by tensor, all others as the best of the methods has them, then judge the whole.
 
     `judge` measures a calibration with every layer in INT8. Where the choices together lose more than
     one method everywhere, that method's ranges are returned.
@@ -68,6 +68,7 @@ def choose_methods(
     tables = {method: calibrate(observation, method) for method in methods}
     losses = {name: judge(table) for name, table in tables.items()}
     measure = "noise" if losses[methods[0]].kl is None else "kl"
+    tables = {name: tables[name] for name in sorted(tables, key=lambda n: losses[n].of(measure))}
     choices = tuple(_choices(model, tables, dataset, measure, memory, samples))
     made = _assembled(tables, choices)
     losses[NAME] = judge(made)
