@@ -15,6 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from trtcal.search.costs import Costs
+from trtcal.search.gates import Plan
 from trtcal.search.work import Kernel
 
 SOLVER_S = 10.0
@@ -42,15 +43,22 @@ class Programme:
         for kernel in costs.work.kernels:
             self._time(kernel)
 
-    def cheapest(self, losses: Mapping[str, float], most: float) -> frozenset[str] | None:
-        """Return the cheapest plan that loses no more than `most`, None if there is none."""
-        return self._solve(self.price, {f"x {name}": loss for name, loss in losses.items()}, most)
+    def cheapest(
+        self, losses: Mapping[str, float], most: float, but: Iterable[Plan] = ()
+    ) -> Plan | None:
+        """Return the cheapest plan that loses no more than `most`, None if there is none.
 
-    def best(self, losses: Mapping[str, float], most_ms: float) -> frozenset[str] | None:
+        Plans in `but` are left out.
+        """
+        terms = {f"x {name}": loss for name, loss in losses.items()}
+        return self._solve(self.price, terms, most, but)
+
+    def best(
+        self, losses: Mapping[str, float], most_ms: float, but: Iterable[Plan] = ()
+    ) -> Plan | None:
         """Return the plan of the least loss that takes no longer than `most_ms`."""
-        return self._solve(
-            {f"x {name}": loss for name, loss in losses.items()}, self.price, most_ms
-        )
+        terms = {f"x {name}": loss for name, loss in losses.items()}
+        return self._solve(terms, self.price, most_ms, but)
 
     def _place(self, name: str) -> int:
         return self.places.setdefault(name, len(self.places))
@@ -122,9 +130,14 @@ class Programme:
     def _slower(self, time: str, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -one for name, one in terms.items()}}, fixed)
 
-    def _solve(self, objective: Terms, bounded: Terms, most: float) -> frozenset[str] | None:
+    def _solve(
+        self, objective: Terms, bounded: Terms, most: float, but: Iterable[Plan]
+    ) -> Plan | None:
         scale = max((abs(one) for one in bounded.values()), default=1.0) or 1.0
         rows = [*self.rows, ({n: -one / scale for n, one in bounded.items()}, -most / scale)]
+        for plan in but:
+            unlike = {f"x {name}": -1.0 if name in plan else 1.0 for name in self.units}
+            rows.append((unlike, 1.0 - len(plan)))
         entries = [
             (i, self._place(n), one)
             for i, (terms, _) in enumerate(rows)

@@ -16,7 +16,8 @@ from trtcal.search.surrogate import Surrogate
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
 KEPT_SPEEDUP = 0.9  # of the all-INT8 plan, where the user sets no limit
 EVALUATIONS = 48
-ROUNDS = 3  # of solving for one limit, each after learning from the one before
+ROUNDS = 8  # of solving for the limits, each after learning from the one before
+SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,35 @@ class Search:
             self._try(self.programme.cheapest(self.surrogate.by_unit(), most))
 
     def _aim(self) -> None:
-        """Solve for the limits themselves, again with what the last plan taught."""
-        for _ in range(ROUNDS):
-            before = len(self.points)
-            shares = self.surrogate.by_unit()
-            if self.limits.on_cost:
-                self._try(self.programme.best(shares, self.limits.most_ms(self.float_ms)))
-            if self.limits.on_loss:
-                low, high = self._bracket()
-                for most in (high, (low + high) / 2):
-                    self._try(self.programme.cheapest(shares, most))
-            if len(self.points) == before:
-                break
+        """Solve for the limits, again with what each plan taught, while there is one to hope for.
+
+        Then once more for plans of which more loss is foreseen, as what is foreseen can be too much.
+        """
+        for slack in SLACKS:
+            for _ in range(ROUNDS):
+                plan = self._hoped(slack)
+                if plan is None or self._try(plan) is None:
+                    break
+
+    def _hoped(self, slack: float) -> Plan | None:
+        """Return the best plan not measured yet, by what is known; None if it would be no better."""
+        shares, best = self.surrogate.by_unit(), self._best()
+        if self.limits.on_loss:
+            plan = self.programme.cheapest(shares, slack * self._most_loss(), self.points)
+            small = None if plan is None else self.costs.plan_ms(plan)
+        else:
+            most_ms = self.limits.most_ms(self.float_ms)
+            plan = self.programme.best(shares, most_ms, self.points)
+            small = None if plan is None else self.surrogate.loss(plan)
+        if small is None or (best is not None and small >= self._key(best)[0]):
+            return None
+        return plan
+
+    def _most_loss(self) -> float:
+        """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
+        if self.limits.max_drop is None and self.limits.sqnr is not None:
+            return float(10 ** (-self.limits.sqnr / 10))
+        return sum(self._bracket()) / 2
 
     def _bracket(self) -> tuple[float, float]:
         """Return the largest loss that held the limits, and the least above it that did not."""
