@@ -16,10 +16,9 @@ from trtcal.quantize import Plan, write_plan
 from trtcal.search.finding import Result, Settings
 from trtcal.search.gates import Point, Relief
 from trtcal.search.methods import Chosen
-from trtcal.search.sensitivity import Sensitivities
 from trtcal.storage import Document, write_document
 
-KIND, SENSITIVITY = "search", "sensitivity"
+KIND = "search"
 RESULT = "search.json"
 
 
@@ -69,22 +68,6 @@ def write_search(
         "measured": {"seconds": round(result.seconds, 3)},
     }
     return write_document(folder / RESULT, body)
-
-
-def sensitivity_document(
-    seen: Sensitivities, model: Model, calibration: Calibration, dataset: Dataset
-) -> Document:
-    """Return the sensitivities of all layers as a document."""
-    return {
-        "kind": SENSITIVITY,
-        "schema_version": 1,
-        "trtcal": __version__,
-        "model": model.fingerprint,
-        "calibration": calibration.digest,
-        "dataset": dataset.fingerprint,
-        "whole": seen.whole.to_document(),
-        "layers": [one.to_document() for one in seen.layers],
-    }
 
 
 def _plan(point: Point, result: Result, settings: Settings) -> Plan:
