@@ -23,6 +23,7 @@ HOUSE = [
     {"calibration"},
     {"formats"},
     {"compare", "tuning", "checkup"},
+    {"search"},
     {"report"},
     {"history", "verification"},
     {"pipeline"},

@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model may take the place of another.",
     "history": "Follow figures over runs: what changed, and since when.",
+    "search": "Find which layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",

@@ -1,0 +1,315 @@
+"""The search for mixed plans beside brute force, and beside NNCF's accuracy control.
+
+    python -m benchmarks.search --nets 20 --layers 12
+    python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] [--nncf PYTHON]
+
+The first makes random networks, measures every plan of each, and prints for two limits (5 dB more than
+all INT8; 90 % of the INT8 speed-up) how many plans the search measured, how many layers its
+recommended plan has more or less in INT8 than the best of all, how its figure compares, and whether any
+plan recommended or put into the front is dominated by one that was measured.
+
+The second searches once, recommends for the first limit below, and prints top-1 on the test samples,
+evaluations and seconds: INT8, the plan that keeps 90 % of the INT8 speed-up, the cheapest plan that
+loses at most a third of what INT8 loses, and what `nncf.quantize_with_accuracy_control` makes with the
+same drop allowed, in the Python given, which needs nncf, openvino and onnx. Speed-ups are estimates for
+a T4 by its datasheet; NNCF's layers are priced in the same way, by the layers that it leaves in float.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from benchmarks.int8_speed import describe_machine
+from tests.networks import samples
+from tests.search.nets import random_net
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import Calibration, calibrate
+from trtcal.data import Dataset, open_dataset
+from trtcal.engine import find_target
+from trtcal.model import Model, load_model
+from trtcal.observe import observe
+from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.search import Limits, Settings, find_plans, measure_sensitivities
+from trtcal.search.costs import Costs
+from trtcal.search.gates import Plan, Point, pareto
+from trtcal.search.losses import Loss, rows_of, total
+from trtcal.search.memory import Memory
+from trtcal.search.searching import Search
+from trtcal.search.segments import Twins
+from trtcal.search.work import work_of
+
+GPU = find_target("t4")
+NNCF = """
+import json, sys, time
+import numpy as np, nncf, openvino as ov
+model, calibration, test, count, drop, out = sys.argv[1:]
+given = ov.convert_model(model)
+name = given.inputs[0].get_any_name()
+data, held = np.load(calibration), np.load(test)
+count = int(count)
+calls = []
+def judge(compiled, items):
+    calls.append(time.time())
+    right = []
+    for x, y in items:
+        right.append(float(np.argmax(next(iter(compiled(x).values())), -1)[0] == y))
+    return float(np.mean(right)), right
+rows = [data[name][i:i + 1] for i in range(len(data[name]))]
+items = [(held[name][i:i + 1], int(held["labels"][i])) for i in range(count)]
+start = time.time()
+made = nncf.quantize_with_accuracy_control(
+    given, nncf.Dataset(rows), nncf.Dataset(items, lambda item: item[0]),
+    validation_fn=lambda compiled, found: judge(compiled, items),
+    max_drop=float(drop) / 100, drop_type=nncf.DropType.ABSOLUTE, subset_size=len(rows),
+    fast_bias_correction=True,
+)
+seconds = time.time() - start
+plain, control = (judge(ov.compile_model(one), items)[0] for one in (given, made))
+heavy = ("Convolution", "GroupConvolution", "MatMul")
+floats = []
+for op in made.get_ordered_ops():
+    if op.get_type_name() in heavy:
+        before = [one.get_source_output().get_node().get_type_name() for one in op.inputs()]
+        if "FakeQuantize" not in before[0]:
+            floats.append(op.get_friendly_name().removesuffix("/WithoutBiases"))
+json.dump({"seconds": seconds, "evaluations": len(calls) - 2, "float": floats,
+           "drop": 100 * (plain - control)}, open(out, "w"))
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A prepared network, its ranges, and what plans are judged on."""
+
+    prepared: Model
+    calibration: Calibration
+    dataset: Dataset
+
+    @property
+    def units(self) -> list[str]:
+        """The layers that a plan decides on."""
+        return [layer.name for layer in find_layers(self.prepared).layers]
+
+
+def subject(model: Model, calibration: Dataset, test: Dataset) -> Subject:
+    """Prepare and calibrate a model."""
+    prepared = prepare(model)
+    tensors = tensors_to_observe(find_layers(prepared))
+    seen = observe(prepared, calibration, tensors)
+    return Subject(prepared, calibrate(seen, "percentile"), test)
+
+
+def every_plan(one: Subject) -> Iterator[tuple[Plan, Loss]]:
+    """Yield every plan and its loss, from one session in which flags choose the precisions.
+
+    Q/DQ runs literally, with `Where` between each quantized tensor or weight and the float one.
+    """
+    session, feeds = flagged(one), next(one.dataset.batches(len(one.dataset)))
+    plain = open_session(one.prepared.proto)
+    expected = run_session(plain, None, feeds)
+    for count in range(len(one.units) + 1):
+        for chosen in itertools.combinations(one.units, count):
+            flags = {f"flag {name}": np.array(name in chosen) for name in one.units}
+            said = run_session(session, None, {**feeds, **flags})
+            yield frozenset(chosen), total(rows_of(expected, said, one.dataset.labels))
+
+
+def flagged(one: Subject):  # type: ignore[no-untyped-def]
+    """Return a session of the model in which a flag for each layer says whether it is quantized."""
+    twins = Twins(one.prepared, quantize(one.prepared, one.calibration).proto)
+    (whole,) = [segment for segment in twins.segments(()) if segment.start == 0]
+    proto = twins.part(whole, twins.quantizable)
+    given = {node.name: node for node in twins.nodes}
+    nodes: list[onnx.NodeProto] = []
+    for node in proto.graph.node:
+        if node.name in one.units:
+            for i, name in enumerate(given[node.name].input):
+                if name != node.input[i]:
+                    made = f"{node.name} {i}"
+                    choice = [f"flag {node.name}", node.input[i], name]
+                    nodes.append(helper.make_node("Where", choice, [made]))
+                    node.input[i] = made
+        nodes.append(node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    known = {tensor.name for tensor in proto.graph.initializer}
+    read = {name for node in nodes for name in node.input}
+    proto.graph.initializer.extend(
+        twins.tensors[name] for name in sorted(read & set(twins.tensors) - known)
+    )
+    flags = [
+        helper.make_tensor_value_info(f"flag {name}", onnx.TensorProto.BOOL, ())
+        for name in one.units
+    ]
+    proto.graph.input.extend(flags)
+    return open_session(proto, 1, as_it_is=True)
+
+
+def against_brute_force(nets: int, layers: int) -> None:
+    """Print one line a network and limit."""
+    print(f"# {describe_machine()}")
+    print("net limit       plans measured int8 best-int8 apart figure best dominated seconds")
+    near = cases = 0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for seed in range(nets):
+            model = load_model(random_net(folder / "net.onnx", seed, layers))
+            data = open_dataset(samples(folder / "data.npz", count=32), model)
+            for close in lines(seed, subject(model, data, data)):
+                cases += 1
+                near += close
+    print(f"# within one layer of the best plan: {near} of {cases}")
+
+
+def lines(seed: int, one: Subject) -> Iterator[bool]:
+    """Print what a search finds for two limits; yield whether it is within a layer of the best."""
+    every = dict(every_plan(one))
+    seen = measure_sensitivities(one.prepared, one.calibration, one.dataset)
+    shares = {layer.layer: layer.share("noise") for layer in seen.layers}
+    work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
+    costs = Costs(work, GPU)
+    whole = frozenset(one.units)
+    speed = 0.9 * costs.baseline_ms / costs.plan_ms(whole)
+    all_points = [
+        Point(plan, loss, costs.plan_ms(plan), costs.baseline_ms / costs.plan_ms(plan))
+        for plan, loss in every.items()
+    ]
+    for name, limits in {
+        "5 dB more": Limits(sqnr=every[whole].sqnr_db + 5),
+        "90 % speed": Limits(min_speedup=speed),
+    }.items():
+        search = Search(shares, costs, every.__getitem__, "noise", limits)
+        started = time.perf_counter()
+        found = search.run()
+        seconds = time.perf_counter() - started
+        holding = [point for point in all_points if not limits.broken(point)]
+        order = (
+            (lambda p: (p.cost_ms, p.loss.noise))
+            if limits.on_loss
+            else (lambda p: (p.loss.noise, p.cost_ms))
+        )
+        best, got = min(holding, key=order), found.recommended
+        assert got is not None  # noqa: S101  # the best plan holds the limits, so one does
+        dominated = [p for p in found.front if any(q.dominates(p, "noise") for q in found.measured)]
+        front = set(pareto(found.measured, "noise"))
+        apart = abs(len(got.int8) - len(best.int8))
+        print(
+            f"{seed:3} {name:11} {len(every):5} {len(found.measured):8} {len(got.int8):4} "
+            f"{len(best.int8):9} {apart:5} {order(got)[0] / order(best)[0] - 1:+7.2%} "
+            f"{'same' if got.int8 == best.int8 else 'other':5} "
+            f"{len(dominated) + (got not in front):9} {seconds:7.1f}",
+            flush=True,
+        )
+        yield apart <= 1
+
+
+def on_a_model(options: argparse.Namespace) -> None:
+    """Print the plans of a real model, and NNCF's."""
+    model = load_model(options.model)
+    calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
+    one = subject(model, calibration, test)
+    print(f"# {describe_machine()}")
+    print(f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds")
+    memory = Memory(None, {})
+    settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
+    result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
+    points = {point.int8: point for point in result.found.measured}
+    whole = points[frozenset(one.units)]
+    row("INT8", whole, whole, len(one.units), "", "")
+    kept = result.found.recommended
+    assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
+    row("90 % of the speed-up", kept, whole, len(one.units), len(points), result.seconds)
+    third = [
+        p
+        for p in result.found.front
+        if p.loss.of(result.measure) * 3 <= whole.loss.of(result.measure)
+    ]
+    row("a third of the loss", third[0], whole, len(one.units), "", "")
+    allowed = options.max_drop
+    if allowed is None:
+        allowed = max((whole.loss.drop or 0) / 3, 0.1)
+    limited = Settings(Limits(max_drop=allowed), GPU, options.float, evaluated=options.evaluate)
+    before = memory.measured
+    result = find_plans(one.prepared, one.calibration, one.dataset, limited, memory)
+    best = result.found.recommended
+    more = memory.measured - before
+    if best is not None:
+        row(f"--max-drop {allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
+    if options.nncf:
+        beside_nncf(options, one, result.costs, allowed, whole)
+
+
+def row(
+    what: str, point: Point, whole: Point, layers: int, evaluations: object, seconds: object
+) -> None:
+    """Print one plan."""
+    loss, kl = point.loss, f"{point.loss.kl:.5f}" if point.loss.kl is not None else ""
+    spent = f"{seconds:.0f}" if isinstance(seconds, float) else seconds
+    print(
+        f"{what:34} {layers - len(point.int8):12} {point.speedup:8.2f} "
+        f"{point.speedup / whole.speedup:5.0%} {loss.sqnr_db:8.2f} {kl:>7} {loss.drop:5.2f} "
+        f"{evaluations:>11} {spent:>7}",
+        flush=True,
+    )
+
+
+def beside_nncf(
+    options: argparse.Namespace, one: Subject, costs: Costs, allowed: float, whole: Point
+) -> None:
+    """Let NNCF do the same with the same samples, in a Python of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "out.json"
+        words = [options.model, options.calibration, options.test, options.evaluate, allowed, out]
+        done = subprocess.run(  # noqa: S603  # the user names the program
+            [options.nncf, "-c", NNCF, *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print(f"NNCF did not finish: {done.stderr.strip().splitlines()[-1][:300]}")
+            return
+        found = json.loads(out.read_text())
+    floats = [name for name in one.units if name in found["float"]]
+    int8 = frozenset(one.units) - set(floats)
+    speed = costs.baseline_ms / costs.plan_ms(int8)
+    print(
+        f"{f'NNCF, max_drop {allowed:.2f}':34} {len(found['float']):12} {speed:8.2f} "
+        f"{speed / whole.speedup:5.0%} {'':8} {'':7} {found['drop']:5.2f} "
+        f"{found['evaluations']:11} {found['seconds']:7.0f}"
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--calibration", type=Path)
+    parser.add_argument("--test", type=Path)
+    parser.add_argument("--evaluate", type=int, default=1000)
+    parser.add_argument("--float", choices=("fp16", "fp32"), default="fp16")
+    parser.add_argument("--max-drop", type=float)
+    parser.add_argument("--nncf", metavar="PYTHON")
+    parser.add_argument("--nets", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=12)
+    options = parser.parse_args()
+    if options.model is None:
+        against_brute_force(options.nets, options.layers)
+    else:
+        on_a_model(options)
+
+
+if __name__ == "__main__":
+    main()

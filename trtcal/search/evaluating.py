@@ -1,0 +1,129 @@
+"""Measure what a whole plan loses, by running it: Q/DQ with the scales that the compiler gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import onnx
+
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import Session, open_session, run_session
+from trtcal.calibration import Calibration
+from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch
+from trtcal.errors import BackendError
+from trtcal.model import Model
+from trtcal.quantize import Plan, QuantizedModel, quantize
+from trtcal.search.gates import Plan as Int8
+from trtcal.search.losses import Loss, Rows, joined, rows_of, total
+from trtcal.search.memory import Memory
+from trtcal.search.shelf import Shelf
+
+BATCH = 8
+
+
+class Evaluator:
+    """Plans of one prepared model on the first samples of a dataset. A context manager.
+
+    `precision` is that of the layers that are not in INT8: fp16 or fp32.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        calibration: Calibration,
+        units: Sequence[str],
+        dataset: Dataset,
+        samples: int,
+        precision: str,
+        memory: Memory,
+    ) -> None:
+        self.model, self.calibration, self.units = model, calibration, units
+        self.dataset, self.samples = dataset, min(samples, len(dataset))
+        self.precision, self.memory = precision, memory
+        self.size = fixed_batch(model) or BATCH
+        self.names = [spec.name for spec in model.outputs]
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "evaluate")
+        self.shelf = Shelf()
+        self.batches = 0
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self.shelf.close()
+
+    def plan(self, int8: Int8, precision: str | None = None) -> Plan:
+        """Return the plan that has these layers in INT8, the others in another precision if named."""
+        others = precision or self.precision
+        return Plan("int8", {name: others for name in self.units if name not in int8})
+
+    def quantized(self, int8: Int8, precision: str | None = None) -> QuantizedModel:
+        """Return the model that a plan gives."""
+        return quantize(self.model, self.calibration, self.plan(int8, precision))
+
+    def loss(self, int8: Int8) -> Loss:
+        """Return what a plan loses, measured once."""
+        what = {"plan": self.plan(int8).to_document()["digest"], "samples": self.samples}
+        return self.memory.recall(
+            {**what, "calibration": self.calibration.digest},
+            lambda: self.measure(self.quantized(int8).proto),
+        )
+
+    def measure(self, proto: onnx.ModelProto) -> Loss:
+        """Run a model on all samples, and compare it with the float model."""
+        self._expect()
+        session = _opened(proto)
+        rows = list(self.pool.map(lambda number: self._one(session, number), range(self.batches)))
+        return total(joined(rows))
+
+    def _expect(self) -> None:
+        """Run the float model, once."""
+        if self.batches:
+            return
+        session = open_session(self.model.proto)
+        number = 0
+        for feeds in self.dataset.batches(self.size, 0, self.samples):
+            outputs = run_session(session, self.names, feeds)
+            self.shelf.keep("feeds", number, feeds)
+            self.shelf.keep("expected", number, dict(zip(self.names, outputs, strict=True)))
+            number += 1
+        self.batches = number
+
+    def _one(self, session: Session, number: int) -> Rows:
+        said = run_session(session, self.names, self.shelf.get("feeds", number))
+        expected = list(self.shelf.get("expected", number).values())
+        start, labels = number * self.size, self.dataset.labels
+        stop = min(start + self.size, self.samples)
+        return rows_of(expected, said, None if labels is None else labels[start:stop])
+
+
+def _opened(proto: onnx.ModelProto) -> Session:
+    """Open a quantized model for the integer kernels, or literally where these do not take it."""
+    try:
+        return open_session(lower(proto), 1)
+    except BackendError:
+        return open_session(proto, 1, as_it_is=True)
+
+
+@contextmanager
+def judge(
+    model: Model, dataset: Dataset, samples: int, memory: Memory
+) -> Iterator[Callable[[Calibration], Loss]]:
+    """Yield what measures a calibration with every layer in INT8."""
+    evaluators = list[Evaluator]()
+
+    def measure(calibration: Calibration) -> Loss:
+        one = Evaluator(model, calibration, (), dataset, samples, "fp32", memory)
+        evaluators.append(one)
+        return one.loss(frozenset())
+
+    try:
+        yield measure
+    finally:
+        for one in evaluators:
+            one.__exit__()
