@@ -1,6 +1,6 @@
 """The search for mixed plans beside brute force, and beside NNCF's accuracy control.
 
-    python -m benchmarks.search --nets 20 --layers 12
+    python -m benchmarks.search --nets 20 --layers 12 [--first SEED]
     python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] [--nncf PYTHON]
 
 The first makes random networks, measures every plan of each, and prints for two limits (5 dB more than
@@ -157,14 +157,14 @@ def flagged(one: Subject):  # type: ignore[no-untyped-def]
     return open_session(proto, 1, as_it_is=True)
 
 
-def against_brute_force(nets: int, layers: int) -> None:
+def against_brute_force(nets: int, layers: int, first: int) -> None:
     """Print one line a network and limit."""
     print(f"# {describe_machine()}")
     print("net limit       plans measured int8 best-int8 apart figure best dominated seconds")
     near = cases = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for seed in range(nets):
+        for seed in range(first, first + nets):
             model = load_model(random_net(folder / "net.onnx", seed, layers))
             data = open_dataset(samples(folder / "data.npz", count=32), model)
             for close in lines(seed, subject(model, data, data)):
@@ -304,9 +304,10 @@ def main() -> None:
     parser.add_argument("--nncf", metavar="PYTHON")
     parser.add_argument("--nets", type=int, default=20)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--first", type=int, default=0, help="the first network's seed")
     options = parser.parse_args()
     if options.model is None:
-        against_brute_force(options.nets, options.layers)
+        against_brute_force(options.nets, options.layers, options.first)
     else:
         on_a_model(options)
 

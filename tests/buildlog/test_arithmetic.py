@@ -121,3 +121,11 @@ def test_dilation_and_stride_make_the_result_smaller():
     window = {**WINDOW, "PrePadding": [0, 1], "Stride": [1, 2], "Dilation": [3, 2]}
     fused = {**PLAIN, **window, "ParameterType": "Convolution"}
     assert read([1, 8, 10, 10], [1, 16, 1, 1], **fused).macs == 16 * (5 * 4) * 8 * 9
+
+
+def test_a_residual_that_is_added_behind_is_not_taken_for_weights():
+    x, residual, weights = shape(1, 16, 8, 8), shape(1, 16, 8, 8), shape(16, 16, 3, 3)
+    expected = 16 * 8 * 8 * 16 * 9
+    assert count_operands("correlation", [x, residual], [weights], [residual]) == expected
+    assert count_operands("correlation", [x, weights], [residual], [residual]) == expected
+    assert count_operands("correlation", [x], [residual], [residual]) is None

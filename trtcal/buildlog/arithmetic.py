@@ -30,7 +30,16 @@ def count_operands(kind: str, inputs: Tensors, constants: Tensors, outputs: Tens
     operands = [tensor.shape for tensor in (*inputs, *constants) if len(tensor.shape) > 1]
     if len(operands) < 2 or not outputs:
         return None
-    return _bounded(_count(kind.lower(), operands[0], operands[1], outputs[0].shape))
+    kind, first, output = kind.lower(), operands[0], outputs[0].shape
+    channels = {**dict.fromkeys(CONVOLUTIONS, output), **dict.fromkeys(TRANSPOSED, first)}
+    second = _weights(operands[1:], channels[kind]) if kind in channels else operands[1]
+    return None if second is None else _bounded(_count(kind, first, second, output))
+
+
+def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
+    """Return the shape of a convolution's weights; what is added behind it may stand before them."""
+    known = [one for one in operands if len(one) == len(channels) and one[0] == channels[1]]
+    return next((one for one in reversed(known)), None)
 
 
 def _count(kind: str, first: Shape, second: Shape, output: Shape) -> int | None:
