@@ -6,10 +6,12 @@ from onnx import helper
 
 from tests.networks import conv_net, rng, save, weight
 from tests.quantize.test_quantize import calibrated
+from tests.zoo_net import Net
+from tests.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
 from trtcal.backends.onnxruntime import INTEGER_KERNELS
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.quantize import quantize
+from trtcal.quantize import Plan, prepare, quantize
 
 ACCUMULATOR_ROUNDING = 0.02  # share of outputs that the int32 bias may move by a step
 
@@ -158,3 +160,20 @@ def test_a_constant_that_others_read_too_keeps_its_place(tmp_path):
     feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
     proto = onnx.load(path)
     np.testing.assert_array_equal(literal(lower(proto), feeds), literal(proto, feeds))
+
+
+def test_a_float16_layer_beside_a_concat_of_int8_runs(tmp_path):
+    net = Net(x=("n", 8, 8, 8))
+    y = net.relu(net.conv("stem", "x", (16, 8, 3, 3)))
+    sides = [net.relu(net.conv(name, y, (16, 16, 1, 1))) for name in ("left", "right")]
+    last = net.conv("last", net.add("Concat", *sides, axis=1), (16, 32, 3, 3))
+    net.done(net.head("head", last, 16))
+    onnx.save(net.proto(), tmp_path / "float.onnx")
+    feeds = net.samples(16)
+    np.savez(tmp_path / "samples.npz", **feeds)
+    made = quantized_scene(tmp_path / "float.onnx", tmp_path / "samples.npz", tmp_path, 8)
+    mixed = quantize(prepare(made.given), made.calibration, Plan("int8", {"left": "fp16"})).proto
+    expected = literal(mixed, feeds)
+    lowered = run_session(open_session(lower(mixed), threads=1), None, feeds)[0]
+    noise = np.square(lowered - expected).sum() / np.square(expected).sum()
+    assert noise < 10**-2.5

@@ -48,6 +48,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     lowering = _Lowering(graph)
     lowering.move_up()
+    lowering.widen_concats()
     lowering.clip_integers()
     lowering.float_convolutions()
     lowering.quantize_biases()
@@ -74,6 +75,22 @@ class _Lowering:
             for index in range(data):
                 node.inputs[index] = self._pair(node.inputs[index], scale, zero)
             self.graph.toposort()
+
+    def widen_concats(self) -> None:
+        """Quantize Concats of float16 in float32: ONNX Runtime would make of them what it refuses."""
+        for node in list(self.graph.nodes):
+            quantize = self._quantizer_after(node, {"Concat"})
+            scale = None if quantize is None else constant(quantize.inputs[1])
+            if quantize is None or scale is None or scale.dtype != np.float16:
+                continue
+            wide = self._variable(node.outputs[0], "wide", np.float32)
+            name = unique(f"{wide.name}/Cast", self.names)
+            to = {"to": int(onnx.TensorProto.FLOAT)}
+            self.graph.nodes.append(gs.Node("Cast", name, to, [node.outputs[0]], [wide]))
+            held = unique(f"{wide.name}/scale", self.names)
+            quantize.inputs[0] = wide
+            quantize.inputs[1] = gs.Constant(held, scale.astype(np.float32))
+        self.graph.toposort()
 
     def _quantizer_after(self, node: gs.Node, ops: set[str]) -> gs.Node | None:
         """Return the QuantizeLinear that alone reads a node's output, if it is int8 per tensor."""
