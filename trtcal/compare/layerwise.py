@@ -25,6 +25,7 @@ from trtcal.passes import prepare
 Array = npt.NDArray[Any]
 ROOM = 1 << 27  # bytes of one model's tensors in a batch, unless one sample takes more
 MOST_SAMPLES = 32  # of a batch
+TINY = 1e-300
 GROWS_DB = 1.0
 
 
@@ -105,7 +106,8 @@ def compare_layers(
     sites, unknown = find_sites(quantized.proto)
     wanted = {site.tensor for site in sites if not site.is_weight}
     base = _closest(reference, wanted)
-    sums = [_weight_sums(base, quantized, site) if site.is_weight else _Sums() for site in sites]
+    floats = (reference, prepare(reference))
+    sums = [_weight_sums(floats, quantized, site) if site.is_weight else _Sums() for site in sites]
     shared = wanted & _tensors(base.proto)
     pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
     if pairs:
@@ -177,8 +179,18 @@ def _batch_size(model: Model, reader: _Reader, dataset: Dataset) -> int:
     return max(1, min(MOST_SAMPLES, ROOM // max(sum(array.nbytes for array in one.values()), 1)))
 
 
-def _weight_sums(reference: Model, quantized: Model, site: Site) -> _Sums:
-    """Return the powers of a weight and its error, empty if its float values are not found."""
+def _weight_sums(floats: Sequence[Model], quantized: Model, site: Site) -> _Sums:
+    """Return the powers of a weight and its error, empty if its float values are not found.
+
+    They are those of the float model, as it is or prepared, that the integers are nearer to: a
+    BatchNorm may have been folded into them.
+    """
+    found = [_sums_of_weight(one, quantized, site) for one in floats]
+    known = [sums for sums in found if sums.values]
+    return min(known, key=lambda sums: sums.powers[2] / max(sums.powers[0], TINY), default=found[0])
+
+
+def _sums_of_weight(reference: Model, quantized: Model, site: Site) -> _Sums:
     sums = _Sums()
     values = weight_of((quantized if site.stored is None else reference).proto, site)
     if values is None or (site.stored is not None and values.shape != site.stored.shape):
