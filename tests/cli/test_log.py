@@ -34,7 +34,10 @@ def run(capsys, *arguments):
 
 
 def start(*arguments, **options):
-    command = [sys.executable, "-m", "trtcal.cli.main", "log", *arguments]
+    # Tests that a shell runs in the background would hand on that Ctrl-C is ignored.
+    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    main += "from trtcal.cli.main import main; main()"
+    command = [sys.executable, "-c", main, "log", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
