@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.int8_speed import describe_machine
 from trtcal.compare.abtest import Rule, ask
 from trtcal.compare.interleaved import measure_until
-from trtcal.compare.paired import compare_means, proportion_difference, ratio_of_blocks
+from trtcal.compare.paired import compare_means, ratio_of_blocks
+from trtcal.compare.statistics import paired_difference
 
 SAMPLES = 10_000
 WORK = 40  # products in one run: 5 % more are two
@@ -74,9 +75,7 @@ def coverage(simulations: int) -> dict[str, float]:
 
     for _ in range(simulations):
         before, after = answers(rng, 500, 0.05, 0.03)
-        found = proportion_difference(
-            int((after < before).sum()), int((after > before).sum()), 500, 0.95
-        )
+        found = paired_difference(int((after > before).sum()), int((after < before).sum()), 500)
         count("top-1, 500 samples", found.low, -0.02, found.high)
         skewed = rng.gamma(2.0, 1.0, 300)
         moved = skewed + rng.gamma(0.5, 0.2, 300)

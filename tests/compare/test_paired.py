@@ -11,9 +11,9 @@ from trtcal.compare.paired import (
     compare_means,
     holm,
     mcnemar,
-    proportion_difference,
     ratio_of_blocks,
 )
+from trtcal.compare.statistics import paired_difference
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 500))
@@ -51,13 +51,13 @@ def test_answers_of_right_and_wrong_are_counted_not_resampled():
     after[90:93] = 1
     found = compare_means(before, after)
     assert found.p == mcnemar(10, 3)
-    assert found.difference == proportion_difference(10, 3, 100, 0.95)
+    assert found.difference == paired_difference(3, 10, 100)
     assert (found.baseline, found.candidate) == (0.8, pytest.approx(0.73))
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_to_swap_both_turns_the_sign(lost, won):
-    there, back = (proportion_difference(*pair, 100, 0.95) for pair in ((lost, won), (won, lost)))
+    there, back = (paired_difference(*pair, 100) for pair in ((lost, won), (won, lost)))
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
     assert there.low <= there.value <= there.high
 

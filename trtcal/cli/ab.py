@@ -10,12 +10,14 @@ import click
 from trtcal.cli.output import (
     config_here,
     config_option,
+    data_option,
     json_option,
     print_json,
     print_table,
     progress,
     required,
     say,
+    trust_option,
 )
 from trtcal.errors import GateFailed
 
@@ -29,11 +31,7 @@ if TYPE_CHECKING:
 )
 @click.argument("baseline", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
-)
+@data_option
 @click.option(
     "--metric",
     help="What decides: top1, top5, agreement, cosine, or a name from --metric-file.  "
@@ -60,9 +58,7 @@ if TYPE_CHECKING:
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Error rate of it all.")
 @click.option("--sequential", is_flag=True, help="Look five times, and stop as soon as decided.")
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
-@click.option(
-    "--trust", is_flag=True, help="Load engines that were built elsewhere: they are programs."
-)
+@trust_option
 @click.option(
     "-o",
     "--output",

@@ -10,6 +10,7 @@ import click
 from trtcal.cli.output import (
     config_here,
     config_option,
+    data_option,
     json_option,
     note,
     parameters,
@@ -34,11 +35,7 @@ NAMED = 10  # arrays or files that a note names, at most
     "-p percentile=99.9 -o calibration.json"
 )
 @click.argument("model", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
-)
+@data_option
 @click.option("--method", help="minmax, percentile, entropy, mse, auto, or a plug-in's.")
 @click.option(
     "-p",

@@ -12,6 +12,7 @@ from trtcal.cli.comparison import figure, show_details
 from trtcal.cli.output import (
     config_here,
     config_option,
+    data_option,
     json_option,
     note,
     print_json,
@@ -19,6 +20,7 @@ from trtcal.cli.output import (
     progress,
     required,
     say,
+    trust_option,
 )
 from trtcal.errors import GateFailed, InputError
 
@@ -33,11 +35,7 @@ if TYPE_CHECKING:
 )
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("candidates", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
-)
+@data_option
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @click.option("--rounds", type=click.IntRange(2), help="Runs timed of each one.  [default: 60]")
 @click.option(
@@ -66,9 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option("--max-drop", type=float, help="Gate: points of top-1 that a candidate may lose.")
 @click.option("--min-speedup", type=float, help="Gate: speed-up over FP32 that it must bring.")
-@click.option(
-    "--trust", is_flag=True, help="Load engines that were built elsewhere: they are programs."
-)
+@trust_option
 @click.option(
     "-o",
     "--output",

@@ -181,6 +181,14 @@ def prepared_model(model: Model, config: Config, skipped: Sequence[str]) -> Mode
     return prepared.model
 
 
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
+)
+trust_option = click.option(
+    "--trust", is_flag=True, help="Load engines that were built elsewhere: they are programs."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 skip_option = click.option(
     "--skip-pass",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from trtcal.compare.statistics import Interval
+from trtcal.compare.statistics import Interval, paired_difference
 
 Values = npt.NDArray[np.float64]
 
@@ -74,20 +74,8 @@ def compare_means(
 
 
 def _of_counts(lost: int, won: int, samples: int, level: float) -> tuple[Interval, float]:
-    return proportion_difference(lost, won, samples, level), mcnemar(lost, won)
-
-
-def proportion_difference(lost: int, won: int, samples: int, level: float) -> Interval:
-    """Return how much higher the candidate's proportion is: Wald interval adjusted for matched pairs.
-
-    A. Agresti and Y. Min, Statistics in Medicine 24 (2005): one half more in each discordant count,
-    two more pairs.
-    """
-    count = samples + 2.0
-    middle = (won - lost) / count
-    spread = np.sqrt(max(lost + won + 1.0 - (won - lost) ** 2 / count, 0.0)) / count
-    margin = float(stats.norm.ppf(0.5 + level / 2) * spread)
-    return Interval((won - lost) / samples, float(middle) - margin, float(middle) + margin)
+    """Return how much higher the candidate's proportion is, and McNemar's p."""
+    return paired_difference(won, lost, samples, level), mcnemar(lost, won)
 
 
 def _of_values(apart: Values, level: float, seed: int) -> tuple[Interval, float]:

@@ -26,7 +26,7 @@ class Interval:
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
 
-def paired_difference(lost: int, won: int, samples: int) -> Interval:
+def paired_difference(lost: int, won: int, samples: int, level: float = LEVEL) -> Interval:
     """Return how much lower the candidate's proportion is, on the same samples.
 
     `lost`: only the reference was right; `won`: only the candidate was. Adjusted Wald interval for
@@ -36,7 +36,7 @@ def paired_difference(lost: int, won: int, samples: int) -> Interval:
     count = samples + 2.0
     difference = (lost - won) / count
     spread = math.sqrt(max(lost + won + 1.0 - (lost - won) ** 2 / count, 0.0)) / count
-    margin = float(stats.norm.ppf(0.5 + LEVEL / 2)) * spread
+    margin = float(stats.norm.ppf(0.5 + level / 2)) * spread
     return Interval((lost - won) / samples, difference - margin, difference + margin)
 
 

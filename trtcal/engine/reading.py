@@ -101,8 +101,11 @@ def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
     if document is None:
         parsed = parse_file(path)
         return parsed.layers, profile_in_log(parsed.events)
-    is_build = document.get("kind") == "build"
-    return _read_build(path) if is_build else read_inspector(document), None
+    if document.get("kind") == "build":
+        return _read_build(path), None
+    if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
+        return _own_layers(path, document), None
+    return read_inspector(document), None
 
 
 def _as_json(path: Path) -> dict[str, Any] | None:
@@ -115,8 +118,10 @@ def _as_json(path: Path) -> dict[str, Any] | None:
 
 
 def _read_build(path: Path) -> tuple[Layer, ...]:
-    document = read_document(path, "build")
+    return _own_layers(path, read_document(path, "build"))
 
+
+def _own_layers(path: Path, document: dict[str, Any]) -> tuple[Layer, ...]:
     def construct() -> tuple[Layer, ...]:
         return tuple(Layer.from_document(item) for item in document["layers"])
 

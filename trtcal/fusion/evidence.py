@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.backends.manifest import MANIFEST, read_build
-from trtcal.buildlog.inspector import read_inspector
 from trtcal.buildlog.layers import NODE_SEPARATORS, Layer
-from trtcal.buildlog.parser import parse_file
+from trtcal.engine import read_engine
 from trtcal.errors import InputError
 from trtcal.fusion.matching import Match
-from trtcal.storage import parsing, read_json
 
 ONE, SEVERAL, UNLISTED, OPAQUE = "one layer", "several layers", "not listed", "opaque"
 
@@ -49,33 +47,17 @@ class Seen:
 
 
 def read_layers(path: Path) -> LayerList:
-    """Read a build's folder or `build.json`, an inspector's JSON, `trtcal log --json`, or a build log.
+    """Read whatever `trtcal.engine` takes layers from; of a build also which model it is of.
 
     `InputError` if there are no layers in it.
     """
-    found = _read(path)
-    if not found.layers:
-        raise InputError(
-            f"{path} lists no layers", "build with detailed profiling verbosity and a verbose log"
-        )
-    return found
-
-
-def _read(path: Path) -> LayerList:
-    if path.is_dir() or path.name == MANIFEST:
-        folder = path if path.is_dir() else path.parent
-        build = read_build(folder)
-        builder = f"{build.backend} {build.backend_version} for {build.target}"
-        return LayerList(str(path), build.layers, build.model, builder)
-    if path.suffix != ".json":
-        return LayerList(str(path), parse_file(path).layers)
-    document = read_json(path)
-    if isinstance(document, dict) and isinstance(document.get("layers"), list):
-        read = parsing(path, lambda: tuple(map(Layer.from_document, document["layers"])))
-        return LayerList(str(path), read)
-    if not isinstance(document, dict):
-        raise InputError(f"{path} holds no list of layers", "give a build's folder or its log")
-    return LayerList(str(path), read_inspector(document))
+    if not (path.is_dir() and (path / MANIFEST).is_file()) and path.name != MANIFEST:
+        return LayerList(str(path), read_engine(path).layers)
+    build = read_build(path if path.is_dir() else path.parent)
+    if not build.layers:
+        raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
+    builder = f"{build.backend} {build.backend_version} for {build.target}"
+    return LayerList(str(path), build.layers, build.model, builder)
 
 
 def look(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[Seen, ...]:
