@@ -60,6 +60,14 @@ def test_a_graph_alone_says_what_will_run_in_float(here, capsys):
     assert "seen in the graph, not in a build" in out
 
 
+def test_a_log_that_is_none_is_not_called_clean(here, capsys):
+    (here / "model.onnx").write_bytes(bytes(range(256)) * 20)
+    assert run_command(["diagnose", "--log", "model.onnx"]) == 0
+    captured = capsys.readouterr()
+    assert "are they build logs?" in captured.err
+    assert "0 log_events" in captured.out
+
+
 def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
 

@@ -70,6 +70,8 @@ def command(
         raise InputError(
             "what is to be looked at?", "give a build's folder, or one of --layers, --log, --model"
         )
+    if logs and not diagnosis.counts["log_events"]:
+        note("note: the logs hold no message of a builder: are they build logs?")
     if as_json:
         print_json(diagnosis.to_document())
     else:
@@ -119,7 +121,7 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
         note(f"note: nothing to accept under [[suppress]] {one}")
     counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())
     notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
-    say(f"{summary_line(diagnosis)}; nodes: {counts}{'; remarks: ' + notes if notes else ''}")
+    say(f"{summary_line(diagnosis)}; counted: {counts}{'; remarks: ' + notes if notes else ''}")
 
 
 def _show_one(number: int, finding: Finding) -> None:

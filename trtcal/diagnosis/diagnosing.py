@@ -108,9 +108,12 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
         "unknown": len(outcomes) - met - lost,
         "left_in_float": len(case.skipped),
         "layers": len(case.layers),
+        "log_events": log.seen,
         "log_findings_beyond": log.beyond,
     }
-    return {name: number for name, number in counts.items() if number or name == "asked"}
+    return {
+        name: number for name, number in counts.items() if number or name in ("asked", "log_events")
+    }
 
 
 def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:

@@ -100,10 +100,12 @@ class LogFindings:
     requested_mib: float = 0.0
     available_mib: float | None = None
     beyond: int = 0
+    seen: int = 0
 
     def read(self, events: Iterable[Placed]) -> Iterator[Placed]:
         """Take events in, and pass them on."""
         for source, event in events:
+            self.seen += 1
             self._take(source, event)
             yield source, event
 
