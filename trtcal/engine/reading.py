@@ -97,7 +97,11 @@ def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
         return read_engine_layers(path), None
     if b"\0" in start[:64]:
         raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
-    document = _as_json(path) if start.lstrip().startswith(b"{") else None
+    is_json = path.suffix == ".json"
+    document = _as_json(path) if is_json or start.lstrip().startswith(b"{") else None
+    if is_json and not isinstance(document, dict):
+        told = "is not JSON" if document is None else "holds no list of layers"
+        raise InputError(f"{path} {told}", HINT)
     if document is None:
         parsed = parse_file(path)
         return parsed.layers, profile_in_log(parsed.events)
