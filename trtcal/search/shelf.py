@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,15 @@ Arrays = dict[str, Array]
 
 
 class Shelf:
-    """A folder that goes with the process; names of tensors are no names of files."""
+    """A folder that goes with the process; names of tensors are no names of files.
+
+    The bytes are plain, because several threads read them: numpy parses the header of an `.npz`
+    as Python, and Python 3.11's parser may fail in two threads at once (python/cpython#106905).
+    """
 
     def __init__(self) -> None:
         self.place = tempfile.TemporaryDirectory(prefix="trtcal-", ignore_cleanup_errors=True)
-        self.names: dict[tuple[str, int], list[str]] = {}
+        self.forms: dict[tuple[str, int], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]] = {}
 
     def close(self) -> None:
         """Delete everything."""
@@ -26,15 +31,18 @@ class Shelf:
 
     def keep(self, kind: str, number: int, arrays: Mapping[str, Array]) -> None:
         """Keep the arrays of a batch in place of those before."""
-        self.names[kind, number] = list(arrays)
+        self.forms[kind, number] = {name: (a.dtype, a.shape) for name, a in arrays.items()}
         with self._path(kind, number).open("wb") as file:
-            np.savez(file, *arrays.values())
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array))
 
     def get(self, kind: str, number: int) -> Arrays:
         """Return the arrays of a batch."""
-        with np.load(self._path(kind, number), allow_pickle=False) as found:
-            names = self.names[kind, number]
-            return {name: found[f"arr_{i}"] for i, name in enumerate(names)}
+        with self._path(kind, number).open("rb") as file:
+            return {
+                name: np.fromfile(file, dtype, int(np.prod(shape))).reshape(shape)
+                for name, (dtype, shape) in self.forms[kind, number].items()
+            }
 
     def _path(self, kind: str, number: int) -> Path:
-        return Path(self.place.name) / f"{kind}-{number}.npz"
+        return Path(self.place.name) / f"{kind}-{number}"
