@@ -19,6 +19,11 @@ def test_the_samples_configuration_is_read():
     assert config.gates.min_speedup is None
 
 
+def test_the_price_of_an_hour_is_read(tmp_path):
+    report = read_config(written(tmp_path, "[report]\nprice_per_hour = 2")).report
+    assert (report.price_per_hour, report.currency) == (2.0, "USD")
+
+
 def test_paths_start_from_the_files_folder(tmp_path):
     config = read_config(written(tmp_path, 'model = "m.onnx"\n[calibration]\ndata = "d.npz"'))
     assert config.model == tmp_path / "m.onnx"
@@ -32,6 +37,10 @@ def test_paths_start_from_the_files_folder(tmp_path):
         ("model = ", "cannot be read"),
         ("modle = 'x'", "unknown key 'modle'"),
         ("model = 3", "'model' must be of type str"),
+        ("[report]\nprice = 1", "unknown key 'report.price'"),
+        ("[report]\nprice_per_hour = 0", "'report.price_per_hour'"),
+        ("[report]\nprice_per_hour = '1'", "'report.price_per_hour'"),
+        ("[report]\ncurrency = 'dollars'", "'report.currency'"),
         ("[calibration]\nbatch = 0", "'calibration.batch'"),
         ("[calibration]\nmethods = []", "'calibration.methods'"),
         ("[calibration]\nmethods = 'minmax'", "'calibration.methods'"),

@@ -37,6 +37,7 @@ TABLES = (
     "build",
     "gates",
     "suppress",
+    "report",
 )
 CALIBRATION = ("data", "labels", "methods", "method", "batch", "workers", "parameters")
 LABEL_SOURCES = ("csv", "folders")
@@ -140,6 +141,14 @@ class GatesConfig:
 
 
 @dataclass(frozen=True)
+class ReportConfig:
+    """What an hour of the machine where latency is measured costs, for the cost of inferences."""
+
+    price_per_hour: float | None = None
+    currency: str = "USD"
+
+
+@dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder."""
 
@@ -155,6 +164,7 @@ class Config:
     build: BuildConfig = field(default_factory=BuildConfig)
     gates: GatesConfig = field(default_factory=GatesConfig)
     suppress: tuple[dict[str, str], ...] = ()
+    report: ReportConfig = field(default_factory=ReportConfig)
 
     @property
     def run_folder(self) -> Path:
@@ -197,6 +207,7 @@ class _Reader:
             build=self.build(self.table("", table, "build")),
             gates=self.gates(self.table("", table, "gates")),
             suppress=tuple(map(self.suppression, self.get("", table, "suppress", list, []))),
+            report=self.report(self.table("", table, "report")),
         )
 
     def suppression(self, table: Any) -> dict[str, str]:
@@ -299,6 +310,17 @@ class _Reader:
             max_silent_fallbacks=self.count(here, table, "max_silent_fallbacks"),
             forbid=self.strings(here, table, "forbid", ()) if "forbid" in table else (),
         )
+
+    def report(self, table: Mapping[str, Any]) -> ReportConfig:
+        here, default = "report", ReportConfig()
+        self.known(here, table, tuple(item.name for item in fields(ReportConfig)))
+        price = self.number(here, table, "price_per_hour", None)
+        if price == 0:
+            raise self.wrong("report.price_per_hour", "above 0")
+        currency: str = self.get(here, table, "currency", str, default.currency)
+        if not re.fullmatch("[A-Z]{3}", currency):
+            raise self.wrong("report.currency", "the three letters of a currency, like USD")
+        return ReportConfig(price, currency)
 
     def count(self, here: str, table: Mapping[str, Any], key: str) -> int | None:
         value: int | None = self.get(here, table, key, int, None)
