@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.output import json_option, print_json, say
+from trtcal.cli.output import config_here, json_option, print_json, say
+from trtcal.errors import InputError
+
+if TYPE_CHECKING:
+    from trtcal.storage import Document
+
+PAGE = Path("report.html")
 
 
 @click.command(epilog="Example: trtcal report reports/digits -o digits.html")
@@ -15,23 +23,87 @@ from trtcal.cli.output import json_option, print_json, say
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="Where to write the page; its JSON goes beside it.",
+    help=f"Where to write the page; its JSON goes beside it.  [default: {PAGE}; with --md, print it]",
+)
+@click.option(
+    "--md", "as_markdown", is_flag=True, help="Write Markdown for a pull request instead."
+)
+@click.option("--price", type=float, help="What an hour of the machine that was measured costs.")
+@click.option(
+    "--prices",
+    type=click.Path(path_type=Path),
+    help="Your table of prices; one counts if it names the GPU that was measured.",
 )
 @json_option
-def command(run: Path, output: Path, as_json: bool) -> None:
+def command(
+    run: Path,
+    output: Path | None,
+    as_markdown: bool,
+    price: float | None,
+    prices: Path | None,
+    as_json: bool,
+) -> None:
     """Write one self-contained HTML page about RUN.
 
     RUN is a folder with what the other commands wrote (comparison.json, build folders,
     calibrations), or a report.json to render again.
     """
-    from trtcal.report import write_report
-
-    document = write_report(run, output)
+    document = _document(run, price, prices)
+    if as_markdown:
+        _write_markdown(run, document, output, as_json)
+        return
+    output = output or PAGE
+    document = _write_page(document, output)
     if as_json:
         print_json(document)
         return
     verdict = document["measured"]["verdict"]
     say(f"{verdict['word']}: {verdict['sentence']}")
     say(f"wrote {output}  {document['digest'][:19]}")
+
+
+def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
+    """Return the report with what its candidates cost, at the price given here or in trtcal.toml."""
+    from trtcal.report import assemble
+    from trtcal.report.document import KIND, VERSION
+    from trtcal.report.prices import load_prices, named_price, with_costs
+    from trtcal.storage import parsing, read_document
+
+    settings = config_here().report
+    table, price = load_prices(prices), None
+    if amount is None and prices is None:
+        amount = settings.price_per_hour
+    if amount is not None:
+        price = named_price(amount, settings.currency)
+    document = assemble(run) if run.is_dir() else read_document(run, KIND, VERSION)
+    made: Document = parsing(run, lambda: with_costs(document, table, price))
+    return made
+
+
+def _write_page(document: Document, output: Path) -> Document:
+    from trtcal.report import write_report
+    from trtcal.storage import write_json
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "report.json"
+        write_json(source, document)
+        return write_report(source, output)
+
+
+def _write_markdown(run: Path, document: Document, output: Path | None, as_json: bool) -> None:
+    from trtcal.report.markdown import to_markdown
+    from trtcal.storage import parsing, write_text
+
+    if output is not None and output.suffix == ".json":
+        raise InputError(f"{output} is no name for Markdown", "end it in .md")
+    if output is None and as_json:
+        raise InputError("both --md and --json would be printed", "give -o FILE")
+    page: str = parsing(run, lambda: to_markdown(document))
+    if output is None:
+        click.echo(page.encode(), nl=False)
+        return
+    write_text(output, page)
+    if as_json:
+        print_json(document)
+    else:
+        say(f"wrote {output}")

@@ -2,7 +2,7 @@
 
 A latency says nothing of another machine: so a price counts only if it is for the device that was
 measured, or if the user names it. Without one, only the cost relative to FP32's is told. The cost is
-that of a machine that does nothing else, batch after batch: idle time, storage and network are left out.
+that of a machine that does nothing else, batch after batch: idle time and storage are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ else:
     import tomli as tomllib
 
 TABLE = Path(__file__).with_name("prices.toml")
-FIELDS = {"name": str, "devices": list, "per_hour": (int, float), "currency": str, "seen": date}
+FIELDS: dict[str, Any] = {
+    "name": str,
+    "devices": list,
+    "per_hour": (int, float),
+    "currency": str,
+    "seen": date,
+}
 OPTIONAL = ("source", "page")
 HINT = "see the table that comes with trtcal: trtcal/report/prices.toml"
 MILLION, HOUR_MS = 1e6, 3.6e6
@@ -126,7 +132,7 @@ def cost_per_million(latency: Mapping[str, Any], price: Price) -> Cost:
     """Return what a million samples cost at a latency (as in a comparison, for one batch)."""
 
     def cost(batch_ms: float) -> float:
-        return price.per_hour * batch_ms / HOUR_MS / latency["batch"] * MILLION
+        return MILLION * price.per_hour * batch_ms / (HOUR_MS * float(latency["batch"]))
 
     low, high = latency["p50_interval_ms"]
     return Cost(cost(latency["p50_ms"]), cost(low), cost(high))
