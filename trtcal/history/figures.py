@@ -16,6 +16,32 @@ RISING = frozenset(
     {"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"}
 )
 """Figures of which more is better; of the others less is."""
+NEUTRAL = frozenset({"layers", "asked"})
+LABELS = {
+    "top1": ("top-1", "%"),
+    "top1_drop": ("drop of top-1", "points"),
+    "top5": ("top-5", "%"),
+    "agreement": ("agreement with FP32", "%"),
+    "sqnr_db": ("SQNR", "dB"),
+    "cosine": ("cosine", ""),
+    "kl": ("KL divergence", "nats"),
+    "latency_p50": ("median latency", "ms"),
+    "latency_p90": ("90th percentile of latency", "ms"),
+    "latency_p99": ("99th percentile of latency", "ms"),
+    "speedup": ("speed-up over FP32", "times"),
+    "size_bytes": ("file size", "bytes"),
+    "engine_bytes": ("engine size", "bytes"),
+    "layers": ("engine layers", ""),
+    "asked": ("layers asked in INT8", ""),
+    "met": ("layers that got INT8", ""),
+    "int8_share": ("heavy layers in INT8", "%"),
+    "log_findings": ("findings in the log", ""),
+    "findings": ("findings of the diagnosis", ""),
+    "silent_fallbacks": ("silent fallbacks", ""),
+    "uncalibrated": ("tensors without range", ""),
+    "broken_fusions": ("broken fusions", ""),
+}
+"""What each figure is called, and its unit."""
 
 
 def figures_of_run(report: Document) -> Figures:

@@ -11,8 +11,9 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from trtcal.errors import InputError, ResourceError
 from trtcal.history.figures import Figures, digests_of_run, figures_of_run
@@ -70,6 +71,10 @@ class Entry:
         return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
 
 
+COLUMNS = tuple(field.name for field in fields(Entry))[1:-2]
+"""Of a run in the file, between its number and its digests."""
+
+
 def default_path() -> Path:
     """Return where the history lies if nobody says otherwise: in the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -116,29 +121,14 @@ class History:
 
     def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
         """Add a run by its report document; return its number. One that is there already is left."""
-        made: tuple[Figures, dict[str, str], str] = parsing(
-            self.path, lambda: (figures_of_run(report), digests_of_run(report), _name(report))
-        )
-        figures, digests, first = made
-        measured = report["measured"]
-        verdict, run = measured["verdict"], measured["run"] or {}
-        row = (
-            report["digest"],
-            measured["made_at"],
-            name or first,
-            verdict["word"],
-            verdict["candidate"],
-            verdict["sentence"],
-            run.get("command"),
-            folder,
-            json.dumps(digests, sort_keys=True),
-        )
+        made: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
+        row = (*(getattr(made, key) for key in COLUMNS), json.dumps(made.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             found = connection.execute(
                 "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
             ).fetchone()
-            return int(found[0]) if found else _insert(connection, row, figures)
+            return int(found[0]) if found else _insert(connection, row, made.figures)
 
     def entries(
         self,
@@ -166,6 +156,20 @@ class History:
             if row is None:
                 raise InputError(f"{self.path} has no run {number}", "see `trtcal history list`")
             return _entry(row, _figures(connection, [number]).get(number, {}))
+
+    def before(self, entry: Entry) -> Entry | None:
+        """Return the last run made before this one of the same name or the same FP32 model."""
+        made = (entry.made_at, entry.report)
+        with self._open() as connection:
+            row = connection.execute(
+                "SELECT * FROM runs WHERE (name = ?3 OR json_extract(digests, '$.model') = ?4) AND "
+                "(made_at, id) < (?1, coalesce((SELECT id FROM runs WHERE made_at = ?1 AND "
+                "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
+                [*made, entry.name, entry.digests["model"]],
+            ).fetchone()
+            if row is None:
+                return None
+            return _entry(row, _figures(connection, [row[0]]).get(row[0], {}))
 
     def names(self) -> list[str]:
         """Return the names that runs have, in the order of their first run."""
@@ -203,10 +207,27 @@ def _figures(
 
 
 def _entry(row: Sequence[object], figures: Figures) -> Entry:
-    fields = dict(zip(list(Entry.__dataclass_fields__)[:-2], row, strict=False))
-    return Entry(**fields, digests=json.loads(str(row[-1])), figures=figures)  # type: ignore[arg-type]
+    plain: dict[str, Any] = dict(zip(("number", *COLUMNS), row[:-1], strict=True))
+    return Entry(**plain, digests=json.loads(str(row[-1])), figures=figures)
 
 
-def _name(report: Document) -> str:
-    """Return what a run is called if nobody says: its reference model."""
-    return str(report["comparison"]["rows"][0]["name"])
+def entry_of(report: Document, name: str | None = None, folder: str | None = None) -> Entry:
+    """Return a report document as the entry that it becomes, without a number yet (0).
+
+    If nobody says, it is called like its reference model. A field that is missing is a `KeyError`.
+    """
+    measured = report["measured"]
+    verdict = measured["verdict"]
+    return Entry(
+        number=0,
+        report=report["digest"],
+        made_at=measured["made_at"],
+        name=name or str(report["comparison"]["rows"][0]["name"]),
+        verdict=verdict["word"],
+        candidate=verdict["candidate"],
+        sentence=verdict["sentence"],
+        command=(measured["run"] or {}).get("command"),
+        folder=folder,
+        digests=digests_of_run(report),
+        figures=figures_of_run(report),
+    )
