@@ -30,6 +30,13 @@ def test_a_run_is_recorded_once(tmp_path):
     assert len(history.entries()) == 2
 
 
+def test_a_name_that_is_no_unicode_is_kept_as_its_escape(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    entry = history.entry(history.record(report(1, name="a\ud800", candidate="\udfff"), "\ud801"))
+    assert (entry.name, entry.candidate) == ("\\ud801", "\\udfff")
+    assert entry.figures["a\\ud800", "top1"] == 98.6
+
+
 def test_names_and_the_last_few_can_be_asked_for(tmp_path):
     history = History(tmp_path / "h.sqlite")
     for number in range(6):

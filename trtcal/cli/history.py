@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.output import json_option, note, print_json, print_table, say
+from trtcal.cli.output import json_option, note, print_json, print_table, progress, say
 from trtcal.errors import BackendError, GateFailed, InputError
 
 if TYPE_CHECKING:
@@ -127,10 +127,22 @@ def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["json", "csv"]), default="json", show_default=True
 )
+@click.option(
+    "--mlflow",
+    "uri",
+    metavar="URI",
+    help="Send what is not there yet to this MLflow store instead.",
+)
 @db_option
-def export(name: str | None, form: str, db: Path | None) -> None:
-    """Print all runs: JSON with everything, or CSV with a row for each figure."""
+def export(name: str | None, form: str, uri: str | None, db: Path | None) -> None:
+    """Print all runs: JSON with everything, or CSV with a row for each figure; or send them to MLflow.
+
+    A store is a tracking server's address, or a database such as sqlite:///mlflow.db.
+    """
     entries = _open(db).entries(name)
+    if uri is not None:
+        _send(entries, uri)
+        return
     if form == "json":
         print_json([entry.to_document() for entry in entries])
         return
@@ -140,6 +152,14 @@ def export(name: str | None, form: str, db: Path | None) -> None:
         for (candidate, figure), value in entry.figures.items():
             row = (entry.number, entry.name, entry.made_at, entry.verdict, candidate, figure, value)
             writer.writerow(row)
+
+
+def _send(entries: list[Entry], uri: str) -> None:
+    from trtcal.history.tracking import send_to_mlflow
+
+    with progress("sending runs", len(entries)) as show:
+        sent = send_to_mlflow(entries, uri, show)
+    say(f"sent {sent} runs; {len(entries) - sent} were there already")
 
 
 @command.command(epilog="Example: trtcal history dashboard -o site")

@@ -222,12 +222,17 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
         number=0,
         report=report["digest"],
         made_at=measured["made_at"],
-        name=name or str(report["comparison"]["rows"][0]["name"]),
-        verdict=verdict["word"],
-        candidate=verdict["candidate"],
-        sentence=verdict["sentence"],
-        command=(measured["run"] or {}).get("command"),
-        folder=folder,
-        digests=digests_of_run(report),
-        figures=figures_of_run(report),
+        name=_storable(name or str(report["comparison"]["rows"][0]["name"])),
+        verdict=_storable(verdict["word"]),
+        candidate=_storable(verdict["candidate"]),
+        sentence=_storable(verdict["sentence"]),
+        command=_storable((measured["run"] or {}).get("command")),
+        folder=_storable(folder),
+        digests={_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
+        figures={(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
     )
+
+
+def _storable(text: Any) -> Any:
+    """Return text without lone surrogates, which no database takes."""
+    return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
