@@ -45,6 +45,15 @@ def test_levels_and_the_first_run_are_told():
     assert down.after == pytest.approx(1.0, abs=0.02)
 
 
+def test_the_first_run_is_the_first_on_the_new_level():
+    exact = 0
+    for seed in range(SERIES):
+        values = noise(seed, 60)
+        values[40:] *= 1.05
+        exact += [shift.first for shift in find_shifts(values)] == [40]
+    assert exact >= 0.95 * SERIES
+
+
 def test_one_odd_run_is_no_shift():
     values = noise(0, 50)
     values[30] = 3.0

@@ -93,6 +93,9 @@ def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
     index, page = write_dashboard(History(db), tmp_path / "site")
     html = page.read_text()
     assert "evaluation data: sha256:0 to sha256:1" in html
+    assert "int8, median latency: 1 to 1.1" in html
+    assert "<strong>Run 21</strong>" in html
+    assert "3 figures are worse" not in html.split("Changes of a level")[1]
     assert re.search(r'<th scope="row">21 ', html)
     assert "<script" not in html
     assert page.name in index.read_text()

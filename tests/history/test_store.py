@@ -43,10 +43,11 @@ def test_names_and_the_last_few_can_be_asked_for(tmp_path):
         history.record(report(number), name="b" if number % 2 else "a")
     assert history.names() == ["a", "b"]
     assert [entry.number for entry in history.entries("b", 2)] == [4, 6]
-    assert set(history.entries("a", wanted=["top1"])[0].figures) == {
-        ("digits", "top1"),
-        ("int8", "top1"),
+    assert history.columns("a", 3, 6, ["top1"]) == {
+        ("digits", "top1"): ([3, 5], [98.6, 98.6]),
+        ("int8", "top1"): ([3, 5], [98.6, 98.6]),
     }
+    assert not history.entries("a", with_figures=False)[0].figures
 
 
 def write(path, writer):

@@ -106,7 +106,7 @@ def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
             f"{one.before:.6g}",
             f"{one.after:.6g}",
             "" if one.share is None else f"{100 * one.share:+.2f} %",
-            "better" if one.is_better else "worse",
+            {True: "better", False: "worse", None: ""}[one.is_better],
         )
         for one in found.changed[:FIGURES_SHOWN]
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtcal.history.difference import Changed, changed_inputs, compare_runs
-from trtcal.history.figures import LABELS, NEUTRAL
+from trtcal.history.figures import LABELS
 from trtcal.history.store import Entry, History, entry_of
 from trtcal.storage import Document, parsing
 
@@ -58,5 +58,5 @@ def _figure(one: Changed) -> Document:
         "before": one.before,
         "now": one.after,
         "change": one.share,
-        "better": None if is_noise or one.figure in NEUTRAL else one.is_better,
+        "better": None if is_noise else one.is_better,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,12 @@ class Shift:
 def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:
     """Return the shifts of a series, in order; each is found a few runs after it began."""
     series = np.asarray(values, np.float64)
+    if not len(series) or series.min() == series.max():
+        return ()
     found: list[Shift] = []
     start = 0
     while (shift := _first_shift(series, start)) is not None:
+        shift = replace(shift, first=_first_on_it(series, shift))
         found.append(shift)
         start = shift.first
     return tuple(found)
@@ -72,6 +75,14 @@ def _first_shift(series: Values, start: int) -> Shift | None:
         if shift is not None:
             return shift
     return None
+
+
+def _first_on_it(series: Values, shift: Shift) -> int:
+    """Return the first run on the new level, of the few that decided: one may still be on the old."""
+    run = shift.first
+    while abs(series[run] - shift.before) < abs(series[run] - shift.after):
+        run += 1
+    return run
 
 
 def _find(before: Values, last: Values, end: int) -> Shift | None:

@@ -17,7 +17,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from trtcal.history.series import WATCHED, Change, Series, changes_of, series_of
+from trtcal.history.figures import LABELS
+from trtcal.history.series import Change, Series, changes_of, events_of, read_series
 from trtcal.history.store import Entry, History
 from trtcal.report.text import visible
 from trtcal.storage import write_text
@@ -27,8 +28,10 @@ STYLE = Path(__file__).parents[1] / "report" / "templates" / "report.css"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 190, 64, 12, 10, 26
 MOST_POINTS = 240  # of a line: of more, each part's lowest and highest are drawn
 MOST_LINES = 8  # of a chart
+STEADY_SHOWN = 40
 RUNS_SHOWN = 50
-CHANGES_SHOWN = 60
+EVENTS_SHOWN = 30
+CHANGES_SHOWN = 24  # of an event
 TITLES = {
     "top1": "Top-1, %",
     "agreement": "Agreement with FP32, %",
@@ -36,10 +39,14 @@ TITLES = {
     "latency_p50": "Latency, median, ms",
     "speedup": "Speed-up over FP32",
     "int8_share": "Heavy layers in INT8, %",
+    "layers": "Engine layers: fewer if more was fused",
+    "broken_fusions": "Broken fusions",
     "findings": "Findings of the diagnosis",
+    "silent_fallbacks": "Silent fallbacks",
+    "uncalibrated": "Tensors without range",
 }
 
-Point = tuple[float, float]
+Point = tuple[int, float]
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,9 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
     environment = _environment()
     pages = []
     for number, name in enumerate(history.names(), 1):
-        entries = history.entries(name, last, WATCHED)
-        pages.append((f"{number}-{_slug(name)}.html", name, entries, _page(entries)))
+        entries = history.entries(name, last, with_figures=False)
+        page = _page(entries, read_series(history, entries))
+        pages.append((f"{number}-{_slug(name)}.html", name, entries, page))
     written = [folder / "index.html"]
     write_text(written[0], environment.get_template("index.html.j2").render(pages=pages))
     for file, name, entries, page in pages:
@@ -81,14 +89,23 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
     return written
 
 
-def _page(entries: Sequence[Entry]) -> dict[str, Any]:
-    every = series_of(entries)
+def _page(entries: Sequence[Entry], every: Sequence[Series]) -> dict[str, Any]:
     changes = changes_of(entries, every)
-    figures = dict.fromkeys(one.figure for one in every)
+    events = events_of(changes)
+    moving = {one.figure for one in every if min(one.values) < max(one.values)}
+    figures = [figure for figure in TITLES if figure in moving]
     return {
         "charts": [_chart(figure, every, changes, entries) for figure in figures],
-        "changes": changes[:CHANGES_SHOWN],
-        "more_changes": max(len(changes) - CHANGES_SHOWN, 0),
+        "steady": [
+            (TITLES[figure], [(one.candidate, one.values[-1]) for one in own[:STEADY_SHOWN]])
+            for figure in TITLES
+            if figure not in moving and (own := [one for one in every if one.figure == figure])
+        ],
+        "events": events[:EVENTS_SHOWN],
+        "more_events": max(len(events) - EVENTS_SHOWN, 0),
+        "bad": [event for event in events if event.lasting][::-1],
+        "changes_shown": CHANGES_SHOWN,
+        "streak": _streak(entries),
         "runs": entries[: -RUNS_SHOWN - 1 : -1],
         "width": WIDTH,
         "height": HEIGHT,
@@ -96,6 +113,16 @@ def _page(entries: Sequence[Entry]) -> dict[str, Any]:
         "left": LEFT,
         "top": TOP,
     }
+
+
+def _streak(entries: Sequence[Entry]) -> Entry:
+    """Return the first of the last runs that all have one verdict."""
+    first = entries[-1]
+    for entry in reversed(entries):
+        if entry.verdict != first.verdict:
+            break
+        first = entry
+    return first
 
 
 def _chart(
@@ -123,11 +150,11 @@ def _chart(
 
 def _points(series: Series, runs: int, low: float, high: float) -> str:
     scale = (HEIGHT - TOP - BOTTOM) / (high - low)
-    places = [
-        (_x(place, runs), HEIGHT - BOTTOM - (value - low) * scale)
-        for place, value in zip(series.places, series.values, strict=True)
-    ]
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in _thinned(places))
+    points = _thinned(list(zip(series.places, series.values, strict=True)))
+    return " ".join(
+        f"{_x(place, runs):.1f},{HEIGHT - BOTTOM - (value - low) * scale:.1f}"
+        for place, value in points
+    )
 
 
 def _x(place: int, runs: int) -> float:
@@ -163,6 +190,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
+    environment.filters["label"] = lambda figure: LABELS[figure][0]
     environment.globals["style"] = Markup(style)  # noqa: S704 (our own file)
     environment.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'"
     return environment

@@ -24,8 +24,8 @@ class Changed:
         return self.after / self.before - 1.0 if self.before else None
 
     @property
-    def is_better(self) -> bool:
-        """Whether the change is for the better."""
+    def is_better(self) -> bool | None:
+        """Whether the change is for the better; None where it is neither."""
         return is_better(self.figure, self.after - self.before)
 
     def to_document(self) -> Document:

@@ -15,8 +15,9 @@ LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
 RISING = frozenset(
     {"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"}
 )
-"""Figures of which more is better; of the others less is."""
+"""Figures of which more is better; of the others less is, unless they are neutral."""
 NEUTRAL = frozenset({"layers", "asked"})
+"""Figures of which neither is better."""
 LABELS = {
     "top1": ("top-1", "%"),
     "top1_drop": ("drop of top-1", "points"),
@@ -109,6 +110,6 @@ def _machine(machine: Mapping[str, Any]) -> dict[str, str]:
     return {f"machine {name}": str(value) for name, value in machine.items()}
 
 
-def is_better(figure: str, change: float) -> bool:
-    """Tell whether a change of a figure is for the better."""
-    return (change > 0) == (figure in RISING)
+def is_better(figure: str, change: float) -> bool | None:
+    """Tell whether a change of a figure is for the better; None where it is neither."""
+    return None if figure in NEUTRAL else (change > 0) == (figure in RISING)

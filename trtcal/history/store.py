@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +46,10 @@ CREATE TABLE IF NOT EXISTS figures (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, id);
 """
+
+
+Columns = dict[tuple[str, str], tuple[list[int], list[float]]]
+"""(candidate, figure) -> numbers of the runs that have it, and its values."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +139,33 @@ class History:
         self,
         name: str | None = None,
         last: int | None = None,
-        wanted: Sequence[str] | None = None,
+        with_figures: bool = True,
     ) -> list[Entry]:
-        """Return runs in the order of their numbers, of one name or all, the last so many.
-
-        With `wanted`, they have only these figures.
-        """
+        """Return runs in the order of their numbers, of one name or all, the last so many."""
         with self._open() as connection:
             connection.execute("BEGIN")
             rows = connection.execute(
                 "SELECT * FROM runs WHERE ?1 IS NULL OR name = ?1 ORDER BY id DESC LIMIT ?2",
                 [name, -1 if last is None else last],
             ).fetchall()[::-1]
-            figures = _figures(connection, [row[0] for row in rows], wanted)
+            figures = _figures(connection, [row[0] for row in rows]) if with_figures else {}
         return [_entry(row, figures.get(row[0], {})) for row in rows]
+
+    def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
+        """Return figures of a name's runs from number `first` to `last`, by candidate and figure."""
+        found: Columns = defaultdict(lambda: ([], []))
+        with self._open() as connection:
+            rows = connection.execute(
+                "SELECT f.candidate, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
+                "WHERE name = ? AND id BETWEEN ? AND ? AND "
+                "figure IN (SELECT value FROM json_each(?)) ORDER BY id",
+                [name, first, last, json.dumps(list(figures))],
+            )
+            for candidate, figure, run, value in rows:
+                runs, values = found[candidate, figure]
+                runs.append(run)
+                values.append(value)
+        return dict(found)
 
     def entry(self, number: int) -> Entry:
         """Return one run; `InputError` if there is none of this number."""
@@ -190,16 +208,13 @@ def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figu
     return int(number or 0)
 
 
-def _figures(
-    connection: sqlite3.Connection, numbers: list[int], wanted: Sequence[str] | None = None
-) -> dict[int, Figures]:
+def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
     found: dict[int, Figures] = {}
     if not numbers:
         return found
     rows = connection.execute(
-        "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ?1 AND ?2 "
-        "AND (?3 IS NULL OR figure IN (SELECT value FROM json_each(?3)))",
-        [min(numbers), max(numbers), None if wanted is None else json.dumps(list(wanted))],
+        "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ? AND ?",
+        [min(numbers), max(numbers)],
     )
     for run, candidate, figure, value in rows:
         found.setdefault(run, {})[candidate, figure] = value

@@ -34,7 +34,7 @@ def send_to_mlflow(
 ) -> int:
     """Send the runs that are not in an MLflow store yet; return how many those were.
 
-    `uri` is a tracking server's address or a database (`sqlite:///file.db`). `BackendError` if MLflow is
+    `uri` is a server's address or a database (`sqlite:///file.db`). `BackendError` if MLflow is
     not installed or the store fails.
     """
     client = _client(uri)
