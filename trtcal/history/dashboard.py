@@ -20,7 +20,7 @@ from markupsafe import Markup
 from trtcal.history.figures import LABELS
 from trtcal.history.series import Change, Series, changes_of, events_of, read_series
 from trtcal.history.store import Entry, History
-from trtcal.report.text import visible
+from trtcal.report.text import count, visible
 from trtcal.storage import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -133,7 +133,7 @@ def _chart(
     low = min(min(one.values) for one in shown)
     high = max(max(one.values) for one in shown)
     span = (high - low) or max(abs(high), 1.0) * 0.1
-    low, high = low - 0.05 * span, high + 0.05 * span
+    low, high = max(low - 0.05 * span, min(low, 0.0)), high + 0.05 * span
     lines = tuple(
         Line(number, one.candidate, _points(one, len(entries), low, high), one.values[-1])
         for number, one in enumerate(shown, 1)
@@ -190,6 +190,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
+    environment.filters["told"] = count
     environment.filters["label"] = lambda figure: LABELS[figure][0]
     environment.globals["style"] = Markup(style)  # noqa: S704 (our own file)
     environment.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'"
