@@ -10,9 +10,7 @@ from trtcal.history.store import Entry, History, entry_of
 from trtcal.storage import Document, parsing
 
 TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup")
-NOISE = (
-    0.05  # of times: two runs of the same thing may differ by that, so it is neither good nor bad
-)
+NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
 def against_last(history: History, report: Document) -> Document | None:

@@ -28,6 +28,9 @@ PAGE = 1000
 # Nothing goes anywhere else, and a server that is not there is given up after seconds, not minutes.
 ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
+Known = dict[str, tuple[str, bool]]
+"""What a run is known by -> its id there, and whether it is whole."""
+
 
 def send_to_mlflow(
     entries: Sequence[Entry], uri: str, progress: Callable[[int], None] = lambda done: None
@@ -38,14 +41,14 @@ def send_to_mlflow(
     not installed or the store fails.
     """
     client = _client(uri)
-    known: dict[str, dict[str, tuple[str, bool]]] = {}
+    known: dict[str, tuple[str, Known]] = {}
     sent = 0
     try:
         for entry in entries:
-            experiment = _experiment(client, entry.name)
-            if experiment not in known:
-                known[experiment] = _known(client, experiment)
-            sent += _send_once(client, experiment, entry, known[experiment])
+            if entry.name not in known:
+                experiment = _experiment(client, entry.name)
+                known[entry.name] = experiment, _known(client, experiment)
+            sent += _send_once(client, *known[entry.name], entry)
             progress(1)
     except Exception as error:  # a store raises whatever its own driver does
         raise BackendError(
@@ -69,7 +72,7 @@ def _client(uri: str) -> Any:
     except Exception as error:  # as above
         raise BackendError(
             f"this MLflow store cannot be opened: {error}",
-            "give a server's address or a database like sqlite:///mlflow.db, which needs all of mlflow",
+            "give a server's address, or a database like sqlite:///mlflow.db",
         ) from error
 
 
@@ -79,9 +82,10 @@ def _experiment(client: Any, name: str) -> str:
     return str(found.experiment_id if found else client.create_experiment(title))
 
 
-def _known(client: Any, experiment: str) -> dict[str, tuple[str, bool]]:
-    """Return the runs that are there: what we know them by -> their id, and whether they are whole."""
-    found, token = {}, None
+def _known(client: Any, experiment: str) -> Known:
+    """Return the runs that are there."""
+    found: Known = {}
+    token = None
     while True:
         page = client.search_runs([experiment], max_results=PAGE, page_token=token)
         for run in page:
@@ -92,9 +96,7 @@ def _known(client: Any, experiment: str) -> dict[str, tuple[str, bool]]:
             return found
 
 
-def _send_once(
-    client: Any, experiment: str, entry: Entry, known: dict[str, tuple[str, bool]]
-) -> bool:
+def _send_once(client: Any, experiment: str, known: Known, entry: Entry) -> bool:
     identity = f"{entry.report} {entry.made_at}"
     there, is_whole = known.get(identity, (None, False))
     if is_whole:
