@@ -107,8 +107,11 @@ def _failed_build(failed: Document) -> str:
         return f"No engine: the build in {where} ended, and its log does not say why."
     first = min(findings, key=lambda one: one["kind"] != NAMED_FIRST)
     line = next((one["place"] for one in first["evidence"] if one["source"] == "log"), None)
-    told = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
     at = f" ({line})" if line else ""
+    if first["subject"]:
+        layer = text.shorten(first["subject"], REASON_SHOWN)
+        return f"No engine: the build in {where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
+    told = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
     return f"No engine: the build in {where} failed: {told}{at}. {first['fix']}"
 
 
