@@ -10,8 +10,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
 
+# Browser tests need a Chromium (Debian: chromium); without one they are skipped, and said to be.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs
 
 # What `make test` takes a part of: all small graphs on three targets, and with three mixed plans each.
 test-zoo: $(READY)
