@@ -5,13 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt lint bench clean
+.PHONY: demo test test-zoo test-tensorrt lint bench reports pictures clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
 
+# Browser tests need a Chromium (Debian: chromium); without one they are skipped, and said to be.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs
 
 # What `make test` takes a part of: all small graphs on three targets, and with three mixed plans each.
 test-zoo: $(READY)
@@ -29,6 +30,17 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.int8_speed
 
+# The gallery: every sample run anew, its page and data kept. Status 1 is a verdict: DO NOT SHIP.
+reports: $(READY)
+	for run in trtcal:digits glitch:digits-glitch trouble:digits-trouble; do \
+	  $(BIN)/trtcal run --no-history samples/digits/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
+	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
+	done
+
+# The README's pictures of the gallery; needs a Chromium.
+pictures: $(READY)
+	$(BIN)/python -m tests.browser.pictures
+
 # TensorRT-RTX has packages for x86-64 and ARM on Linux and Windows; elsewhere do without it.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,4 +50,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tensorrt reports/digits
+	rm -rf $(VENV) .venv-tensorrt reports/digits reports/digits-glitch reports/digits-trouble

@@ -66,9 +66,10 @@ def by_hand(place):
     plan.parent.mkdir(parents=True)
     plan.write_text(json.dumps({"layers": {"second": "fp32"}}))
     models = []
+    kept = ("--data", "data.npz", "--histograms", hand / "histograms.npz")
     for method in ("minmax", "percentile", "entropy"):
         ranges, model = hand / f"calibrations/{method}.json", hand / f"models/int8-{method}.onnx"
-        command("calibrate", "net.onnx", "--data", "data.npz", "--method", method, "-o", ranges)
+        command("calibrate", "net.onnx", *kept, "--method", method, "-o", ranges)
         command("quantize", "net.onnx", "--calibration", ranges, "-o", model)
         models.append(model)
     models.append(hand / "models/mixed.onnx")
@@ -81,7 +82,11 @@ def by_hand(place):
             command("log", build / "build.log", "-o", build / "events.json")
     comparison = hand / "comparison.json"
     data = ("--data", "test.npz", "--rounds", 3)
-    command("compare", "net.onnx", *models, *data, "-o", comparison)
+    ranges = sorted((hand / "calibrations").iterdir())
+    tails = ("--data", "data.npz", "-o", hand / "tails.json")
+    command("calibration", "tails", "net.onnx", *ranges, *tails)
+    per_layer = ("--per-layer", "--layer-samples", 64)
+    command("compare", "net.onnx", *models, *data, *per_layer, "-o", comparison)
     command("report", hand, "-o", hand / "report.html")
     return hand
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,16 @@ def calibrate(
         ranges,
         unranged,
     )
+
+
+def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:
+    """Return the tensors of which the narrowest range leaves the largest part of the values' reach."""
+    left: dict[str, float] = {}
+    for calibration in calibrations:
+        for name, one in calibration.ranges.items():
+            share = one.amax / one.observed_amax if one.observed_amax else 1.0
+            left[name] = min(share, left.get(name, 1.0))
+    return sorted((name for name in left if left[name] < 1.0), key=lambda name: left[name])[:count]
 
 
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:

@@ -98,13 +98,18 @@ class CalibrationConfig:
 class EvaluationConfig:
     """The data to compare on, the batch size, and how many rounds of latency to measure.
 
-    `labels` says where the labels of an image folder stand: "csv" or "folders".
+    `labels` says where the labels of an image folder stand: "csv" or "folders". `slices` is a CSV file
+    of attributes, `metric` a Python file with figures of one's own, `layer_samples` on how many samples
+    the error is followed from tensor to tensor.
     """
 
     data: Path | None = None
     labels: str | None = None
     batch: int = 32
     rounds: int = 60
+    slices: Path | None = None
+    metric: Path | None = None
+    layer_samples: int = 64
 
 
 @dataclass(frozen=True)
@@ -244,12 +249,15 @@ class _Reader:
 
     def evaluation(self, table: Mapping[str, Any]) -> EvaluationConfig:
         here, default = "evaluation", EvaluationConfig()
-        self.known(here, table, ("data", "labels", "batch", "rounds"))
+        self.known(here, table, tuple(item.name for item in fields(EvaluationConfig)))
         return EvaluationConfig(
             data=self.file(here, table, "data"),
             labels=self.choice(here, table, "labels", LABEL_SOURCES),
             batch=self.positive(here, table, "batch", default.batch),
             rounds=self.positive(here, table, "rounds", default.rounds),
+            slices=self.file(here, table, "slices"),
+            metric=self.file(here, table, "metric"),
+            layer_samples=self.positive(here, table, "layer_samples", default.layer_samples),
         )
 
     def images(self, table: Mapping[str, Any]) -> ImagesConfig:

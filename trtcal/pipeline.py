@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.backends.shapes import parse_shapes
 from trtcal.buildlog.document import log_document, write_log
-from trtcal.calibration import Calibration, calibrate, write_calibration
+from trtcal.calibration import Calibration, calibrate, most_stretched, write_calibration
 from trtcal.checkup import check_build, write_diagnosis
 from trtcal.compare import Gates, compare, open_candidate, write_comparison
-from trtcal.compare.comparison import batch_for
+from trtcal.compare.comparison import batch_for, with_layers
+from trtcal.compare.evaluating import read_wanted
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError, InputError
@@ -28,6 +29,7 @@ from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
 from trtcal.observe import Observation, observe, unfinished, write_observation
+from trtcal.observe.tails import LOOKED_AT, find_tails, write_tails
 from trtcal.passes import prepare_with_record
 from trtcal.quantize import (
     Plan,
@@ -52,6 +54,7 @@ OUTPUTS = (
     "report.html",
     "report.json",
     "run.json",
+    "tails.json",
 )
 """Everything that a run writes, at the top of its folder."""
 
@@ -140,6 +143,8 @@ class _Job:
             say(f"left alone: {line}")
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
+        settings = config.evaluation
+        self.wanted = read_wanted(self.evaluation_data, settings.slices, settings.metric)
         self.plans = {name: self._plan(name, plan) for name, plan in config.plans.items()}
         self.lineage = Lineage(
             self.model.fingerprint,
@@ -161,6 +166,7 @@ class _Job:
     def run(self, command: str) -> Document:
         """Do all stages and return the report document."""
         calibrations = self.calibrate(self.observe())
+        self.find_tails(list(calibrations.values()))
         candidates = self.quantize(calibrations)
         self.build([self.model, *map(load_model, candidates)])
         self.compare(candidates)
@@ -194,6 +200,17 @@ class _Job:
     def calibrate(self, observation: Observation) -> dict[str, Calibration]:
         methods = dict.fromkeys([*self.config.calibration.methods, *self._plan_methods()])
         return {method: self._calibrate(observation, method) for method in methods}
+
+    def find_tails(self, calibrations: Sequence[Calibration]) -> None:
+        """Find the samples that stretch the ranges of which most is cut off."""
+        tensors = most_stretched(calibrations, LOOKED_AT)
+        if not tensors:
+            return
+        with self._step("tails", "tails.json") as record:
+            title = f"looking for what stretches {len(tensors)} ranges"
+            with self.reporter(title, len(self.calibration_data)) as advance:
+                tails = find_tails(self.prepared, self.calibration_data, tensors, advance)
+            record(str(write_tails(self.folder / "tails.json", tails)["digest"]))
 
     def _plan_methods(self) -> list[str]:
         return [
@@ -269,7 +286,8 @@ class _Job:
 
     def compare(self, candidates: list[Path]) -> None:
         gates = Gates(self.config.gates.max_top1_drop, self.config.gates.min_speedup)
-        batch = batch_for(self.model, self.config.evaluation.batch)
+        settings = self.config.evaluation
+        batch = batch_for(self.model, settings.batch)
         with self._step("compare", "comparison.json") as record:
             reference = open_candidate(self.model.path)
             others = [open_candidate(path) for path in candidates]
@@ -280,8 +298,14 @@ class _Job:
                     self.evaluation_data,
                     gates,
                     batch,
-                    self.config.evaluation.rounds,
+                    settings.rounds,
                     advance,
+                    self.wanted,
+                )
+            samples = min(settings.layer_samples, len(self.evaluation_data))
+            with self.reporter("layer by layer", samples * len(others)) as advance:
+                comparison = with_layers(
+                    comparison, self.model, others, self.evaluation_data, advance, samples
                 )
             write_comparison(self.folder / "comparison.json", comparison)
             record(comparison.digest)

@@ -48,8 +48,12 @@ def test_the_front_is_what_nothing_beats():
 def test_every_point_is_a_named_element_with_a_tooltip():
     root = draw([point(0, "fp32"), point(1, "int8", 0.5, 97.0)])
     found = {element.get("id"): element for element in root.iter() if element.get("id")}
+    assert (found["point-1"].get("tabindex"), found["point-1"].get("role")) == ("0", "img")
+    assert found["point-1"].get("aria-label") == found["point-1"][0].text
     assert {"point-0", "point-1", "pareto-front", "chart-title"} <= set(found)
-    assert found["point-1"][0].text == "int8: Top-1 accuracy 97.00 %, p50 0.500 ms"
+    assert found["point-1"][0].text == (
+        "int8: Top-1 accuracy 97.00 % (96.50 to 97.50); p50 0.500 ms (0.450 to 0.550)"
+    )
     assert "On the Pareto front: int8, fp32." in found["chart-description"].text
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.output import json_option, note, print_json, print_table, say
+from trtcal.cli.output import (
+    config_here,
+    config_option,
+    data_option,
+    json_option,
+    note,
+    prepared_model,
+    print_json,
+    print_table,
+    progress,
+    required,
+    say,
+)
 
 if TYPE_CHECKING:
     from trtcal.calibration import Calibration
@@ -166,4 +178,57 @@ def import_(
         print_json(document)
         return
     _show(found, str(file))
+    say(f"wrote {output}  {document['digest'][:19]}")
+
+
+@command.command(epilog="Example: trtcal calibration tails net.onnx c.json --data images.npz")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
+@data_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("tails.json"),
+    show_default=True,
+    help="Where to write them.",
+)
+@config_option
+@json_option
+def tails(
+    model: Path,
+    tables: tuple[Path, ...],
+    data: Path | None,
+    output: Path,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Name the samples that stretch the ranges of which TABLES cut most.
+
+    TABLES are what `trtcal calibrate` wrote for MODEL.
+    """
+    from trtcal.calibration import most_stretched, read_calibration
+    from trtcal.data import open_dataset
+    from trtcal.model import load_model
+    from trtcal.observe.tails import LOOKED_AT, find_tails, write_tails
+
+    config = config_here(config_path)
+    settings = config.calibration
+    tensors = most_stretched([read_calibration(path) for path in tables], LOOKED_AT)
+    loaded = load_model(model)
+    source = required(data or settings.data, "the data", "--data")
+    dataset = open_dataset(source, loaded, config.images, settings.labels)
+    prepared = prepared_model(loaded, config, ())
+    with progress(f"looking for what stretches {len(tensors)} ranges", len(dataset)) as advance:
+        found = find_tails(prepared, dataset, tensors, advance)
+    document = write_tails(output, found)
+    if as_json:
+        print_json(document)
+        return
+    rows = [
+        (name, f"{one.value:.6g}", one.name or f"sample {one.index}")
+        for name, reaches in found.tensors.items()
+        for one in reaches
+    ]
+    print_table(("tensor", "largest", "sample"), rows, f"{loaded.name}: what stretches the ranges")
     say(f"wrote {output}  {document['digest'][:19]}")

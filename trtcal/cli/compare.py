@@ -26,8 +26,6 @@ from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.compare import Comparison
-    from trtcal.compare.evaluating import Wanted
-    from trtcal.data import Dataset
 
 
 @click.command(
@@ -56,6 +54,11 @@ if TYPE_CHECKING:
     help="A Python file with metric(outputs, labels) -> {name: value}, higher is better.",
 )
 @click.option("--per-layer", is_flag=True, help="SQNR and clipping of every quantized tensor.")
+@click.option(
+    "--layer-samples",
+    type=click.IntRange(1),
+    help="On how many samples --per-layer looks.  [default: all]",
+)
 @click.option(
     "--simulate/--no-simulate",
     default=True,
@@ -86,6 +89,7 @@ def command(
     slices: Path | None,
     metric_file: Path | None,
     per_layer: bool,
+    layer_samples: int | None,
     simulate: bool,
     max_drop: float | None,
     min_speedup: float | None,
@@ -100,6 +104,7 @@ def command(
     """
     from trtcal.compare import Gates, compare, open_candidate, write_comparison
     from trtcal.compare.comparison import batch_for, with_layers
+    from trtcal.compare.evaluating import read_wanted
     from trtcal.data import open_dataset
     from trtcal.model import load_model
 
@@ -117,7 +122,9 @@ def command(
         open_candidate(path, trust=trust, reference=model) for path in (reference, *candidates)
     ]
     size = batch_for(model, batch or settings.batch)
-    wanted = _wanted(dataset, slices, metric_file, simulate)
+    wanted = read_wanted(
+        dataset, slices or settings.slices, metric_file or settings.metric, simulate
+    )
     with progress("comparing", len(dataset)) as advance:
         result = compare(
             everyone[0],
@@ -132,8 +139,9 @@ def command(
             _sizes(batch_sizes),
         )
     if per_layer:
-        with progress("layer by layer", len(dataset) * len(candidates)) as advance:
-            result = with_layers(result, model, everyone[1:], dataset, advance)
+        seen = min(layer_samples or len(dataset), len(dataset))
+        with progress("layer by layer", seen * len(candidates)) as advance:
+            result = with_layers(result, model, everyone[1:], dataset, advance, seen)
     document = write_comparison(output, result)
     if as_json:
         print_json(document)
@@ -143,21 +151,6 @@ def command(
         show(result)
         say(f"wrote {output}  {document['digest'][:19]}")
     _check(result, max_drop is not None, min_speedup is not None)
-
-
-def _wanted(
-    dataset: Dataset, slices: Path | None, metric_file: Path | None, simulate: bool
-) -> Wanted:
-    from trtcal.compare.evaluating import Wanted
-    from trtcal.compare.own_metric import load_metric
-    from trtcal.compare.worst import files_of
-    from trtcal.data.slices import read_attributes
-
-    return Wanted(
-        read_attributes(slices, len(dataset), files_of(dataset)) if slices else (),
-        load_metric(metric_file) if metric_file else None,
-        simulate,
-    )
 
 
 def _sizes(text: str | None) -> list[int]:

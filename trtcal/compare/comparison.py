@@ -197,10 +197,14 @@ def with_layers(
     candidates: Sequence[Candidate],
     dataset: Dataset,
     progress: Callable[[int], None] = lambda done: None,
+    samples: int | None = None,
 ) -> Comparison:
-    """Add the figures of every quantized tensor to the rows of candidates that have Q/DQ."""
+    """Add the figures of every quantized tensor to the rows of candidates that have Q/DQ.
+
+    They are taken on the first samples, all if None.
+    """
     found = {
-        one.name: compare_layers(reference, model, dataset, progress)
+        one.name: compare_layers(reference, model, dataset, progress, samples)
         for one in candidates
         if (model := literal_model(one)) is not None
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from trtcal.backends.sessions import Session, run_session
 from trtcal.compare.candidates import Candidate, open_simulation
 from trtcal.compare.groups import Breakdown, Group, GroupTally
 from trtcal.compare.metrics import Accuracy, AccuracyMeter
-from trtcal.compare.own_metric import OwnMetric
+from trtcal.compare.own_metric import OwnMetric, load_metric
 from trtcal.compare.per_sample import WHAT, Labels
 from trtcal.compare.simulation import Simulation, hold_against
 from trtcal.compare.worst import Sample, Worst, files_of
 from trtcal.data import Dataset
-from trtcal.data.slices import Attribute, classes_of
+from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -34,6 +35,17 @@ class Wanted:
     attributes: tuple[Attribute, ...] = ()
     own: OwnMetric | None = None
     simulate: bool = True
+
+
+def read_wanted(
+    dataset: Dataset, slices: Path | None = None, metric: Path | None = None, simulate: bool = True
+) -> Wanted:
+    """Return what to find out by files: a CSV of slices, and a Python file with a metric."""
+    return Wanted(
+        read_attributes(slices, len(dataset), files_of(dataset)) if slices else (),
+        load_metric(metric) if metric else None,
+        simulate,
+    )
 
 
 @dataclass(frozen=True)

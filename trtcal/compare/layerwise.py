@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trtcal.backends.sessions import Session, open_session, run_session
+from trtcal.backends.inside import Inside
 from trtcal.compare.metrics import rounded
 from trtcal.compare.sites import Site, find_sites, weight_of
 from trtcal.data import Dataset, fixed_batch
@@ -98,8 +98,9 @@ def compare_layers(
     quantized: Model,
     dataset: Dataset,
     progress: Callable[[int], None] = lambda done: None,
+    samples: int | None = None,
 ) -> Layerwise:
-    """Run both models on all samples and return every quantized tensor's figures.
+    """Run both models on the first samples, all if None, and return every quantized tensor's figures.
 
     Tensors are found in the reference by name, as it is or prepared for Q/DQ.
     """
@@ -111,13 +112,14 @@ def compare_layers(
     shared = wanted & _tensors(base.proto)
     pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
     if pairs:
-        _run((base, quantized), pairs, dataset, progress)
+        _run((base, quantized), pairs, dataset, progress, samples)
     figures = [
         _figure(site, one, [sums[place] for place in site.upstream])
         for site, one in zip(sites, sums, strict=True)
         if one.values
     ]
-    return Layerwise(len(dataset), tuple(figures), unknown + len(sites) - len(figures))
+    seen = min(samples or len(dataset), len(dataset))
+    return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
 
 
 def _run(
@@ -125,11 +127,12 @@ def _run(
     pairs: Sequence[tuple[Site, _Sums]],
     dataset: Dataset,
     progress: Callable[[int], None],
+    samples: int | None,
 ) -> None:
-    """Run the reference and the quantized model on all samples, and add up their tensors' powers."""
+    """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
     names = sorted({site.tensor for site, _ in pairs})
-    readers = [_Reader(one.proto, names) for one in both]
-    for feeds in dataset.batches(_batch_size(both[0], readers[1], dataset)):
+    readers = [Inside(one.proto, names) for one in both]
+    for feeds in dataset.batches(_batch_size(both[0], readers[1], dataset), 0, samples):
         expected, found = (one.read(feeds) for one in readers)
         for site, sums in pairs:
             if expected[site.tensor].shape == found[site.tensor].shape:
@@ -149,29 +152,7 @@ def _tensors(proto: onnx.ModelProto) -> set[str]:
     return made | {value.name for value in proto.graph.input}
 
 
-class _Reader:
-    """Runs one model and returns tensors from inside it, by name."""
-
-    def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
-        inputs = {value.name for value in proto.graph.input}
-        known = {value.name for value in proto.graph.output}
-        self.names = [name for name in tensors if name not in inputs]
-        self.tensors = tensors
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
-        new = (onnx.ValueInfoProto(name=name) for name in self.names if name not in known)
-        copy.graph.output.extend(new)
-        self.session: Session = open_session(copy, as_it_is=True)
-
-    def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the tensors of one batch."""
-        found = dict(
-            zip(self.names, run_session(self.session, self.names, dict(feeds)), strict=True)
-        )
-        return {name: found[name] if name in found else feeds[name] for name in self.tensors}
-
-
-def _batch_size(model: Model, reader: _Reader, dataset: Dataset) -> int:
+def _batch_size(model: Model, reader: Inside, dataset: Dataset) -> int:
     fixed = fixed_batch(model)
     if fixed:
         return fixed

@@ -3,6 +3,7 @@
 from trtcal.observe.observation import (
     Observation,
     cached,
+    is_observation,
     read_observation,
     write_observation,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "Profile",
     "Settings",
     "cached",
+    "is_observation",
     "observe",
     "read_observation",
     "unfinished",

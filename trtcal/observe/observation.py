@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -55,6 +56,15 @@ def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
     write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
+
+
+def is_observation(path: Path) -> bool:
+    """Whether a file is an `.npz` that has the names under which `write_observation` writes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"header.npy", "names.npy"} <= set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def read_observation(path: Path) -> Observation:

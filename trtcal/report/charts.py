@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from trtcal.report.labels import GAP, Box, place
 from trtcal.report.svg import tidy
-from trtcal.report.text import milliseconds, number, shorten, visible, width_em
+from trtcal.report.text import between, milliseconds, number, shorten, visible, width_em
 
 INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
 ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
@@ -80,17 +80,25 @@ def accuracy_against_latency(points: Sequence[Point], measure: str, unit: str) -
         _draw_points(axes, drawn, {drawn[index][0].number for index in front})
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
-        source = _saved(figure)
+        source = saved(figure)
     tooltips = {_gid(point): tooltip(point, measure, unit) for point, _ in drawn}
     tooltips["pareto-front"] = "Pareto front: no other point is both faster and more accurate"
     title = f"{measure} against latency"
-    return tidy(source, title, _description(drawn, front, measure), tooltips)
+    points_drawn = {_gid(point) for point, _ in drawn}
+    description = _description(drawn, front, measure)
+    return tidy(source, title, description, tooltips, reached=points_drawn)
 
 
 def tooltip(point: Point, measure: str, unit: str) -> str:
     """Return a point's numbers in a line."""
     name = visible(point.name) + (" (reference)" if point.is_reference else "")
-    return f"{name}: {measure} {number(point.accuracy)} {unit}, p50 {milliseconds(point.latency_ms)} ms"
+    figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
+    latency = f"p50 {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+    return f"{name}: {figure}; {latency}"
+
+
+def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
+    return f" ({between(*interval, digits)})" if interval else ""
 
 
 def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
@@ -105,7 +113,8 @@ def _gid(point: Point) -> str:
     return f"point-{point.number}"
 
 
-def _saved(figure: Figure) -> str:
+def saved(figure: Figure) -> str:
+    """Return a figure as matplotlib writes it, without a date."""
     buffer = io.StringIO()
     with warnings.catch_warnings():
         # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.

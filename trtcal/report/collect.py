@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,12 @@ from trtcal.calibration import KIND as CALIBRATION
 from trtcal.calibration import Calibration, read_calibration
 from trtcal.compare.comparison import KIND as COMPARISON
 from trtcal.compare.comparison import Comparison, read_comparison
+from trtcal.compare.deciding import KIND as AB
 from trtcal.diagnosis import KIND as DIAGNOSIS
 from trtcal.errors import InputError
+from trtcal.model import Model, load_model
+from trtcal.observe import Observation, is_observation, read_observation
+from trtcal.observe.tails import KIND as TAILS
 from trtcal.quantize.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantize.plan import KIND as PLAN
 from trtcal.storage import Document, read_document, read_json
@@ -29,11 +34,13 @@ class Findings:
     """A run folder's documents in the order of their paths, each digest once.
 
     `where` gives a build's folder relative to the run's by its digest, `diagnoses` what was wrong with
-    it; `failed_logs` are folders (relative) that hold a build log and no build.
+    it; `failed_logs` are folders (relative) that hold a build log and no build. `comparison` is None
+    in the folder of builds that nothing was compared of. `models` gives the ONNX files of what was
+    built, by fingerprint.
     """
 
     folder: Path
-    comparison: Comparison
+    comparison: Comparison | None
     builds: tuple[Build, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
     plans: tuple[Plan, ...] = ()
@@ -41,6 +48,10 @@ class Findings:
     failed_logs: tuple[str, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
     diagnoses: dict[str, Document] = field(default_factory=dict)
+    observations: tuple[Observation, ...] = ()
+    tails: tuple[Document, ...] = ()
+    tests: tuple[Document, ...] = ()
+    models: dict[str, Model] = field(default_factory=dict)
 
     @property
     def failed_builds(self) -> dict[str, str]:
@@ -54,9 +65,9 @@ class Findings:
 def collect(folder: Path) -> Findings:
     """Read all documents of trtcal in `folder`, up to four folders down.
 
-    `InputError` if there is no comparison or more than one, or if a document was altered. JSON that
-    is not trtcal's is left alone; a `.json` file that is not JSON at all is an error, since it may
-    well be the rest of a document that mattered.
+    `InputError` if there are several comparisons, or neither one nor a build or its log, or if a
+    document was altered. JSON that is not trtcal's is left alone; a `.json` file that is not JSON at
+    all is an error, since it may well be the rest of a document that mattered.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
@@ -66,21 +77,29 @@ def collect(folder: Path) -> Findings:
         every = [reader(path) for known, path in found if known == kind]
         return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
 
+    def documents(kind: str) -> tuple[Document, ...]:
+        return read(kind, lambda path: read_document(path, kind))
+
     builds = read(manifest.KIND, _build_at)
+    failed_logs = tuple(_failed_logs(folder))
     return Findings(
         folder=folder,
-        comparison=_single(folder, read(COMPARISON, read_comparison)),
+        comparison=_comparison(folder, read(COMPARISON, read_comparison), builds, failed_logs),
         builds=builds,
         calibrations=read(CALIBRATION, read_calibration),
         plans=read(PLAN, read_plan),
-        run=_at_most_one(folder, read(RUN, lambda path: read_document(path, RUN))),
-        failed_logs=tuple(_failed_logs(folder)),
+        run=_at_most_one(folder, documents(RUN), "runs"),
+        failed_logs=failed_logs,
         where={build.digest: _relative(build.folder, folder) for build in builds},
         diagnoses={
             build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS)
             for build in builds
             if (build.folder / manifest.DIAGNOSIS).is_file()
         },
+        observations=tuple(_observations(folder)),
+        tails=documents(TAILS),
+        tests=documents(AB),
+        models=_models(folder, {build.model for build in builds}),
     )
 
 
@@ -99,7 +118,7 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN)
+    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN, TAILS, AB)
     return str(kind) if known and "schema_version" in document else None
 
 
@@ -127,20 +146,42 @@ def _build_at(path: Path) -> Build:
     return read_build(path.parent)
 
 
-def _single(folder: Path, comparisons: tuple[Comparison, ...]) -> Comparison:
-    if not comparisons:
-        raise InputError(f"{folder} holds no comparison", "run `trtcal compare` into it first")
-    if len(comparisons) > 1:
+def _comparison(
+    folder: Path,
+    comparisons: tuple[Comparison, ...],
+    builds: tuple[Build, ...],
+    failed_logs: tuple[str, ...],
+) -> Comparison | None:
+    if not (comparisons or builds or failed_logs):
         raise InputError(
-            f"{folder} holds {len(comparisons)} comparisons", "give the folder of one run"
+            f"{folder} holds no comparison and no build", "run `trtcal compare` into it first"
         )
-    return comparisons[0]
+    found: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
+    return found
 
 
-def _at_most_one(folder: Path, runs: tuple[Document, ...]) -> Document | None:
-    if len(runs) > 1:
-        raise InputError(f"{folder} holds {len(runs)} runs", "give the folder of one run")
-    return runs[0] if runs else None
+def _at_most_one(folder: Path, found: tuple[Any, ...], what: str) -> Any:
+    if len(found) > 1:
+        raise InputError(f"{folder} holds {len(found)} {what}", "give the folder of one run")
+    return found[0] if found else None
+
+
+def _observations(folder: Path) -> Iterator[Observation]:
+    for path in _files(folder, ".npz"):
+        if is_observation(path):
+            yield read_observation(path)
+
+
+def _models(folder: Path, wanted: set[str]) -> dict[str, Model]:
+    """Return the models in a folder that builds were made of; what a backend wrote is left alone."""
+    found: dict[str, Model] = {}
+    for path in _files(folder, ".onnx"):
+        if (path.parent / manifest.MANIFEST).exists() or wanted <= set(found):
+            continue
+        with contextlib.suppress(InputError):
+            model = load_model(path)
+            found[model.fingerprint] = model
+    return {digest: model for digest, model in found.items() if digest in wanted}
 
 
 def _failed_logs(folder: Path) -> Iterator[str]:

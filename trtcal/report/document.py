@@ -16,27 +16,40 @@ from typing import Any
 from trtcal import __version__
 from trtcal.backends.manifest import LOG, Build
 from trtcal.buildlog.events import Event
+from trtcal.buildlog.layers import Layer
 from trtcal.buildlog.parser import parse_file
 from trtcal.calibration import Calibration
+from trtcal.checkup import check_case
 from trtcal.compare.comparison import Comparison
+from trtcal.config import Config
+from trtcal.diagnosis import Case
+from trtcal.engine import estimate, find_target
+from trtcal.engine.shares import counted_precision
+from trtcal.fusion import LayerList, check_fusions
+from trtcal.model import Model
 from trtcal.quantize.plan import Plan
 from trtcal.report.checks import check_limits, overall
 from trtcal.report.collect import Findings, collect
-from trtcal.report.verdict import judge
+from trtcal.report.tensors import tensor_facts
+from trtcal.report.verdict import judge, without_comparison
+from trtcal.report.wiring import wire
 from trtcal.storage import Document, canonical_json, digest_file, seal
 
 KIND = "report"
-VERSION = 1
+VERSION = 2
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
+# The GPU of an architecture for which a layer's least time is told: one of several, named on the page.
+ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
 URGENCY = ("error", "warning")
 
 
 def assemble(folder: Path) -> Document:
-    """Return the sealed report on a run folder.
+    """Return the sealed report on a run folder, or on builds alone, failed ones too.
 
-    `InputError` if the folder holds no comparison or several, or a document that was altered.
+    `InputError` if the folder holds nothing of that, or several comparisons, or a document that was
+    altered.
     """
     findings = collect(folder)
     builds = sorted(findings.builds, key=_build_order)
@@ -45,9 +58,11 @@ def assemble(folder: Path) -> Document:
         "kind": KIND,
         "schema_version": VERSION,
         "trtcal": __version__,
-        "comparison": _comparison(findings.comparison),
-        "builds": [_build(build) for build in builds],
+        "comparison": findings.comparison and _comparison(findings.comparison),
+        "tests": [_test(one) for one in findings.tests],
+        "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
+        "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
         "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
         "measured": _measured(findings),
     }
@@ -66,24 +81,59 @@ def _comparison(comparison: Comparison) -> Document:
     return {key: document[key] for key in kept}
 
 
-def _build(build: Build) -> Document:
+def _test(document: Document) -> Document:
+    """Return an A/B test without its times; what rests on them stands under `measured`."""
+    kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "looks")
+    return {key: document[key] for key in kept}
+
+
+def _build(build: Build, model: Model | None) -> Document:
     plain = ("backend", "backend_version", "target", "model", "model_name", "quantization")
     return {
         "digest": build.digest,
         **{key: getattr(build, key) for key in plain},
         "skipped": build.skipped,
         "outcomes": [outcome.to_document() for outcome in build.outcomes],
-        "layers": [
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "precision": layer.precision,
-                "heavy": layer.is_heavy,
-                "nodes": list(layer.nodes),
-            }
-            for layer in build.layers
-        ],
+        "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
+        "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
+        "estimated_on": ESTIMATED_ON.get(build.target),
+        "layers": [_layer(layer, build.target) for layer in build.layers],
     }
+
+
+def _layer(layer: Layer, target: str) -> Document:
+    gpu = ESTIMATED_ON.get(target)
+    least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "precision": layer.precision,
+        "counted": counted_precision(layer),
+        "heavy": layer.is_heavy,
+        "nodes": list(layer.nodes),
+        "bytes": layer.bytes_moved,
+        "macs": layer.macs,
+        "estimated_ms": least,
+    }
+
+
+def _fusions(model: Model, build: Build) -> list[Document]:
+    """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
+    found = check_fusions(model, layers=LayerList(build.target, build.layers, build.model))
+    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    return [
+        {
+            "pattern": match.pattern,
+            "root": match.root,
+            "nodes": list(match.nodes),
+            "prediction": match.state,
+            "why": [one.why for one in match.breakers],
+            "state": seen.state if seen else None,
+            "layers": len(seen.layers) if seen else 0,
+            "verdict": verdict,
+        }
+        for match, seen, verdict in rows
+    ]
 
 
 def _calibration(calibration: Calibration) -> Document:
@@ -106,19 +156,27 @@ def _plan(plan: Plan) -> Document:
 
 def _measured(findings: Findings) -> Document:
     comparison = findings.comparison
-    verdict = judge(comparison, findings.builds, findings.failed_builds)
-    rows = comparison.rows
+    failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
+    if comparison is None:
+        verdict = without_comparison(findings.builds, failed)
+    else:
+        verdict = judge(comparison, findings.builds, findings.failed_builds)
+    rows = comparison.rows if comparison else ()
+    machine = comparison.machine if comparison else None
     return {
         "verdict": verdict.to_document(),
-        "judgements": {row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:]},
+        "judgements": {
+            row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:] if comparison
+        },
         "candidates": {
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in rows
         },
+        "tests": {one["digest"]: one["measured"] for one in findings.tests},
         "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
         "failed_builds": findings.failed_builds,
-        "failed_logs": [_failed_log(findings.folder, where) for where in findings.failed_logs],
-        "machine": comparison.machine or _noted(findings.run, "machine"),
+        "failed_logs": failed,
+        "machine": machine or _noted(findings.run, "machine"),
         "packages": _noted(findings.run, "packages"),
         "run": _run(findings.run),
         "folder": _folder_name(findings.folder),
@@ -136,6 +194,7 @@ def _build_measured(build: Build, findings: Findings) -> Document:
         "where": findings.where[build.digest],
         "log": log,
         "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
+        "times_ms": {layer.name: layer.time_ms for layer in build.layers if layer.time_ms},
     }
 
 
@@ -153,7 +212,9 @@ def _diagnosis(document: Document) -> Document:
 
 
 def _failed_log(folder: Path, where: str) -> Document:
-    return {"where": where, "log": read_log(folder / where / LOG)}
+    log = folder / where / LOG
+    found = check_case(Case(), Config(log), [log])
+    return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(found.to_document())}
 
 
 def _run(run: Document | None) -> Document | None:

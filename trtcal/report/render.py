@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +16,131 @@ import jinja2
 from markupsafe import Markup
 
 from trtcal.errors import InputError
-from trtcal.report import text, view
-from trtcal.report.document import KIND, VERSION, assemble
+from trtcal.report import finding_view, layer_view, sections, text, view
+from trtcal.report.document import assemble
+from trtcal.report.histograms import draw_histograms
 from trtcal.report.seals import seal_page
 from trtcal.report.svg import inline
-from trtcal.storage import Document, parsing, read_document, write_document, write_text
+from trtcal.report.versions import current, read_report
+from trtcal.storage import Document, parsing, write_document, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(document: Document) -> str:
-    """Return the page of a report document."""
+    """Return the page of a report document, also of one that an earlier version wrote."""
+    document = current(document)
     style, script = _asset("report.css"), _asset("report.js")
-    chart, logs = view.chart(document), view.logs(document)
     page: str = (
         _environment()
         .get_template("report.html.j2")
         .render(
+            **_shown(document),
             report=document,
             comparison=document["comparison"],
             measured=document["measured"],
-            verdict=view.verdict(document),
-            chart={**chart, "svg": Markup(inline(chart["svg"]))},  # noqa: S704 (escaped by svg.tidy)
-            rows=view.candidates(document),
-            builds=view.builds(document),
-            skipped=view.skipped(document),
-            findings=view.findings(document),
-            logs=logs,
-            log_events=view.log_events(logs),
-            commands=view.commands(document),
-            run_command=view.run_command(document),
-            digests=view.digests(document),
-            name_shown=view.NAME_SHOWN,
             style=style,
             script=script,
             policy=_policy(style, script),
         )
     )
     return seal_page(page.lstrip())
+
+
+def _shown(document: Document) -> dict[str, Any]:
+    """Return what the sections show, by the names that the templates know."""
+    rows = view.candidates(document)
+    chosen = next((row for row in rows if row["is_chosen"]), None)
+    builds = layer_view.builds(document, chosen["model"] if chosen else None)
+    findings, logs = finding_view.findings(document), finding_view.logs(document)
+    events = finding_view.log_events(logs)
+    layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
+    ranges = sections.ranges(document)
+    return {
+        "subject": rows[0]["name"] if rows else _subject(document),
+        "places": _places(bool(rows)),
+        "verdict": view.verdict(document),
+        "steps": sections.first_steps(findings["shown"], chosen),
+        "against": sections.against(document),
+        "chart": _chart(document) if rows else None,
+        "rows": rows,
+        "tests": sections.tests(document),
+        "slices": sections.slices(chosen),
+        "errors": sections.errors(chosen),
+        "findings": findings,
+        "builds": builds,
+        "layers": layers,
+        "ranges": ranges,
+        "histograms": _histograms(ranges),
+        "fusions": sections.fusions(document),
+        "fusions_shown": sections.FUSIONS_SHOWN,
+        "skipped": finding_view.skipped(document),
+        "logs": logs,
+        "log_events": events,
+        "lines_shown": {event["id"] for event in events},
+        "commands": view.commands(document),
+        "run_command": view.run_command(document),
+        "made_by": sections.made_by(document),
+        "digests": view.digests(document),
+        "name_shown": layer_view.NAME_SHOWN,
+        "drawn": _data(layer_view.drawn_tensors(document, _numbers(layers))),
+    }
+
+
+PLACES = (
+    ("steps", "Look here first", False),
+    ("costs", "Costs", False),
+    ("against", "Since the last run", False),
+    ("chart", "Chart", False),
+    ("tests", "A/B", False),
+    ("slices", "Slices", False),
+    ("candidates", "Candidates", True),
+    ("errors", "Errors", True),
+    ("findings", "Findings", True),
+    ("layers", "Layers", True),
+    ("ranges", "Ranges", True),
+    ("fusions", "Fusions", True),
+    ("skipped", "Skipped", True),
+    ("log", "Build log", True),
+    ("calibration", "Calibration", True),
+    ("reproduce", "Reproduce", False),
+    ("provenance", "Provenance", True),
+    ("glossary", "Words", False),
+)
+"""Each section's id, what the links to it say, and whether only engineers are shown it."""
+
+OF_COMPARISON = ("chart", "tests", "slices", "candidates", "errors")
+
+
+def _places(is_compared: bool) -> list[tuple[str, str, bool]]:
+    return [place for place in PLACES if is_compared or place[0] not in OF_COMPARISON]
+
+
+def _subject(document: Document) -> str:
+    names = [build["model_name"] for build in document["builds"]]
+    return str(names[0] if names else document["measured"]["folder"] or "A build")
+
+
+def _chart(document: Document) -> dict[str, Any]:
+    chart = view.chart(document)
+    return {**chart, "svg": Markup(inline(chart["svg"]))}  # noqa: S704 (escaped by svg.tidy)
+
+
+def _histograms(ranges: dict[str, Any]) -> Markup | None:
+    if not ranges["drawn"]:
+        return None
+    drawing = draw_histograms(ranges["drawn"], ranges["methods"])
+    return Markup(inline(drawing))  # noqa: S704 (escaped by svg.tidy)
+
+
+def _numbers(layers: dict[str, Any] | None) -> set[int]:
+    return {row["number"] for row in layers["rows"] if row["number"]} if layers else set()
+
+
+def _data(value: Any) -> Markup:
+    """Return JSON for the page's script; nothing in it can end its element."""
+    plain = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+    return Markup(plain.replace("<", "\\u003c"))  # noqa: S704 (no < is left)
 
 
 def write_report(source: Path, output: Path) -> Document:
@@ -62,7 +150,7 @@ def write_report(source: Path, output: Path) -> Document:
     """
     if output.suffix == ".json":
         raise InputError(f"{output} would be overwritten by the report's data", "end it in .html")
-    document = assemble(source) if source.is_dir() else read_document(source, KIND, VERSION)
+    document = assemble(source) if source.is_dir() else read_report(source)
     page = parsing(source, lambda: _checked_render(document))
     write_text(output, page)
     return write_document(output.with_suffix(".json"), document)
@@ -102,6 +190,7 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         number=text.number,
         ms=text.milliseconds,
+        figure=text.figure,
         size=text.size,
         moment=text.moment,
         between=text.between,

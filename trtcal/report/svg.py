@@ -8,7 +8,7 @@ sheet redraws the chart for a dark screen.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from xml.etree import ElementTree as ET
 
 SVG = "http://www.w3.org/2000/svg"
@@ -27,10 +27,19 @@ PALETTE = {
 }
 
 
-def tidy(source: str, title: str, description: str, tooltips: Mapping[str, str]) -> str:
+def tidy(
+    source: str,
+    title: str,
+    description: str,
+    tooltips: Mapping[str, str],
+    name: str = "chart",
+    reached: Collection[str] = (),
+) -> str:
     """Return the drawing as one `<svg>` element with a title, a description and tooltips.
 
-    `tooltips` gives a text for named groups, by `id`; browsers show it, screen readers say it.
+    `tooltips` gives a text for named groups, by `id`; browsers show it, screen readers say it. `name`
+    begins the ids of this drawing, so that a page may have several. The groups in `reached` can be
+    come to with the keyboard.
     """
     root = ET.fromstring(source)  # noqa: S314 (made by matplotlib a moment ago)
     _drop(root)
@@ -41,7 +50,11 @@ def tidy(source: str, title: str, description: str, tooltips: Mapping[str, str])
     for element in list(root.iter()):
         if element.get("id") in tooltips:
             _describe(element, tooltips[element.attrib["id"]])
-    _frame(root, title, description)
+        if element.get("id") in reached:
+            element.set("tabindex", "0")
+            element.set("role", "img")
+            element.set("aria-label", tooltips[element.attrib["id"]])
+    _frame(root, title, description, name, bool(reached))
     ET.register_namespace("", SVG)
     return ET.tostring(root, encoding="unicode")
 
@@ -112,15 +125,15 @@ def _describe(element: ET.Element, text: str) -> None:
     element.insert(0, title)
 
 
-def _frame(root: ET.Element, title: str, description: str) -> None:
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
+def _frame(root: ET.Element, title: str, description: str, name: str, is_group: bool) -> None:
+    for given in ("width", "height", "version"):
+        root.attrib.pop(given, None)
     root.set("class", "chart")
-    root.set("role", "img")
+    root.set("role", "group" if is_group else "img")
     root.set("font-family", FONT_FAMILY)
-    root.set("aria-labelledby", "chart-title chart-description")
+    root.set("aria-labelledby", f"{name}-title {name}-description")
     for index, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ET.Element(f"{{{SVG}}}{tag}")
-        element.set("id", f"chart-{'title' if tag == 'title' else 'description'}")
+        element.set("id", f"{name}-{'title' if tag == 'title' else 'description'}")
         element.text = text
         root.insert(index, element)

@@ -55,6 +55,15 @@ def number(value: float | None, digits: int = 2) -> str:
     return text.lstrip("-") if not float(text.replace(",", "")) else text.replace("-", "\u2212")
 
 
+def figure(value: float | None) -> str:
+    """Return a number of any size with three significant digits."""
+    if value is None:
+        return MISSING
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}".replace("-", "\u2212")
+    return f"{float(f'{value:.3g}'):,g}".replace("-", "\u2212")
+
+
 def between(low: float, high: float, digits: int = 2) -> str:
     """Return an interval in words."""
     return f"{number(low, digits)} to {number(high, digits)}"

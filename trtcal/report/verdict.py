@@ -14,6 +14,7 @@ from typing import Any
 
 from trtcal.backends.manifest import Build
 from trtcal.compare.comparison import Comparison, Gates, Row
+from trtcal.diagnosis import FAILING
 from trtcal.report import text
 from trtcal.report.checks import (
     FAILS,
@@ -24,10 +25,12 @@ from trtcal.report.checks import (
     overall,
     samples_to_decide,
 )
+from trtcal.storage import Document
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
 FLOATS = ("fp32", "fp16", "bf16")
+NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,33 @@ def judge(
     best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
     reasons = cautions(best.row, comparison.gates, builds, failed_builds)
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
+
+
+def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> Verdict:
+    """Return the verdict on builds that nothing was compared of; `failed` are those that made none."""
+    if not failed:
+        sentence = "Engines were built, and none was compared with FP32."
+        reasons = [reason for build in builds for reason in _build_cautions(build)]
+        rule = "Without accuracy and speed beside FP32 there is no verdict: `trtcal compare`."
+        return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
+    told = [_failed_build(one) for one in failed]
+    return Verdict(DO_NOT, None, told[0], "Without an engine nothing can ship.", tuple(told[1:]))
+
+
+def _failed_build(failed: Document) -> str:
+    """Return what a failed build's log gives as the cause: the layer, the line, the likely fix."""
+    findings = [one for one in failed["diagnosis"]["findings"] if one["kind"] in FAILING]
+    where = text.shorten(failed["where"], REASON_SHOWN)
+    if not findings:
+        return f"No engine: the build in {where} ended, and its log does not say why."
+    first = min(findings, key=lambda one: one["kind"] != NAMED_FIRST)
+    line = next((one["place"] for one in first["evidence"] if one["source"] == "log"), None)
+    at = f" ({line})" if line else ""
+    if first["subject"]:
+        layer = text.shorten(first["subject"], REASON_SHOWN)
+        return f"No engine: the build in {where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
+    told = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
+    return f"No engine: the build in {where} failed: {told}{at}. {first['fix']}"
 
 
 def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:

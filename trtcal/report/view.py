@@ -6,11 +6,9 @@ Every function takes the document's plain JSON, so that an old `report.json` can
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trtcal.buildlog.events import CATEGORIES
 from trtcal.report import text
 from trtcal.report.charts import Point, accuracy_against_latency
 from trtcal.report.checks import disagreement_interval
@@ -18,11 +16,6 @@ from trtcal.storage import Document
 
 View = dict[str, Any]
 
-ROWS_SHOWN = 1200  # of the full tables of layers together, so that the page stays light
-FINDINGS_SHOWN = 100
-LOST_SHOWN = 240  # of the tables of layers that got something else
-LEAST_SHOWN = 40
-NAME_SHOWN = 90  # of an engine layer's name, which may list hundreds of fused parts
 MARKS = {"holds": "●", "undecided": "◐", "fails": "✕"}
 CLASSES = {
     "SHIP": "ship",
@@ -88,7 +81,7 @@ def candidates(document: Document) -> list[View]:
     """Return every row of the comparison with its measured side, the reference first."""
     measured = document["measured"]
     engines = _engine_sizes(document)
-    rows = document["comparison"]["rows"]
+    rows = (document["comparison"] or {"rows": []})["rows"]
     return [
         {
             **row,
@@ -159,128 +152,6 @@ def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, flo
     return low, high
 
 
-def builds(document: Document) -> list[View]:
-    """Return what each build made of the plan, those of the verdict's candidate first."""
-    many = max(len(document["builds"]), 1)
-    shown = [max(rows // many, LEAST_SHOWN) for rows in (ROWS_SHOWN, LOST_SHOWN)]
-    chosen = [row["model"] for row in candidates(document) if row["is_chosen"]]
-    measured = document["measured"]["builds"]
-    found = [
-        {**_build(build, measured[build["digest"]], shown), "is_chosen": build["model"] in chosen}
-        for build in document["builds"]
-    ]
-    return sorted(found, key=lambda build: not build["is_chosen"])
-
-
-def _build(build: View, measured: View, shown: Sequence[int]) -> View:
-    outcomes = build["outcomes"]
-    asked = [one for one in outcomes if one["asked"] == "int8"]
-    met = [one for one in asked if one["got"] == "int8"]
-    lost = [one for one in outcomes if one["got"] not in (one["asked"], "unknown")]
-    unknown = [one for one in outcomes if one["got"] == "unknown"]
-    heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
-    return {
-        **build,
-        **measured,
-        "asked": len(asked),
-        "met": len(met),
-        "share": len(met) / len(asked) if asked else 0.0,
-        "summary": _summary(build["target"], len(met), len(asked)),
-        "lost": len(lost),
-        "unknown": len(unknown),
-        "shown": outcomes[: shown[0]],
-        "unmet": [*lost, *unknown][: shown[1]],
-        "heavy": ", ".join(f"{many} {name}" for name, many in sorted(heavy.items())),
-    }
-
-
-def _summary(target: str, met: int, asked: int) -> str:
-    if not asked:
-        return f"No layer was asked in INT8 on {target}."
-    verb = "runs" if asked == 1 else "run"
-    return f"{met} of {text.count(asked, 'layer')} asked in INT8 {verb} in INT8 on {target}."
-
-
-def findings(document: Document) -> View:
-    """Return the findings of all builds, each told once with the builds that have it, and the rest.
-
-    `accepted` are those that a configuration accepts, `beyond` counts what is not shown here.
-    """
-    measured = document["measured"]["builds"]
-    told: dict[tuple[str, ...], View] = {}
-    accepted: dict[tuple[str, ...], View] = {}
-    total = 0
-    for build in document["builds"]:
-        diagnosis = measured[build["digest"]].get("diagnosis") or {}
-        title = f"{build['model_name']} on {build['target']}"
-        total += sum(diagnosis.get("kinds", {}).values())
-        for place, found in ((told, "findings"), (accepted, "accepted")):
-            for one in diagnosis.get(found, []):
-                _tell(place, one, title)
-    shown = sorted(told.values(), key=_weight)[:FINDINGS_SHOWN]
-    return {
-        "shown": shown,
-        "accepted": list(accepted.values())[:FINDINGS_SHOWN],
-        "beyond": total - sum(len(one["builds"]) for one in shown),
-        "breaches": [
-            (f"{build['model_name']} on {build['target']}", breach)
-            for build in document["builds"]
-            for breach in (measured[build["digest"]].get("diagnosis") or {}).get("breaches", [])
-        ],
-        "known": any(measured[build["digest"]].get("diagnosis") for build in document["builds"]),
-    }
-
-
-def _tell(place: dict[tuple[str, ...], View], finding: View, title: str) -> None:
-    key = (finding["kind"], str(finding["subject"]), finding["fix"])
-    known = place.setdefault(key, {**finding, "costs": _costs(finding["cost"]), "builds": []})
-    known["builds"].append(title)
-
-
-def _costs(cost: View) -> list[str]:
-    parts = [] if cost["time_ms"] is None else [f"{text.milliseconds(cost['time_ms'])} ms"]
-    if cost["moved_bytes"] is not None:
-        parts.append(f"{text.size(cost['moved_bytes'])} moved")
-    return parts if cost["risk"] == "none" else [*parts, f"{cost['risk']} risk for accuracy"]
-
-
-def _weight(finding: View) -> tuple[bool, float, float]:
-    cost = finding["cost"]
-    return cost["risk"] != "high", -(cost["time_ms"] or 0.0), -(cost["moved_bytes"] or 0)
-
-
-def skipped(document: Document) -> list[tuple[str, str, list[str]]]:
-    """Return (layer, reason, models) for each layer that could not be quantized."""
-    models: dict[tuple[str, str], list[str]] = {}
-    for build in document["builds"]:
-        for node, reason in build["skipped"].items():
-            names = models.setdefault((node, reason), [])
-            if build["model_name"] not in names:
-                names.append(build["model_name"])
-    return [(node, reason, names) for (node, reason), names in models.items()]
-
-
-def logs(document: Document) -> list[View]:
-    """Return each build log with what its categories mean; those of failed builds first."""
-    measured = document["measured"]
-    found = [{"title": "failed build", "failed": True, **one} for one in measured["failed_logs"]]
-    for build in document["builds"]:
-        title = f"{build['model_name']} on {build['target']}"
-        found.append({"title": title, "failed": False, **measured["builds"][build["digest"]]})
-    return [
-        {**one, "counts": sorted((one["log"] or {"counts": {}})["counts"].items())} for one in found
-    ]
-
-
-def log_events(logs: Sequence[View]) -> list[View]:
-    """Return the findings of all logs in a row, each with its build and its category's meaning."""
-    return [
-        {**event, "title": one["title"], "meaning": CATEGORIES.get(event["category"], "")}
-        for one in logs
-        for event in (one["log"] or {"events": []})["events"]
-    ]
-
-
 def commands(document: Document) -> list[str]:
     """Return the stages' commands, with the names of this run where they are known."""
     methods = [one["method"] for one in document["calibrations"]] or ["percentile"]
@@ -315,9 +186,15 @@ def run_command(document: Document) -> str | None:
 def digests(document: Document) -> list[tuple[str, str]]:
     """Return every digest and fingerprint that the report rests on, with what it is of."""
     comparison = document["comparison"]
-    found = [("this report", document["digest"]), ("comparison", comparison["digest"])]
-    found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
-    found += [(f"model {row['name']}", row["model"]) for row in comparison["rows"]]
+    found = [("this report", document["digest"])]
+    if comparison:
+        found.append(("comparison", comparison["digest"]))
+        found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
+        found += [(f"model {row['name']}", row["model"]) for row in comparison["rows"]]
+    found += [
+        (f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"])
+        for one in document["tests"]
+    ]
     for one in document["calibrations"]:
         found.append((f"calibration {one['method']}", one["digest"]))
         found.append((f"calibration data of {one['method']}", one["dataset"]))

@@ -1,5 +1,6 @@
 "use strict";
-// Sorting for tables that ask for it, and all details opened on paper. Without it nothing is missing.
+// Sorting and searching of tables, details of the chart's points, histograms of any tensor. Without it
+// every number is still there.
 
 function sortKey(cell) {
   const given = cell.dataset.v;
@@ -17,6 +18,8 @@ function sortBy(table, header, column) {
   for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
   header.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
   const body = table.tBodies[0];
+  for (const row of body.querySelectorAll("tr.opened")) row.remove();
+  for (const button of body.querySelectorAll("[aria-expanded=true]")) button.setAttribute("aria-expanded", "false");
   const rows = Array.from(body.rows, (row) => [sortKey(row.cells[column]), row]);
   rows.sort((a, b) => (a[0] === "" || b[0] === "" ? 1 : direction) * compareKeys(a[0], b[0]));
   body.append(...rows.map((pair) => pair[1]));
@@ -32,6 +35,95 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.addEventListener("click", () => sortBy(table, header, column));
   });
 }
+
+const SVG = document.querySelector("svg").namespaceURI;
+
+function make(name, attributes, ...children) {
+  const svg = ["svg", "path", "line"].includes(name);
+  const one = svg ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const key in attributes) one.setAttribute(key, attributes[key]);
+  one.append(...children);
+  return one;
+}
+
+// A search field above every table that asks for one: rows that lack a word are hidden.
+for (const table of document.querySelectorAll("table.searchable")) {
+  const field = make("input", { type: "search", autocomplete: "off" });
+  const found = make("span", { class: "note", "aria-live": "polite" });
+  const label = make("label", { class: "search" }, "Search ", field, found);
+  table.closest(".scroll").before(label);
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of table.tBodies[0].rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += row.hidden ? 0 : 1;
+    }
+    found.textContent = words.length ? `${shown} of ${table.tBodies[0].rows.length}` : "";
+  });
+}
+
+// What the chart's points say, on hover and on focus, with the command that made each.
+const said = document.getElementById("chart-details");
+for (const point of document.querySelectorAll(".chart [id^=point-]")) {
+  const made = document.querySelector(`[data-point="${point.id.slice(6)}"] td`);
+  const tell = () => {
+    said.hidden = false;
+    said.textContent = point.getAttribute("aria-label") + (made ? `. Made by: ${made.textContent}` : "");
+  };
+  point.addEventListener("mouseenter", tell);
+  point.addEventListener("focus", tell);
+}
+
+// A small histogram in every row that names a tensor; it opens a large one beneath.
+const tensors = JSON.parse(document.getElementById("tensors").textContent);
+const WIDTH = 400, HEIGHT = 100;
+
+function picture([, bars, observed, ranges]) {
+  const step = WIDTH / bars.length;
+  let way = `M0 ${HEIGHT}`;
+  for (const bar of bars) way += `V${(HEIGHT - (HEIGHT * parseInt(bar, 36)) / 35).toFixed(1)}h${step}`;
+  const marks = ranges.map(([, amax], order) => {
+    const x = Math.min(amax / observed, 1) * WIDTH;
+    return make("line", { x1: x, x2: x, y1: 0, y2: HEIGHT, class: order % 2 ? "mark odd" : "mark" });
+  });
+  const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  return make("svg", box, make("path", { class: "bars", d: `${way}V${HEIGHT}z` }), ...marks);
+}
+
+function large(tensor) {
+  const [name, , observed, ranges, tail] = tensor;
+  const facts = [`largest seen ${observed}`, ...ranges.map(([method, amax]) => `${method} ends at ${amax}`)];
+  if (tail.length) facts.push(`farthest: ${tail.join("; ")}`);
+  const list = make("ul", {}, ...facts.map((fact) => make("li", {}, fact)));
+  return make("div", { class: "big" }, make("strong", {}, name), picture(tensor), list);
+}
+
+for (const cell of document.querySelectorAll("#rows td[data-t]")) {
+  const tensor = tensors[cell.dataset.t];
+  const label = { type: "button", class: "mini", "aria-expanded": "false", "aria-label": `Histogram of ${tensor[0]}` };
+  const button = make("button", label, picture(tensor));
+  cell.append(button);
+  button.addEventListener("click", () => {
+    const row = cell.parentNode, next = row.nextElementSibling;
+    const open = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!open));
+    if (open) next.remove();
+    else row.after(make("tr", { class: "opened" }, make("td", { colspan: row.cells.length }, large(tensor))));
+  });
+}
+
+// A link to what only engineers are shown changes the reading.
+function reveal() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target && target.closest(".engineer")) {
+    document.getElementById("reading-engineer").checked = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", reveal);
+reveal();
 
 let opened = [];
 addEventListener("beforeprint", () => {

@@ -1,0 +1,33 @@
+"""Run a model and return tensors from inside it, by name and exactly as the graph has them.
+
+The plain way, of which `taps` is the fast one: for a few tensors, or a few samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from trtcal.backends.sessions import Array, Session, open_session, run_session
+
+
+class Inside:
+    """One model, its nodes executed as they stand; `tensors` may be inputs and outputs as well."""
+
+    def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
+        inputs = {value.name for value in proto.graph.input}
+        known = {value.name for value in proto.graph.output}
+        self.names = [name for name in tensors if name not in inputs]
+        self.tensors = tensors
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        new = (onnx.ValueInfoProto(name=name) for name in self.names if name not in known)
+        copy.graph.output.extend(new)
+        self.session: Session = open_session(copy, as_it_is=True)
+
+    def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the tensors of one batch."""
+        outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
+        found = dict(zip(self.names, outputs, strict=True))
+        return {name: found[name] if name in found else feeds[name] for name in self.tensors}

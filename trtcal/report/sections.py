@@ -1,0 +1,158 @@
+"""What the page shows beside candidates and layers: slices, tests, errors, fusions, ranges, changes.
+
+Every function takes the document's plain JSON; what a run does not have comes out empty.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trtcal.compare.groups import Group
+from trtcal.report import text
+from trtcal.report.layer_view import tail_words, title_of
+from trtcal.storage import Document
+
+View = dict[str, Any]
+
+GROUPS_SHOWN = 20
+WORST_SHOWN = 8
+ERRORS_SHOWN = 5
+GROWS_DB = 1.0
+TENSORS_SHOWN = 60
+CHARTS_SHOWN = 6
+STEPS_SHOWN = 3
+FUSIONS_SHOWN = 60
+SURE = {0: ("fails", "✕", "worse here"), 1: ("undecided", "◐", "perhaps worse")}
+
+
+def slices(row: View | None) -> list[View]:
+    """Return a candidate's figures by slice and by class, the worst groups first."""
+    found = []
+    for one in (row or {}).get("breakdowns", ()):
+        groups = [_group(group) for group in one["groups"][:GROUPS_SHOWN]]
+        worse = sum(group["sure"] is not None for group in groups)
+        found.append(
+            {**one, "groups": groups, "worse": worse, "all": len(one["groups"]) + one["rest"]}
+        )
+    return found
+
+
+def _group(item: View) -> View:
+    group = Group(**{**item, "interval": tuple(item["interval"])})
+    return {**item, "sure": SURE.get(group.rank), "few": group.p is None}
+
+
+def tests(document: Document) -> list[View]:
+    """Return every A/B test with its verdict and answers."""
+    measured = document["measured"]["tests"]
+    return [{**one, **measured[one["digest"]]} for one in document["tests"]]
+
+
+def errors(row: View | None) -> View | None:
+    """Return where a candidate's error enters and grows, tensor by tensor, and the worst samples."""
+    if row is None:
+        return None
+    layers = row.get("layers") or {"samples": 0, "figures": []}
+    entering = [one for one in layers["figures"] if one["own_db"] is not None]
+    growing = [one for one in layers["figures"] if (one["growth_db"] or 0.0) >= GROWS_DB]
+    return {
+        "samples": layers["samples"],
+        "enters": sorted(entering, key=lambda one: one["own_db"])[:ERRORS_SHOWN],
+        "grows": sorted(growing, key=lambda one: -one["growth_db"])[:ERRORS_SHOWN],
+        "worst": row.get("worst", [])[:WORST_SHOWN],
+    }
+
+
+def fusions(document: Document) -> list[View]:
+    """Return for each build how many patterns are whole, and those that are not or were not fused."""
+    found = []
+    for build in document["builds"]:
+        if build["fusions"]:
+            told = [one for one in build["fusions"] if _is_worth_telling(one)]
+            states = Counter(one["prediction"] for one in build["fusions"])
+            found.append({"title": title_of(build), "states": states, "told": told})
+    return found
+
+
+def _is_worth_telling(match: View) -> bool:
+    return bool(match["prediction"] == "broken" or match["verdict"] == "differs")
+
+
+def ranges(document: Document) -> View:
+    """Return the tensors with ranges, those of which most is clipped or reaches farthest first."""
+    methods = list(dict.fromkeys(one["method"] for one in document["calibrations"]))
+    known = [one for one in document["tensors"] if one["ranges"]]
+    ordered = sorted(known, key=_stretch)
+    return {
+        "methods": methods,
+        "rows": [_range_row(one, methods) for one in ordered[:TENSORS_SHOWN]],
+        "all": len(known),
+        "drawn": [one for one in ordered if one["bars"]][:CHARTS_SHOWN],
+    }
+
+
+def _stretch(tensor: View) -> tuple[float, float]:
+    """Return a key that puts first what its ranges cut, as shares of the largest value."""
+    least = min(one["amax"] for one in tensor["ranges"])
+    clipped = max(one["clipped"] for one in tensor["ranges"])
+    return least / tensor["observed"] if tensor["observed"] else 1.0, -clipped
+
+
+def _range_row(tensor: View, methods: Sequence[str]) -> View:
+    by_method = {one["method"]: one for one in tensor["ranges"]}
+    return {
+        **tensor,
+        "by_method": [by_method.get(method) for method in methods],
+        "tail": [tail_words(reach) for reach in tensor["tail"]],
+    }
+
+
+def against(document: Document) -> View | None:
+    """Return what changed since the last run of the same model, None where none is known."""
+    found: View | None = document["measured"].get("against")
+    return found
+
+
+def first_steps(found: Sequence[View], row: View | None) -> list[View]:
+    """Return where to look first: the costliest findings of different kinds, else the worst tensor."""
+    seen: dict[tuple[str, str], View] = {}
+    for number, one in enumerate(found, 1):
+        step = {"what": one["what"], "do": one["fix"], "place": f"finding-{number}"}
+        seen.setdefault((one["kind"], one["fix"]), {**step, "link": f"finding {number}"})
+    steps = list(seen.values())[:STEPS_SHOWN]
+    entering = (errors(row) or {"enters": []})["enters"]
+    return [*steps, _worst_tensor(entering[0])] if entering else steps
+
+
+def _worst_tensor(figure: View) -> View:
+    readers = text.some(list(figure["nodes"])) or "a layer"
+    kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
+    what = (
+        f"Of all layers, INT8 costs {readers} most accuracy: {kind} that it reads has "
+        f"{text.number(figure['own_db'], 1)} dB SQNR"
+    )
+    cut = figure["clipped"]
+    what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
+    do = "If accuracy falls short, leave it in float first, or give it another range."
+    return {"what": what, "do": do, "place": "errors", "link": "where the error comes from"}
+
+
+def made_by(document: Document) -> dict[str, str]:
+    """Return model -> the command that made it, with the names that the run gave its files."""
+    stages = (document["measured"]["run"] or {}).get("stages", ())
+    outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
+    found = {}
+    for row in (document["comparison"] or {"rows": []})["rows"]:
+        made = row["quantization"]
+        if "calibration" in made:
+            table = outputs.get(made["calibration"], "CALIBRATION.json")
+            plan = outputs.get(made.get("plan"))
+            output = outputs.get(row["model"], shlex.quote(f"{row['name']}.onnx"))
+            parts = ["trtcal quantize MODEL.onnx --calibration", table]
+            found[row["model"]] = " ".join(
+                [*parts, *(["--plan", plan] if plan else []), "-o", output]
+            )
+    return found
