@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.report.samples import accuracy, build, comparison, row, write_run
+from tests.report.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.checkup import write_diagnosis
 from trtcal.cli.main import run_command
 from trtcal.diagnosis import Diagnosis
@@ -168,6 +168,13 @@ def test_the_largest_report_fits_into_a_comment(tmp_path, character):
         "changed": [{"what": name}] * 30,
     }
     assert len(to_markdown(document)) < 60_000
+
+
+def test_builds_without_a_comparison_have_a_note_too(tmp_path):
+    write_build(tmp_path / "builds", build("a", {"conv": "fp32"}))
+    source = to_markdown(with_costs(assemble(tmp_path)))
+    assert "Nothing was compared with FP32." in source
+    assert "0 of 1 layer asked in INT8" in source
 
 
 def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):

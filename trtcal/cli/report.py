@@ -65,9 +65,9 @@ def command(
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its candidates cost, at the price given here or in trtcal.toml."""
     from trtcal.report import assemble
-    from trtcal.report.document import KIND, VERSION
     from trtcal.report.prices import load_prices, named_price, with_costs
-    from trtcal.storage import parsing, read_document
+    from trtcal.report.versions import read_report
+    from trtcal.storage import parsing
 
     settings = config_here().report
     table, price = load_prices(prices), None
@@ -75,7 +75,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
         amount = settings.price_per_hour
     if amount is not None:
         price = named_price(amount, settings.currency)
-    document = assemble(run) if run.is_dir() else read_document(run, KIND, VERSION)
+    document = assemble(run) if run.is_dir() else read_report(run)
     made: Document = parsing(run, lambda: with_costs(document, table, price))
     return made
 

@@ -19,9 +19,11 @@ def against_last(history: History, report: Document) -> Document | None:
     That is the run made last before it, of the same name or the same FP32 model. `figures` are those
     that differ, the verdict's candidate first, then the largest relative change; `better` is None where
     that cannot be said: a time within 5 %, or a count that is neither. `changed` and `same` name what
-    both were made of: data, model, calibration, plans, packages, machine. `InputError` if the report
-    lacks a field.
+    both were made of: data, model, calibration, plans, packages, machine. A report without a comparison
+    is held against none. `InputError` if the report lacks a field.
     """
+    if report.get("comparison", {}) is None:
+        return None
     now: Entry = parsing(Path("the report"), lambda: entry_of(report))
     before = history.before(now)
     if before is None:

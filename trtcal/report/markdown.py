@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trtcal.report import text, view
+from trtcal.report import finding_view, layer_view, text, view
+from trtcal.report.versions import current
 from trtcal.storage import Document
 
 # The second and third would begin a list, a heading or a block of code at the start of a line.
@@ -24,7 +25,8 @@ FINDINGS_SHOWN, LOST_SHOWN = 10, 5
 
 
 def to_markdown(document: Document) -> str:
-    """Return a report document as Markdown of less than 60,000 characters."""
+    """Return a report document, of this version or before, as Markdown under 60,000 characters."""
+    document = current(document)
     sections = (
         _verdict(document),
         _candidates(document),
@@ -91,6 +93,8 @@ def _candidates(document: Document) -> list[str]:
     costs = document["measured"].get("costs")
     heads = ["Candidate", "Top-1, %", "Agreement, %", "SQNR, dB", "Latency, ms", "Speed-up", "Size"]
     rows = [_candidate(row, costs) for row in view.candidates(document)]
+    if not rows:
+        return ["Nothing was compared with FP32."]
     head = _table([*heads, *([_cost_head(costs)] if costs else []), "Limits"], [])
     table = [*head, *_within(list(map(_row, rows)), CANDIDATES, "| … and {} more |")]
     note = ["", escaped(costs["note"])] if costs else []
@@ -138,7 +142,7 @@ def _checks(document: Document) -> list[str]:
 
 
 def _findings(document: Document) -> list[str]:
-    found = view.findings(document)
+    found = finding_view.findings(document)
     lines = [_finding(one) for one in found["shown"][:FINDINGS_SHOWN]]
     rest = found["beyond"] + len(found["shown"]) - len(lines)
     if not lines:
@@ -157,7 +161,8 @@ def _finding(one: view.View) -> str:
 def _layers(document: Document) -> list[str]:
     """Return how much of INT8 each build got, and which layers of the verdict's candidate did not."""
     lines = []
-    for build in view.builds(document):
+    chosen = [row["model"] for row in view.candidates(document) if row["is_chosen"]]
+    for build in layer_view.builds(document, chosen[0] if chosen else None):
         lines.append(f"- {code(build['model_name'])}: {escaped(build['summary'])}")
         unmet = [f"  - {_unmet(one)}" for one in build["unmet"] if build["is_chosen"]]
         rest = len(unmet) - LOST_SHOWN
