@@ -5,10 +5,11 @@ Concat) with Q/DQ and without. So each kind of them is tried in the other precis
 alone. Heavy layers stay as the plan has them, and so does every node that the plan decides on.
 
 Also tried, for what reads a pooling's result in INT8, is a second Q/DQ pair, one step of the float
-apart: all integers stay, but TensorRT-RTX 1.7 does not see that. It then has a generated kernel rewrite
-the result, which can take in the copy into a Concat, the padding of channels for a grouped convolution, or
-another reader's values in float; with one pair these are kernels of their own, and a copy into a Concat
-has others wait for it. TensorRT 8 to 10 would run a copy for the second pair, so it is no rule.
+apart: all integers stay, but TensorRT-RTX 1.7 does not know that, and rounds in a generated kernel.
+That one can also fill a Concat, of which it otherwise moves the pooling's part, and then fills every
+other part, with a kernel of its own; or pad the channels for a grouped convolution and give
+another reader the values in float, which are two kernels otherwise. By NVIDIA's rules TensorRT 8 to
+10 would copy the tensor for a second pair (not run), so it is no rule here.
 
 Kept is what leaves fewer heavy layers in float, else moves fewer bytes, else needs fewer kernels, then
 fewer layers. Bytes within 0.1 % of the fewest seen count as equal.
