@@ -110,13 +110,14 @@ class EvaluationConfig:
 class PlanConfig:
     """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
 
-    `rules` are tables as in a plan's JSON.
+    `rules` are tables as in a plan's JSON, `apart` is the list of names in it.
     """
 
     layers: dict[str, str]
     default: str = "int8"
     method: str | None = None
     rules: tuple[dict[str, Any], ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -269,13 +270,14 @@ class _Reader:
         here = f"plans.{name}"
         if not name.replace("-", "").replace("_", "").isalnum():
             raise self.wrong(here, "a name of letters, digits, - and _")
-        self.known(here, table, ("layers", "default", "method", "rules"))
+        self.known(here, table, ("layers", "default", "method", "rules", "apart"))
         layers = self.scalars(here, table, "layers") if "layers" in table else {}
         return PlanConfig(
             layers={key: str(value) for key, value in layers.items()},
             default=self.get(here, table, "default", str, "int8"),
             method=self.get(here, table, "method", str, None),
             rules=tuple(self.get(here, table, "rules", list, [])),
+            apart=self.strings(here, table, "apart", ()) if "apart" in table else (),
         )
 
     def build(self, table: Mapping[str, Any]) -> BuildConfig:

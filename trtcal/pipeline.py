@@ -153,7 +153,8 @@ class _Job:
 
     def _plan(self, name: str, plan: PlanConfig) -> Plan:
         """Return a plan, checked before the data are looked at."""
-        table = {"default": plan.default, "layers": plan.layers, "rules": plan.rules}
+        fields = ("default", "layers", "rules", "apart")
+        table = {field: getattr(plan, field) for field in fields}
         made = plan_of(table, f"{self.config.path}: plans.{name}")
         resolve(made, self.prepared)
         return made

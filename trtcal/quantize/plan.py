@@ -217,7 +217,7 @@ def plan_of(table: Mapping[str, Any], where: str) -> Plan:
     if not isinstance(rules or [], (list, tuple)):
         raise InputError(f"{where}: rules must be a list", HINT)
     apart = table.get("apart", [])
-    if not isinstance(apart, list) or not all(isinstance(name, str) for name in apart):
+    if not isinstance(apart, (list, tuple)) or not all(isinstance(name, str) for name in apart):
         raise InputError(f"{where}: apart must be a list of names", HINT)
     made = tuple(_rule(item, where) for item in rules or [])
     return Plan(default, layers, made, tuple(dict.fromkeys(apart)))
