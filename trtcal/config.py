@@ -122,11 +122,15 @@ class PlanConfig:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What to build for, the shapes of dynamic inputs, and a time limit for each build."""
+    """What to build for, the shapes of dynamic inputs, and a time limit for each build.
+
+    `tune_placement` is a target on whose compiler light nodes are tried (`trtcal.tuning`), or None.
+    """
 
     targets: tuple[str, ...] = ("cpu", "sm89")
     shapes: dict[str, str] = field(default_factory=dict)
     time_limit_s: float = 1800.0
+    tune_placement: str | None = None
 
 
 @dataclass(frozen=True)
@@ -282,12 +286,13 @@ class _Reader:
 
     def build(self, table: Mapping[str, Any]) -> BuildConfig:
         here, default = "build", BuildConfig()
-        self.known(here, table, ("targets", "shapes", "time_limit_s"))
+        self.known(here, table, ("targets", "shapes", "time_limit_s", "tune_placement"))
         shapes = self.scalars(here, table, "shapes") if "shapes" in table else {}
         return BuildConfig(
             targets=self.strings(here, table, "targets", default.targets),
             shapes={key: str(value) for key, value in shapes.items()},
             time_limit_s=self.number(here, table, "time_limit_s", default.time_limit_s) or 0.0,
+            tune_placement=self.get(here, table, "tune_placement", str, None),
         )
 
     def gates(self, table: Mapping[str, Any]) -> GatesConfig:
