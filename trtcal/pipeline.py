@@ -247,7 +247,8 @@ class _Job:
             self.lineage.missing[f"placement of {name} for {target}"] = error.message
             return plan
         kept = [described(trial) for trial in tuned.trials if trial.kept]
-        self.say(f"placement of {name} for {target}: {'; '.join(kept) or 'as by rule'}")
+        late = [f"{tuned.untried} trials not made for lack of time"] if tuned.untried else []
+        self.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'as by rule'}")
         return tuned.plan
 
     def build(self, models: list[Model]) -> None:
