@@ -1,6 +1,7 @@
 """Placement by trial, on a stand-in compiler with a known best answer and on TensorRT-RTX."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ from onnx import helper
 
 from tests.networks import conv_net, samples, save, weight
 from tests.quantize.test_quantize import calibrated
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
+from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError
 from trtcal.quantize import Plan, quantize
-from trtcal.tuning import Measured, tune_placement
+from trtcal.tuning import APART, Measured, tune_placement
+from trtcal.tuning import compiler as real_compiler
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
@@ -91,6 +95,98 @@ def test_without_time_nothing_is_tried(tmp_path):
     assert len(built) == 1
     assert result.untried > 0
     assert result.plan == Plan()
+
+
+def measured(bytes_moved, layers=0, waits=0, float_heavy=0):
+    listed = [("layer", "kgen", "fp32", 1)] * layers + [("wait", "wait", "unknown", 0)] * waits
+    return Measured(float_heavy, bytes_moved, tuple(listed))
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (measured(2000, 9), measured(1000, 1, float_heavy=1)),
+        (measured(9980, 9), measured(10000, 1)),
+        (measured(10009, 1, 9), measured(10000, 2)),
+        (measured(10009, 2, 1), measured(10000, 2, 2)),
+        (measured(10000, 2), measured(10001, 2)),
+    ],
+    ids=["heavy in float", "bytes", "kernels", "layers", "bytes at last"],
+)
+def test_what_is_better(better, worse):
+    assert better.is_better(worse, worse.bytes_moved)
+    assert not worse.is_better(better, min(better.bytes_moved, worse.bytes_moved))
+
+
+def test_bytes_do_not_creep_up_by_little_at_a_time():
+    before, after = measured(10009, 5), measured(10018, 4)
+    assert not after.is_better(before, 10000)
+
+
+POOL = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [2, 2]}
+HALVED = {"kernel_shape": [1, 1], "strides": [2, 2]}
+
+
+def joined():
+    """A reduction of Inception: two convolutions and a MaxPool, joined for two readers."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["b"], "relu1"),
+        helper.make_node("MaxPool", ["b"], ["p"], "pool", **POOL),
+        helper.make_node("Conv", ["b", "v"], ["c"], "second", **HALVED),
+        helper.make_node("Relu", ["c"], ["d"], "relu2"),
+        helper.make_node("Conv", ["b", "v2"], ["e"], "third", **HALVED),
+        helper.make_node("Relu", ["e"], ["f"], "relu3"),
+        helper.make_node("Concat", ["d", "f", "p"], ["g"], "concat", axis=1),
+        helper.make_node("Conv", ["g", "u"], ["y"], "fourth"),
+        helper.make_node("Conv", ["g", "u2"], ["z"], "fifth"),
+    ]
+    weights = {
+        "w": weight(16, 3, 1, 1),
+        "u": weight(8, 48, 1, 1),
+        "u2": weight(8, 48, 1, 1, seed=1),
+    }
+    weights |= {"v": weight(16, 16, 1, 1) / 20, "v2": weight(16, 16, 1, 1, seed=1) / 20}
+    return nodes, weights, {"y": [1, 8, 8, 8], "z": [1, 8, 8, 8]}
+
+
+def shuffled():
+    """The head of ShuffleNet: a MaxPool for groups of six channels, and for an average in float."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first"),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool", **POOL),
+        helper.make_node("Conv", ["p", "v"], ["b"], "grouped", group=4, **HALVED),
+        helper.make_node("AveragePool", ["p"], ["q"], "average", **POOL),
+        helper.make_node("Add", ["b", "q"], ["y"], "add"),
+    ]
+    return nodes, {"w": weight(24, 3, 1, 1), "v": weight(24, 6, 1, 1)}, {"y": [1, 24, 4, 4]}
+
+
+@needs_rtx
+@pytest.mark.parametrize(
+    ("make", "node", "fewer"), [(joined, "concat", 2), (shuffled, "grouped", 1)]
+)
+def test_a_second_pair_spares_kernels_and_changes_no_value(
+    tmp_path, monkeypatch, make, node, fewer
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    nodes, weights, outputs = make()
+    path = save(tmp_path / "net.onnx", nodes, weights, {"x": [1, 3, 16, 16]}, outputs)
+    model, calibration, data = calibrated(path, tmp_path, shape=(3, 16, 16))
+    measure = real_compiler(BACKENDS["tensorrt-rtx"], BuildOptions("sm89"), model)
+    tuned = tune_placement(model, calibration, Plan(), measure)
+    assert tuned.plan.apart == (node,)
+    trial = next(one for one in tuned.trials if one.kept and one.precision == APART)
+    assert len(trial.before.layers) - len(trial.after.layers) == fewer
+    assert trial.after.bytes_moved <= trial.before.bytes_moved + 16
+    plans = [replace(tuned.plan, apart=()), tuned.plan]
+    plain, apart = (quantize(model, calibration, plan).proto for plan in plans)
+    pairs = [sum(one.op_type == "QuantizeLinear" for one in p.graph.node) for p in (plain, apart)]
+    assert pairs[1] == pairs[0] + 1
+    feeds = next(data.batches(1))
+    results = [run_session(open_session(one, as_it_is=True), None, feeds) for one in (plain, apart)]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @needs_rtx

@@ -116,22 +116,27 @@ class EvaluationConfig:
 class PlanConfig:
     """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
 
-    `rules` are tables as in a plan's JSON.
+    `rules` are tables as in a plan's JSON, `apart` is the list of names in it.
     """
 
     layers: dict[str, str]
     default: str = "int8"
     method: str | None = None
     rules: tuple[dict[str, Any], ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What to build for, the shapes of dynamic inputs, and a time limit for each build."""
+    """What to build for, the shapes of dynamic inputs, and a time limit for each build.
+
+    `tune_placement` is a target on whose compiler light nodes are tried (`trtcal.tuning`), or None.
+    """
 
     targets: tuple[str, ...] = ("cpu", "sm89")
     shapes: dict[str, str] = field(default_factory=dict)
     time_limit_s: float = 1800.0
+    tune_placement: str | None = None
 
 
 @dataclass(frozen=True)
@@ -288,23 +293,25 @@ class _Reader:
         here = f"plans.{name}"
         if not name.replace("-", "").replace("_", "").isalnum():
             raise self.wrong(here, "a name of letters, digits, - and _")
-        self.known(here, table, ("layers", "default", "method", "rules"))
+        self.known(here, table, ("layers", "default", "method", "rules", "apart"))
         layers = self.scalars(here, table, "layers") if "layers" in table else {}
         return PlanConfig(
             layers={key: str(value) for key, value in layers.items()},
             default=self.get(here, table, "default", str, "int8"),
             method=self.get(here, table, "method", str, None),
             rules=tuple(self.get(here, table, "rules", list, [])),
+            apart=self.strings(here, table, "apart", ()) if "apart" in table else (),
         )
 
     def build(self, table: Mapping[str, Any]) -> BuildConfig:
         here, default = "build", BuildConfig()
-        self.known(here, table, ("targets", "shapes", "time_limit_s"))
+        self.known(here, table, ("targets", "shapes", "time_limit_s", "tune_placement"))
         shapes = self.scalars(here, table, "shapes") if "shapes" in table else {}
         return BuildConfig(
             targets=self.strings(here, table, "targets", default.targets),
             shapes={key: str(value) for key, value in shapes.items()},
             time_limit_s=self.number(here, table, "time_limit_s", default.time_limit_s) or 0.0,
+            tune_placement=self.get(here, table, "tune_placement", str, None),
         )
 
     def gates(self, table: Mapping[str, Any]) -> GatesConfig:

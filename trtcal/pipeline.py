@@ -43,6 +43,7 @@ from trtcal.quantize import (
 )
 from trtcal.report import write_report
 from trtcal.storage import Document, read_document, unwritable
+from trtcal.tuning import compiler, described, tune_placement
 
 OUTPUTS = (
     "builds",
@@ -158,7 +159,8 @@ class _Job:
 
     def _plan(self, name: str, plan: PlanConfig) -> Plan:
         """Return a plan, checked before the data are looked at."""
-        table = {"default": plan.default, "layers": plan.layers, "rules": plan.rules}
+        fields = ("default", "layers", "rules", "apart")
+        table = {field: getattr(plan, field) for field in fields}
         made = plan_of(table, f"{self.config.path}: plans.{name}")
         resolve(made, self.prepared)
         return made
@@ -232,24 +234,39 @@ class _Job:
             for method in self.config.calibration.methods
         ]
         for name, plan in self.config.plans.items():
-            made.append(self._mixed(name, plan, calibrations))
+            calibration = calibrations[plan.method or self.config.calibration.method]
+            made.append(self._quantize(name, calibration, self.plans[name]))
         return made
 
-    def _mixed(self, name: str, plan: PlanConfig, calibrations: dict[str, Calibration]) -> Path:
-        wanted = self.plans[name]
-        output = f"plans/{name}.json"
-        with self._step("plan", output) as record:
-            record(str(write_plan(self.folder / output, wanted)["digest"]))
-        return self._quantize(
-            name, calibrations[plan.method or self.config.calibration.method], wanted
-        )
-
     def _quantize(self, name: str, calibration: Calibration, plan: Plan) -> Path:
+        plan = self._tune(name, calibration, plan)
+        if name in self.plans or plan != Plan():
+            output = f"plans/{name}.json"
+            with self._step("plan", output) as record:
+                record(str(write_plan(self.folder / output, plan)["digest"]))
         path = self.folder / "models" / f"{name}.onnx"
         with self._step("quantize", f"models/{name}.onnx") as record:
             quantized = quantize(self.prepared, calibration, plan)
             record(write_quantized(path, quantized).digest)
         return path
+
+    def _tune(self, name: str, calibration: Calibration, plan: Plan) -> Plan:
+        """Return the plan with what trials on the compiler kept, if `build.tune_placement` asks."""
+        settings = self.config.build
+        if settings.tune_placement is None:
+            return plan
+        backend, target = find_backend(None, settings.tune_placement)
+        options = BuildOptions(target, parse_shapes(settings.shapes), settings.time_limit_s)
+        try:
+            measure = compiler(backend, options, self.prepared)
+            tuned = tune_placement(self.prepared, calibration, plan, measure)
+        except BackendError as error:
+            self.lineage.missing[f"placement of {name} for {target}"] = error.message
+            return plan
+        kept = [described(trial) for trial in tuned.trials if trial.kept]
+        late = [f"{tuned.untried} trials not made for lack of time"] if tuned.untried else []
+        self.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'as by rule'}")
+        return tuned.plan
 
     def build(self, models: list[Model]) -> None:
         jobs = [(model, target) for model in models for target in self.config.build.targets]

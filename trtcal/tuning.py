@@ -2,8 +2,17 @@
 
 Rules cannot know what a compiler makes of a light node (a residual Add, a pooling, the reader of a
 Concat) with Q/DQ and without. So each kind of them is tried in the other precision, then each node
-alone, and what gives fewer heavy layers in float, or as many and fewer bytes moved, is kept. Heavy
-layers stay as the plan has them, and so does every node that the plan decides on.
+alone. Heavy layers stay as the plan has them, and so does every node that the plan decides on.
+
+Also tried, for what reads a pooling's result in INT8, is a second Q/DQ pair, one step of the float
+apart: all integers stay, but TensorRT-RTX 1.7 does not know that, and rounds in a generated kernel.
+That one can also fill a Concat, of which it otherwise moves the pooling's part, and then fills every
+other part, with a kernel of its own; or pad the channels for a grouped convolution and give
+another reader the values in float, which are two kernels otherwise. By NVIDIA's rules TensorRT 8 to
+10 would copy the tensor for a second pair (not run), so it is no rule here.
+
+Kept is what leaves fewer heavy layers in float, else moves fewer bytes, else needs fewer kernels, then
+fewer layers. Bytes within 0.1 % of the fewest seen count as equal.
 
 Not tried: Q before an activation, which TensorRT runs in float without a word.
 """
@@ -25,8 +34,12 @@ from trtcal.calibration import Calibration
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.quantize import Plan, QuantizedModel, find_layers, quantize
+from trtcal.quantize.spread import POOLS
+from trtcal.quantize.weighted import Layer as Placed
 from trtcal.storage import Document, digest_document, read_document, seal, write_document
 
+APART = "apart"
+EQUAL_BYTES = 0.001  # of the fewest: what a kernel's start costs outweighs that
 KIND = "placement"
 MEASURED = "measured-placement"
 
@@ -44,14 +57,25 @@ class Measured:
     layers: tuple[tuple[str, str, str, int], ...]
 
     @property
-    def cost(self) -> tuple[int, int, int]:
-        """What is compared: heavy layers in float, then bytes, then layers."""
-        return self.float_heavy, self.bytes_moved, len(self.layers)
+    def count(self) -> tuple[int, int]:
+        """Kernels, which are the layers that move bytes, and all layers."""
+        return sum(layer[3] > 0 for layer in self.layers), len(self.layers)
+
+    def is_better(self, other: Measured, fewest_bytes: int) -> bool:
+        """Tell whether it is to be kept instead of another, `fewest_bytes` being the best known."""
+        if self.float_heavy != other.float_heavy:
+            return self.float_heavy < other.float_heavy
+        if abs(self.bytes_moved - fewest_bytes) > EQUAL_BYTES * fewest_bytes:
+            return self.bytes_moved < fewest_bytes
+        return (*self.count, self.bytes_moved) < (*other.count, other.bytes_moved)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Some nodes of one kind, put into `precision` together, and what came of it."""
+    """Some nodes of one kind, put into `precision` together, and what came of it.
+
+    The precision is `apart` where they were given a second pair.
+    """
 
     op: str
     nodes: tuple[str, ...]
@@ -117,6 +141,7 @@ class _Tuner:
     ) -> None:
         self.model, self.calibration, self.plan, self.measure = model, calibration, plan, measure
         self.best = measure(quantize(model, calibration, plan))
+        self.fewest_bytes = self.best.bytes_moved
         self.trials: list[Trial] = []
 
     def groups(self) -> list[tuple[str, tuple[str, ...], str]]:
@@ -128,34 +153,59 @@ class _Tuner:
             for layer in layers:
                 if self.plan.decide(layer.name, layer.op).is_default:
                     found.setdefault((layer.op, precision), []).append(layer.name)
+        for layer in self._reading_pooled([*placement.layers, *placement.light]):
+            found.setdefault((layer.op, APART), []).append(layer.name)
         return [(op, tuple(nodes), precision) for (op, precision), nodes in found.items()]
+
+    def _reading_pooled(self, layers: Iterable[Placed]) -> Iterator[Placed]:
+        nodes = self.model.proto.graph.node
+        pooled = {name for node in nodes if node.op_type in POOLS for name in node.output}
+        for layer in layers:
+            is_int8 = self.plan.decide(layer.name, layer.op).precision == "int8"
+            if is_int8 and not pooled.isdisjoint(layer.activations.values()):
+                yield layer
 
     def attempt(self, op: str, nodes: tuple[str, ...], precision: str) -> None:
         """Measure the plan with these nodes in another precision, and keep it if it is better."""
-        nodes = tuple(name for name in nodes if self.plan.layers.get(name) != precision)
+        variant, nodes = _changed(self.plan, nodes, precision)
         if not nodes:  # done with its group
             return
-        variant = replace(self.plan, layers={**self.plan.layers, **dict.fromkeys(nodes, precision)})
         before = self.best
         try:
             after = self.measure(quantize(self.model, self.calibration, variant))
         except (BackendError, InputError) as error:
             self.trials.append(Trial(op, nodes, precision, False, before, None, error.message))
             return
-        kept = after.cost < before.cost
+        kept = after.is_better(before, self.fewest_bytes)
         self.trials.append(Trial(op, nodes, precision, kept, before, after))
         if kept:
-            self.plan, self.best = variant, after
+            self._keep(variant, after)
+
+    def _keep(self, plan: Plan, measured: Measured) -> None:
+        known = self.fewest_bytes
+        if measured.float_heavy < self.best.float_heavy or measured.bytes_moved < known:
+            known = measured.bytes_moved
+        self.plan, self.best, self.fewest_bytes = plan, measured, known
+
+
+def _changed(plan: Plan, nodes: tuple[str, ...], precision: str) -> tuple[Plan, tuple[str, ...]]:
+    """Return a plan in which these nodes are in a precision, or apart, and those that were not."""
+    if precision == APART:
+        nodes = tuple(name for name in nodes if name not in plan.apart)
+        return replace(plan, apart=(*plan.apart, *nodes)), nodes
+    nodes = tuple(name for name in nodes if plan.layers.get(name) != precision)
+    return replace(plan, layers={**plan.layers, **dict.fromkeys(nodes, precision)}), nodes
 
 
 def described(trial: Trial) -> str:
     """Return a trial in words."""
     which = trial.nodes[0] if len(trial.nodes) == 1 else f"{len(trial.nodes)} {trial.op}"
+    how = "with a second pair" if trial.precision == APART else f"in {trial.precision}"
     if trial.after is None:
-        return f"{which} in {trial.precision}: {trial.reason}"
+        return f"{which} {how}: {trial.reason}"
     moved = f"{trial.before.bytes_moved:,} to {trial.after.bytes_moved:,} bytes"
     layers = f"{len(trial.before.layers)} to {len(trial.after.layers)} layers"
-    return f"{which} in {trial.precision}: {moved}, {layers}"
+    return f"{which} {how}: {moved}, {layers}"
 
 
 def compiler(backend: Backend, options: BuildOptions, model: Model) -> Measure:

@@ -52,6 +52,8 @@ def test_no_pattern_takes_for_ever(pattern):
     ("table", "says"),
     [
         ({"rules": 3}, "rules must be a list"),
+        ({"apart": "conv"}, "apart must be a list"),
+        ({"apart": [3]}, "apart must be a list"),
         ({"rules": [3]}, "must be a table"),
         ({"rules": [{"pattern": "a"}]}, "must be a table with a precision"),
         ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
@@ -88,9 +90,20 @@ def test_rules_are_written_and_read_and_old_plans_keep_their_version(tmp_path):
     assert (old["schema_version"], "rules" in old) == (1, False)
 
 
+def test_nodes_apart_are_written_and_read(tmp_path):
+    plan = plan_of({"apart": ["a", "b", "a"]}, "here")
+    document = write_plan(tmp_path / "plan.json", plan)
+    assert (document["schema_version"], document["apart"]) == (3, ["a", "b"])
+    assert read_plan(tmp_path / "plan.json") == plan
+    rules = (Rule("fp16", op="Conv"),)
+    assert write_plan(tmp_path / "plan.json", Plan("int8", {}, rules, ("a",)))["rules"]
+    assert read_plan(tmp_path / "plan.json").rules == rules
+
+
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
+        (Plan(apart=("a/relu",)), "'a/relu', which the model has not, or cannot quantize"),
         (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
         (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
         (Plan(layers={"a/relu": "int8"}), "cannot quantize"),

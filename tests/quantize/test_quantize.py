@@ -25,7 +25,7 @@ from trtcal.quantize import (
     write_plan,
     write_quantized,
 )
-from trtcal.quantize.weights import quantize_weight
+from trtcal.quantize.weights import quantize_weight, step_above
 
 
 def calibrated(path, tmp_path, method="minmax", shape=(3, 8, 8)):
@@ -66,6 +66,32 @@ def test_a_shared_tensor_is_quantized_once_and_biases_stay_float(tmp_path):
     assert nodes["add"].input[0] == "c"
     assert sum(node.op_type == "QuantizeLinear" for node in proto.graph.node) == 3
     assert constants(proto)[nodes["first"].input[2]].dtype == np.float32
+
+
+def test_a_node_apart_reads_a_second_pair_one_step_above(tmp_path):
+    model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    proto = quantize(model, calibration, Plan(apart=("add",))).proto
+    nodes, values = by_name(proto), constants(proto)
+    found = {node.output[0]: node for node in proto.graph.node}
+    second = found[found[nodes["add"].input[1]].input[0]]
+    first = found[second.input[0]]
+    assert first.output[0] == nodes["second"].input[0] == "b/dequantized"
+    scales = values[first.input[1]], values[second.input[1]]
+    assert scales[1] == np.nextafter(scales[0], np.float32(np.inf))
+    assert scales[1].dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@given(exponent=st.integers(-24, 15), share=st.floats(1, 1.99))
+def test_the_scale_above_leaves_every_integer_as_it_is(dtype, exponent, share):
+    scale = np.asarray(share * 2.0**exponent, dtype)
+    above = step_above(scale)
+    if above is None:
+        assert dtype == np.float16
+        assert scale < 2.0**-15
+    else:
+        steps = np.arange(-128, 128)
+        assert (np.rint(steps * scale.astype(np.float64) / above) == steps).all()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,29 @@ def test_a_pooling_before_a_concat_is_followed_by_a_pair_at_once(tmp_path):
         assert np.square(exact - found).sum() < 3e-3 * np.square(exact).sum()
 
 
+def test_a_pooling_that_only_a_concat_reads_takes_its_inputs_range(tmp_path):
+    nodes = [
+        conv("first", "x", "a", "w"),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool", **POOL),
+        conv("second", "x", "b", "u"),
+        helper.make_node("Concat", ["b", "p"], ["c"], "concat", axis=1),
+        conv("last", "c", "y", "v"),
+    ]
+    reader = conv("reader", "p", "z", "w2")
+    found = [scales(joined(tmp_path, nodes)), scales(joined(tmp_path, [*nodes, reader]))]
+    assert [one["p"] == one["a"] for one in found] == [True, False]
+    assert [one["p"] == one["c"] for one in found] == [False, True]
+
+
+def joined(tmp_path, nodes):
+    weights = {"w": weight(4, 3, 1, 1), "v": weight(2, 8, 1, 1, seed=1)}
+    weights |= {"u": 10 * weight(4, 3, 1, 1, seed=2), "w2": weight(2, 4, 1, 1)}
+    outputs = {node.output[0]: ["n", 2, 8, 8] for node in nodes if node.output[0] in "yz"}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs)
+    model, calibration, _ = calibrated(path, tmp_path)
+    return quantize(model, calibration).proto
+
+
 def norm(number, source, result):
     parameters = [f"{part}{number}" for part in ("scale", "bias", "mean", "variance")]
     return helper.make_node("BatchNormalization", [source, *parameters], [result], f"norm{number}")

@@ -104,4 +104,5 @@ def _entries(plan: Plan) -> dict[str, str]:
         f"rule {number}: {rule}": f"{rule.precision}{f' ({rule.reason})' if rule.reason else ''}"
         for number, rule in enumerate(plan.rules, 1)
     }
-    return {**plan.layers, **rules, "default": plan.default}
+    apart = dict.fromkeys((f"second pair: {name}" for name in plan.apart), "apart")
+    return {**plan.layers, **rules, **apart, "default": plan.default}

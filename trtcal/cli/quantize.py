@@ -20,6 +20,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from trtcal.backends.options import ShapeRanges
     from trtcal.calibration import Calibration
     from trtcal.model import Model
     from trtcal.quantize import Plan
@@ -66,7 +67,8 @@ SHOWN = 5
     "--tune-placement",
     "target",
     metavar="TARGET",
-    help="Try what light nodes cost in INT8 and in float, by building for sm89 or its like.",
+    help="Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
+    "its like; also tune_placement under [build] in trtcal.toml.",
 )
 @click.option(
     "--tune-time",
@@ -96,6 +98,7 @@ def command(
     "glob", "pattern": "head/*", "op": "Conv", "precision": "fp16", "reason": "..."}]}. Exact names
     come first, then the first rule that matches, then the default.
     """
+    from trtcal.backends.shapes import parse_shapes
     from trtcal.calibration import read_calibration
     from trtcal.model import load_model
     from trtcal.quantize import Plan, Rule, quantize, read_plan, write_quantized
@@ -110,8 +113,9 @@ def command(
     rules += [Rule("int8", glob, reason="--only") for glob in only]
     plan = replace(plan, rules=(*rules, *plan.rules))
     prepared = prepared_model(load_model(path), config, skipped)
-    if target:
-        plan = _tuned(prepared, calibration, plan, target, tune_time, output)
+    if target := target or config.build.tune_placement:
+        shapes = parse_shapes(config.build.shapes)
+        plan = _tuned(prepared, calibration, plan, target, shapes, tune_time, output)
     quantized = quantize(prepared, calibration, plan)
     written = write_quantized(output, quantized)
     if as_json:
@@ -141,7 +145,13 @@ def command(
 
 
 def _tuned(
-    prepared: Model, calibration: Calibration, plan: Plan, target: str, seconds: float, output: Path
+    prepared: Model,
+    calibration: Calibration,
+    plan: Plan,
+    target: str,
+    shapes: ShapeRanges,
+    seconds: float,
+    output: Path,
 ) -> Plan:
     """Return the plan that a trial on the compiler finds best; write it, and the trials, beside."""
     from trtcal.backends.options import BuildOptions
@@ -151,7 +161,7 @@ def _tuned(
     from trtcal.tuning import compiler, described, tune_placement
 
     backend, chosen = find_backend(None, target)
-    measure = compiler(backend, BuildOptions(chosen), prepared)
+    measure = compiler(backend, BuildOptions(chosen, shapes), prepared)
     tuned = tune_placement(prepared, calibration, plan, measure, seconds)
     for trial in tuned.trials:
         say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")

@@ -18,7 +18,7 @@ KIND = "plan"
 PRECISIONS = ("int8", "fp16", "fp32")
 MATCHES = ("glob", "name", "regex")
 LONGEST = 1000  # characters of a pattern
-FIELDS = ("layers", "default", "rules")
+FIELDS = ("layers", "default", "rules", "apart")
 HINT = (
     'write {"default": "int8", "layers": {"layer name": "fp32"}, '
     '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
@@ -108,11 +108,14 @@ class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.
+    What a node in `apart` reads in INT8 goes through a second Q/DQ pair, one step of the float apart
+    from the first (see `trtcal.tuning`).
     """
 
     default: str = "int8"
     layers: dict[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
@@ -139,7 +142,8 @@ class Plan:
 
         `ops` gives the operator of every node of the model.
         """
-        for name, precision in self.layers.items():
+        named = [*self.layers.items(), *((name, "int8") for name in self.apart)]
+        for name, precision in named:
             known = quantizable if precision == "int8" else ops
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
@@ -156,11 +160,14 @@ class Plan:
                 )
 
     def to_document(self) -> Document:
-        """Return the plan as a sealed document; without rules it is of schema version 1."""
+        """Return the plan as a sealed document, of the oldest schema version that can say it."""
         body: Document = {"default": self.default, "layers": self.layers}
         if self.rules:
             body["rules"] = [_fields(rule) for rule in self.rules]
-        return seal({"kind": KIND, "schema_version": 2 if self.rules else 1, **body})
+        if self.apart:
+            body["apart"] = list(self.apart)
+        version = 3 if self.apart else 2 if self.rules else 1
+        return seal({"kind": KIND, "schema_version": version, **body})
 
 
 def _check_precision(what: str, precision: object) -> None:
@@ -187,7 +194,8 @@ def read_plan(path: Path) -> Plan:
     """Read a plan that trtcal or a person wrote; `InputError` if it is none."""
     document = read_json(path)
     if isinstance(document, dict) and "digest" in document:
-        document = read_document(path, KIND, 2 if document.get("schema_version") == 2 else 1)
+        version = document.get("schema_version")
+        document = read_document(path, KIND, version if version in (2, 3) else 1)
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         raise InputError(f"{path} is not a plan", HINT)
     unknown = set(document) - {"kind", "schema_version", "digest", *FIELDS}
@@ -208,7 +216,11 @@ def plan_of(table: Mapping[str, Any], where: str) -> Plan:
         raise InputError(f"{where}: layers must map names to precisions", HINT)
     if not isinstance(rules or [], (list, tuple)):
         raise InputError(f"{where}: rules must be a list", HINT)
-    return Plan(default, layers, tuple(_rule(item, where) for item in rules or []))
+    apart = table.get("apart", [])
+    if not isinstance(apart, (list, tuple)) or not all(isinstance(name, str) for name in apart):
+        raise InputError(f"{where}: apart must be a list of names", HINT)
+    made = tuple(_rule(item, where) for item in rules or [])
+    return Plan(default, layers, made, tuple(dict.fromkeys(apart)))
 
 
 def _rule(table: object, where: str) -> Rule:

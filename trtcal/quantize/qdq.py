@@ -29,7 +29,7 @@ from trtcal.quantize.plan import Decision, Plan
 from trtcal.quantize.planned import decide
 from trtcal.quantize.spread import is_unpadded, spread
 from trtcal.quantize.weighted import RULES, Layer
-from trtcal.quantize.weights import Scale, as_scale, quantize_weight
+from trtcal.quantize.weights import Scale, as_scale, quantize_weight, step_above
 from trtcal.storage import canonical_json
 
 if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
@@ -75,7 +75,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement)
+    writer = _Writer(graph, calibration, placement, plan.apart)
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer in chosen:
         writer.write(layer)
@@ -132,13 +132,18 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
 class _Writer:
     """Puts pairs into one graph and remembers those that stand already."""
 
-    def __init__(self, graph: gs.Graph, calibration: Calibration, placement: Placement) -> None:
-        self.graph = graph
-        self.calibration = calibration
-        self.placement = placement
+    def __init__(
+        self,
+        graph: gs.Graph,
+        calibration: Calibration,
+        placement: Placement,
+        apart: tuple[str, ...] = (),
+    ) -> None:
+        self.graph, self.calibration = graph, calibration
+        self.placement, self.apart = placement, apart
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
-        self.pairs: dict[str, gs.Variable] = {}
+        self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[str, int | None], gs.Variable] = {}
 
     def missing(self, layer: Layer) -> str | None:
@@ -153,8 +158,9 @@ class _Writer:
         """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
+        is_apart = layer.name in self.apart
         for index in layer.activations:
-            node.inputs[index] = self._activation(node.inputs[index], dtype)
+            node.inputs[index] = self._activation(node.inputs[index], dtype, is_apart)
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
@@ -165,15 +171,18 @@ class _Writer:
         """Return what a layer computes in without Q/DQ."""
         return "fp16" if is_half(self.nodes[layer.name]) else "fp32"
 
-    def _activation(self, tensor: gs.Variable, dtype: type) -> gs.Variable:
-        if tensor.name not in self.pairs:
+    def _activation(self, tensor: gs.Variable, dtype: type, is_apart: bool) -> gs.Variable:
+        if (tensor.name, is_apart) not in self.pairs:
             source = self.placement.range_of(tensor.name)
             scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
+            before = self._activation(tensor, dtype, False) if is_apart else tensor
+            scale = _apart(tensor.name, scale) if is_apart else scale
             parameters = self._parameters(tensor.name, scale)
             quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
-            self._node("QuantizeLinear", [tensor, *parameters], quantized, {})
-            self.pairs[tensor.name] = self._dequantized(tensor, quantized, parameters, {})
-        return self.pairs[tensor.name]
+            self._node("QuantizeLinear", [before, *parameters], quantized, {})
+            pair = self._dequantized(tensor, quantized, parameters, {})
+            self.pairs[tensor.name, is_apart] = pair
+        return self.pairs[tensor.name, is_apart]
 
     def _weight(self, tensor: gs.Constant, axis: int | None) -> gs.Variable:
         key = (tensor.name, axis)
@@ -210,6 +219,16 @@ class _Writer:
         suffix = "quantize" if op == "QuantizeLinear" else "dequantize"
         name = unique(f"{output.name.rpartition('/')[0]}/{suffix}", self.names)
         self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
+
+
+def _apart(tensor: str, scale: Scale) -> Scale:
+    above = step_above(scale)
+    if above is None:
+        raise InputError(
+            f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
+            "take its readers out of the plan's `apart`",
+        )
+    return above
 
 
 def _describe(

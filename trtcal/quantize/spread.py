@@ -157,19 +157,26 @@ def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
     """Return for quantized tensors whose range they take, where that is not their own.
 
     What goes into a Concat, from a pooling or another Concat, takes the Concat's, of nested ones the
-    last's, so that a value is rounded once on its way through them. Another MaxPool's output takes
-    that of its input, as the compiler moves a Q above the pooling.
+    last's, so that a value is rounded once on its way through them. The output of a MaxPool that
+    goes nowhere else, or into no Concat, takes that of its input: it has those values, the compiler
+    moves a Q above the pooling, and where the Concat's range is another one, TensorRT-RTX 1.7 rounds to
+    it in the kernel that fills the Concat, without a copy of the pooling's own.
     """
     tensors = graph.tensors()
     known = set(names)
     found: dict[str, str] = {}
     for name in sorted(known):
         source, passed = tensors[name], list[str]()
-        while _outermost(source, known) == source.name and (before := _before_pool(source)):
+        while _takes_its_inputs(source, known) and (before := _before_pool(source)):
             passed.append(source.name)
             source = before
         found |= dict.fromkeys([*passed, source.name], _outermost(source, known))
     return {name: last for name, last in found.items() if name != last}
+
+
+def _takes_its_inputs(tensor: gs.Tensor, known: set[str]) -> bool:
+    """Tell whether a tensor, if a MaxPool gives it, takes the range of what is pooled."""
+    return len(tensor.outputs) == 1 or _outermost(tensor, known) == tensor.name
 
 
 def _before_pool(tensor: gs.Tensor) -> gs.Tensor | None:

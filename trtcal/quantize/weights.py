@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-UNIT_SCALE = 1.0 / 127.0
+LEVELS = 127
+UNIT_SCALE = 1.0 / LEVELS
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
@@ -25,6 +26,16 @@ def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
     near = wanted.astype(np.float16)
     above = np.nextafter(near, np.float16(HALF_SCALES[1]))
     return np.asarray(np.where(near < wanted, above, near))
+
+
+def step_above(scale: Scale) -> Scale | None:
+    """Return the next scale of the same type, by which every INT8 value stays the integer it is.
+
+    None if there is none: small float16 scales lie too far apart.
+    """
+    above = np.nextafter(scale, scale.dtype.type(np.inf))
+    is_near = float(above) * LEVELS < float(scale) * (LEVELS + 0.5)
+    return np.asarray(above) if is_near else None
 
 
 def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:
