@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +17,16 @@ from trtcal import __version__
 from trtcal.storage import Document, seal, write_document
 
 KIND = "run"
-PACKAGES = ("numpy", "onnx", "onnx-graphsurgeon", "onnxruntime", "polygraphy", "tensorrt-rtx")
+PACKAGES = (
+    "numpy",
+    "onnx",
+    "onnx-graphsurgeon",
+    "onnxruntime",
+    "polygraphy",
+    "tensorrt",
+    "tensorrt-rtx",
+)
+GPU_S = 10.0  # that the driver may take to answer
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,25 @@ def machine() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cpus": os.cpu_count(),
         "python": ".".join(map(str, sys.version_info[:3])),
+        **_gpu(),
     }
+
+
+def _gpu() -> dict[str, str]:
+    """Return name and driver of the first NVIDIA GPU, as its own tool tells; {} where there is none.
+
+    Never run beside a real GPU.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(query, capture_output=True, text=True, timeout=GPU_S, check=True)  # noqa: S603
+        name, _, driver = said.stdout.partition("\n")[0].rpartition(", ")
+        if name:
+            return {"gpu": name, "driver": driver}
+    return {}
 
 
 def packages() -> dict[str, str | None]:

@@ -24,7 +24,8 @@ from trtcal.compare.comparison import batch_for, with_layers
 from trtcal.compare.evaluating import read_wanted
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, TrtcalError
+from trtcal.history import History, against_last
 from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
@@ -41,7 +42,8 @@ from trtcal.quantize import (
     write_plan,
     write_quantized,
 )
-from trtcal.report import write_report
+from trtcal.report import assemble, write_page
+from trtcal.report.prices import named_price, with_costs
 from trtcal.storage import Document, read_document, unwritable
 from trtcal.tuning import compiler, described, tune_placement
 
@@ -85,9 +87,11 @@ def run(
     command: str = "trtcal run",
     reporter: Reporter = silent,
     say: Callable[[str], None] = lambda message: None,
+    history: History | None = None,
 ) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
 
+    The report is held against the last run of the same model in `history`, to which nothing is added.
     Files there that no run wrote are kept. `InputError` if the configuration lacks a model or data,
     or the folder holds something else than a run.
     """
@@ -98,7 +102,7 @@ def run(
     except (OSError, ValueError) as error:
         raise unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-        job = _Job(config, Path(name), reporter, say)
+        job = _Job(config, Path(name), reporter, say, history)
         report = job.run(command)
         _replace(folder, Path(name))
     return RunResult(folder, report, job.lineage.missing, tuple(job.breaches))
@@ -133,9 +137,15 @@ class _Job:
     """One pass through the pipeline in one folder."""
 
     def __init__(
-        self, config: Config, folder: Path, reporter: Reporter, say: Callable[[str], None]
+        self,
+        config: Config,
+        folder: Path,
+        reporter: Reporter,
+        say: Callable[[str], None],
+        history: History | None,
     ) -> None:
         self.config, self.folder, self.reporter, self.say = config, folder, reporter, say
+        self.history = history
         self.breaches: list[str] = []
         self.model = load_model(_required(config.model, "model"))
         prepared = prepare_with_record(self.model, config.prepare.skip, config.prepare.add)
@@ -174,9 +184,25 @@ class _Job:
         self.compare(candidates)
         self.lineage.write(self.folder, command)
         with self._step("report", "report.json") as record:
-            document: Document = write_report(self.folder, self.folder / "report.html")
+            document = write_page(self.folder / "report.html", self._document())
             record(str(document["digest"]))
         self.lineage.write(self.folder, command)
+        return document
+
+    def _document(self) -> Document:
+        """Return the report with what the folder does not know: its name, costs, and the last run."""
+        document = assemble(self.folder)
+        settings = self.config.report
+        price = None
+        if settings.price_per_hour is not None:
+            price = named_price(settings.price_per_hour, settings.currency)
+        document = with_costs(document, price=price)
+        document["measured"]["folder"] = self.config.run_folder.name
+        if self.history is not None:
+            try:
+                document["measured"]["against"] = against_last(self.history, document)
+            except TrtcalError as error:
+                self.say(f"not held against the last run: {error.message}")
         return document
 
     def observe(self) -> Observation:

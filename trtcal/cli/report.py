@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from trtcal.storage import Document
 
 PAGE = Path("report.html")
+KEPT = ("against", "costs")
 
 
 @click.command(epilog="Example: trtcal report reports/digits -o digits.html")
@@ -48,12 +48,16 @@ def command(
     RUN is a folder with what the other commands wrote (comparison.json, build folders,
     calibrations), or a report.json to render again.
     """
+    from trtcal.report.render import check_page, write_page
+
+    if not as_markdown:
+        check_page(output or PAGE)
     document = _document(run, price, prices)
     if as_markdown:
         _write_markdown(run, document, output, as_json)
         return
     output = output or PAGE
-    document = _write_page(document, output)
+    document = write_page(output, document, run)
     if as_json:
         print_json(document)
         return
@@ -71,23 +75,27 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
 
     settings = config_here().report
     table, price = load_prices(prices), None
-    if amount is None and prices is None:
-        amount = settings.price_per_hour
+    is_asked = amount is not None or prices is not None
+    amount = amount if is_asked else settings.price_per_hour
     if amount is not None:
         price = named_price(amount, settings.currency)
-    document = assemble(run) if run.is_dir() else read_report(run)
+    document = _kept(assemble(run), run) if run.is_dir() else read_report(run)
+    if "costs" in document["measured"] and not is_asked:
+        return document
     made: Document = parsing(run, lambda: with_costs(document, table, price))
     return made
 
 
-def _write_page(document: Document, output: Path) -> Document:
-    from trtcal.report import write_report
-    from trtcal.storage import write_json
+def _kept(document: Document, run: Path) -> Document:
+    """Return a report with what only `trtcal run` could know, if the folder has its report."""
+    from trtcal.report.versions import read_report
 
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "report.json"
-        write_json(source, document)
-        return write_report(source, output)
+    path = run / "report.json"
+    before: Document = read_report(path) if path.exists() else {"digest": None}
+    if before["digest"] != document["digest"]:
+        return document
+    kept = {key: before["measured"][key] for key in KEPT if key in before["measured"]}
+    return {**document, "measured": {**document["measured"], **kept}}
 
 
 def _write_markdown(run: Path, document: Document, output: Path | None, as_json: bool) -> None:

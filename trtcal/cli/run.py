@@ -14,6 +14,7 @@ from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
+    from trtcal.history import History
     from trtcal.pipeline import RunResult
 
 
@@ -32,9 +33,11 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
 
     command_line = f"trtcal run {config.name}"
     settings = read_config(config)
-    result = run(settings, command_line, progress, lambda message: note(f"note: {message}"))
-    if not no_history:
-        _record(settings, result)
+    history = None if no_history else _history(settings)
+    tell = lambda message: note(f"note: {message}")  # noqa: E731
+    result = run(settings, command_line, progress, tell, history)
+    if history is not None:
+        _record(history, result)
     verdict = result.report["measured"]["verdict"]
     for target, reason in result.missing_builds.items():
         note(f"note: no engine: {target}: {reason}")
@@ -53,12 +56,19 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
         )
 
 
-def _record(config: Config, result: RunResult) -> None:
-    """Add the run to the history; a history that cannot be written fails no run."""
+def _history(config: Config) -> History | None:
+    """Open the history; one that cannot be had fails no run."""
     from trtcal.history import History, default_path
 
     try:
-        history = History(config.history or default_path())
+        return History(config.history or default_path())
+    except TrtcalError as error:
+        note(f"note: not recorded in the history: {error.message}")
+        return None
+
+
+def _record(history: History, result: RunResult) -> None:
+    try:
         number = history.record(result.report, folder=str(result.folder))
     except TrtcalError as error:
         note(f"note: not recorded in the history: {error.message}")

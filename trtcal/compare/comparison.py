@@ -28,6 +28,7 @@ from trtcal.compare.simulation import Simulation
 from trtcal.compare.worst import Sample
 from trtcal.data import Dataset
 from trtcal.errors import InputError
+from trtcal.lineage import machine
 from trtcal.model import Model
 from trtcal.storage import Document, parsing, read_document, seal, write_document
 
@@ -157,7 +158,8 @@ def compare(
             for one, rate in zip(latencies, rates, strict=True)
         ]
     rows = tuple(map(_row, everyone, found, latencies))
-    return Comparison(dataset.fingerprint, dataset.name, len(dataset), batch, gates, rows)
+    data = (dataset.fingerprint, dataset.name, len(dataset))
+    return Comparison(*data, batch, gates, rows, machine())
 
 
 def _row(one: Candidate, found: Evaluation, latency: Latency) -> Row:

@@ -2,7 +2,7 @@
 
 from trtcal.report.charts import Point, accuracy_against_latency
 from trtcal.report.document import assemble
-from trtcal.report.render import render, write_report
+from trtcal.report.render import render, write_page, write_report
 from trtcal.report.verdict import Verdict, judge
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "assemble",
     "judge",
     "render",
+    "write_page",
     "write_report",
 ]

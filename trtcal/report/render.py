@@ -55,12 +55,13 @@ def _shown(document: Document) -> dict[str, Any]:
     findings, logs = finding_view.findings(document), finding_view.logs(document)
     events = finding_view.log_events(logs)
     layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
-    ranges = sections.ranges(document)
+    ranges, costs = sections.ranges(document), sections.costs(document, rows)
     return {
         "subject": rows[0]["name"] if rows else _subject(document),
-        "places": _places(bool(rows)),
+        "places": _places(bool(rows), costs is not None),
         "verdict": view.verdict(document),
         "steps": sections.first_steps(findings["shown"], chosen),
+        "costs": costs,
         "against": sections.against(document),
         "chart": _chart(document) if rows else None,
         "rows": rows,
@@ -112,8 +113,9 @@ PLACES = (
 OF_COMPARISON = ("chart", "tests", "slices", "candidates", "errors")
 
 
-def _places(is_compared: bool) -> list[tuple[str, str, bool]]:
-    return [place for place in PLACES if is_compared or place[0] not in OF_COMPARISON]
+def _places(is_compared: bool, has_costs: bool) -> list[tuple[str, str, bool]]:
+    left_out = (*(() if is_compared else OF_COMPARISON), *(() if has_costs else ("costs",)))
+    return [place for place in PLACES if place[0] not in left_out]
 
 
 def _subject(document: Document) -> str:
@@ -148,10 +150,23 @@ def write_report(source: Path, output: Path) -> Document:
 
     A `report.json` as `source` is only shown again. `InputError` if either is not usable.
     """
+    check_page(output)
+    return write_page(output, assemble(source) if source.is_dir() else read_report(source), source)
+
+
+def check_page(output: Path) -> None:
+    """`InputError` if the page would be overwritten by the data that go beside it."""
     if output.suffix == ".json":
         raise InputError(f"{output} would be overwritten by the report's data", "end it in .html")
-    document = assemble(source) if source.is_dir() else read_report(source)
-    page = parsing(source, lambda: _checked_render(document))
+
+
+def write_page(output: Path, document: Document, source: Path | None = None) -> Document:
+    """Write a report document as HTML to `output` and as JSON beside it; return it.
+
+    `InputError`, which names the `source`, if it lacks a field.
+    """
+    check_page(output)
+    page = parsing(source or output, lambda: _checked_render(document))
     write_text(output, page)
     return write_document(output.with_suffix(".json"), document)
 

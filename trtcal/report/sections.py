@@ -25,6 +25,7 @@ TENSORS_SHOWN = 60
 CHARTS_SHOWN = 6
 STEPS_SHOWN = 3
 FUSIONS_SHOWN = 60
+FIGURES_SHOWN = 20
 SURE = {0: ("fails", "✕", "worse here"), 1: ("undecided", "◐", "perhaps worse")}
 
 
@@ -113,7 +114,35 @@ def _range_row(tensor: View, methods: Sequence[str]) -> View:
 def against(document: Document) -> View | None:
     """Return what changed since the last run of the same model, None where none is known."""
     found: View | None = document["measured"].get("against")
-    return found
+    if found is None:
+        return None
+    judged = [one for one in found["figures"] if one["better"] is not None]
+    own = [one for one in judged if one["candidate"] in _followed(document)]
+    return {**found, "told": (own or judged)[:FIGURES_SHOWN]}
+
+
+def _followed(document: Document) -> set[str]:
+    """Return what the verdict's candidate and its builds are called in the history."""
+    chosen = document["measured"]["verdict"]["candidate"]
+    builds = (one for one in document["builds"] if one["model_name"] == chosen)
+    return {str(chosen), *(f"{one['model_name']} for {one['target']}" for one in builds)}
+
+
+def costs(document: Document, rows: Sequence[View]) -> View | None:
+    """Return what every candidate costs, in money if the price of the machine is known."""
+    found = document["measured"].get("costs")
+    if not (found and rows):
+        return None
+    kind = "cost" if found["price"] else "relative"
+    told = [
+        {
+            **row,
+            "rate": 1e3 * row["latency"]["batch"] / row["latency"]["p50_ms"],
+            "cost": (found["candidates"].get(row["name"]) or {}).get(kind),
+        }
+        for row in rows
+    ]
+    return {**found, "rows": told}
 
 
 def first_steps(found: Sequence[View], row: View | None) -> list[View]:
