@@ -34,7 +34,7 @@ class Shelf:
         self.forms[kind, number] = {name: (a.dtype, a.shape) for name, a in arrays.items()}
         with self._path(kind, number).open("wb") as file:
             for array in arrays.values():
-                file.write(np.ascontiguousarray(array))
+                file.write(np.ascontiguousarray(array).data)
 
     def get(self, kind: str, number: int) -> Arrays:
         """Return the arrays of a batch."""
