@@ -2,7 +2,7 @@
 
     python -m benchmarks.search --nets 20 --layers 12 [--first SEED]
     python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] [--nncf PYTHON]
-    python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] --every-plan
+    python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] --every-plan maximal
 
 The first makes random networks, measures every plan of each, and prints for two limits (5 dB more than
 all INT8; 90 % of the INT8 speed-up) how many plans the search measured, how many layers its
@@ -16,46 +16,35 @@ same drop allowed, in the Python given (else this one), which needs nncf, openvi
 are estimates for a T4 by its datasheet; NNCF's layers are priced in the same way, by the layers that it
 leaves in float.
 
-The third measures every plan that keeps 90 % of the INT8 speed-up, and prints whether any of them loses
-at most a third of what INT8 loses, the best by each figure, and the rank of the one that the search
-recommends.
+The third lists every plan that keeps 90 % of the INT8 speed-up, measures those of them that leave as
+much in float as can be (`all`: every one), and prints whether any of them loses at most a third of what
+INT8 loses, the best by each figure, and how many are better than the one that the search recommends.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import onnx
-from onnx import helper
-
 from benchmarks.accuracy_control import control
-from benchmarks.feasible import maximal, quick_plans
 from benchmarks.int8_speed import describe_machine
+from benchmarks.plans import Subject, every_plan, maximal, point_of, quick_plans, subject
 from tests.networks import samples
 from tests.search.nets import random_net
-from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import Calibration, calibrate
-from trtcal.data import Dataset, open_dataset
+from trtcal.data import open_dataset
 from trtcal.engine import find_target
-from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.model import load_model
 from trtcal.search import Limits, Settings, find_plans, measure_sensitivities
 from trtcal.search.costs import Costs
 from trtcal.search.evaluating import Evaluator
-from trtcal.search.gates import Plan, Point, pareto
-from trtcal.search.losses import Loss, rows_of, total
+from trtcal.search.gates import Point, pareto
+from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.searching import KEPT_SPEEDUP, Search
-from trtcal.search.segments import Twins
 from trtcal.search.work import work_of
 
 GPU = find_target("t4")
@@ -66,79 +55,6 @@ FIGURES: dict[str, Callable[[Loss], float]] = {
     "top-1 lost": lambda loss: loss.top1_drop or 0.0,
     "disagreement": lambda loss: loss.disagreement or 0.0,
 }
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A prepared network, its ranges, and what plans are judged on."""
-
-    prepared: Model
-    calibration: Calibration
-    dataset: Dataset
-
-    @property
-    def units(self) -> list[str]:
-        """The layers that a plan decides on."""
-        return [layer.name for layer in find_layers(self.prepared).layers]
-
-
-def subject(model: Model, calibration: Dataset, test: Dataset) -> Subject:
-    """Prepare and calibrate a model."""
-    prepared = prepare(model)
-    tensors = tensors_to_observe(find_layers(prepared))
-    seen = observe(prepared, calibration, tensors)
-    return Subject(prepared, calibrate(seen, "percentile"), test)
-
-
-def point_of(plan: Plan, loss: Loss, costs: Costs) -> Point:
-    """Return a measured plan with its price."""
-    return Point(plan, loss, costs.plan_ms(plan), costs.baseline_ms / costs.plan_ms(plan))
-
-
-def every_plan(one: Subject) -> Iterator[tuple[Plan, Loss]]:
-    """Yield every plan and its loss, from one session in which flags choose the precisions.
-
-    Q/DQ runs literally, with `Where` between each quantized tensor or weight and the float one.
-    """
-    session, feeds = flagged(one), next(one.dataset.batches(len(one.dataset)))
-    plain = open_session(one.prepared.proto)
-    expected = run_session(plain, None, feeds)
-    for count in range(len(one.units) + 1):
-        for chosen in itertools.combinations(one.units, count):
-            flags = {f"flag {name}": np.array(name in chosen) for name in one.units}
-            said = run_session(session, None, {**feeds, **flags})
-            yield frozenset(chosen), total(rows_of(expected, said, one.dataset.labels))
-
-
-def flagged(one: Subject):  # type: ignore[no-untyped-def]
-    """Return a session of the model in which a flag for each layer says whether it is quantized."""
-    twins = Twins(one.prepared, quantize(one.prepared, one.calibration).proto)
-    (whole,) = [segment for segment in twins.segments(()) if segment.start == 0]
-    proto = twins.part(whole, twins.quantizable)
-    given = {node.name: node for node in twins.nodes}
-    nodes: list[onnx.NodeProto] = []
-    for node in proto.graph.node:
-        if node.name in one.units:
-            for i, name in enumerate(given[node.name].input):
-                if name != node.input[i]:
-                    made = f"{node.name} {i}"
-                    choice = [f"flag {node.name}", node.input[i], name]
-                    nodes.append(helper.make_node("Where", choice, [made]))
-                    node.input[i] = made
-        nodes.append(node)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    known = {tensor.name for tensor in proto.graph.initializer}
-    read = {name for node in nodes for name in node.input}
-    proto.graph.initializer.extend(
-        twins.tensors[name] for name in sorted(read & set(twins.tensors) - known)
-    )
-    flags = [
-        helper.make_tensor_value_info(f"flag {name}", onnx.TensorProto.BOOL, ())
-        for name in one.units
-    ]
-    proto.graph.input.extend(flags)
-    return open_session(proto, 1, as_it_is=True)
 
 
 def against_brute_force(nets: int, layers: int, first: int) -> None:
@@ -274,14 +190,17 @@ def all_quick_plans(options: argparse.Namespace) -> None:
     assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
     most_ms = costs.plan_ms(one.units) / KEPT_SPEEDUP * (1 + 1e-9)
     plans = list(quick_plans(one.units, costs, most_ms))
+    fullest = maximal(plans)
+    chosen = fullest if options.every_plan == "maximal" else plans
     arguments = (one.dataset, options.evaluate, options.float, memory)
     with Evaluator(one.prepared, one.calibration, one.units, *arguments) as evaluator:
-        points = [point_of(plan, evaluator.loss(plan), costs) for plan in plans]
-    whole = next(point for point in points if len(point.int8) == len(one.units))
+        points = [point_of(plan, evaluator.loss(plan), costs) for plan in chosen]
+    whole = next(one for one in result.found.measured if len(one.int8) == len(evaluator.units))
     print(f"# {describe_machine()}")
     print(
         f"{len(one.units)} layers; {len(plans)} plans keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up, "
-        f"{len(maximal(plans))} of them leave as much in float as can be; all measured"
+        f"{len(fullest)} of them leave as much in float as can be; {len(points)} measured on "
+        f"{whole.loss.samples} samples"
     )
     print(HEADER)
     row("INT8", whole, whole, len(one.units), "", "")
@@ -317,7 +236,7 @@ def main() -> None:
     parser.add_argument("--float", choices=("fp16", "fp32"), default="fp16")
     parser.add_argument("--max-drop", type=float)
     parser.add_argument("--nncf", metavar="PYTHON", default=sys.executable)
-    parser.add_argument("--every-plan", action="store_true")
+    parser.add_argument("--every-plan", choices=("maximal", "all"))
     parser.add_argument("--nets", type=int, default=20)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--first", type=int, default=0, help="the first network's seed")
