@@ -181,7 +181,7 @@ class Search:
             if better and loss <= 1.5 * high:
                 found.append((loss, cost, plan))
         if not self.limits.on_loss:
-            now = best.loss.of(self.measure)
+            now = max(self.surrogate.loss(best.int8), best.loss.of(self.measure))
             found = [one for one in found if one[0] < 1.1 * now]
         return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
 
