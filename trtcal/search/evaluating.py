@@ -47,7 +47,7 @@ class Evaluator:
     ) -> None:
         self.model, self.calibration, self.units = model, calibration, units
         self.dataset, self.start = dataset, start
-        self.samples = max(min(samples, len(dataset) - start), 0)
+        self.samples = min(samples, len(dataset) - start)
         self.precision, self.memory = precision, memory
         self.size = fixed_batch(model) or BATCH
         self.names = [spec.name for spec in model.outputs]

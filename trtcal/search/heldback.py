@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch
 from trtcal.model import Model
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.gates import Plan
@@ -57,13 +58,15 @@ def check_held_back(
 ) -> HeldBack | None:
     """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
 
-    None where fewer than `LEAST` are left.
+    None where fewer than `LEAST` are left, in whole batches where the model prescribes their size.
     """
-    if min(len(dataset) - evaluated, evaluated) < LEAST:
+    samples = min(len(dataset) - evaluated, evaluated)
+    samples -= samples % (fixed_batch(model) or 1)
+    if samples < LEAST:
         return None
     known = {point.int8: point.loss for point in found.measured}
     plans = [frozenset(units), *([found.recommended.int8] if found.recommended else [])]
-    arguments = (dataset, evaluated, precision, memory, evaluated)
+    arguments = (dataset, samples, precision, memory, evaluated)
     with Evaluator(model, calibration, units, *arguments) as evaluator:
         pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(plans)]
-        return HeldBack(evaluated, evaluator.samples, tuple(pairs))
+        return HeldBack(evaluated, samples, tuple(pairs))

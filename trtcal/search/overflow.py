@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Feeds
@@ -30,11 +31,10 @@ class Peaks:
         wanted = sorted(made & set(names) - set(self.known))
         if not wanted:
             return
-        session = open_session(_showing(self.model.proto, wanted), as_it_is=True)
+        session = open_session(_reduced(self.model.proto, wanted), as_it_is=True)
         peaks = np.zeros(len(wanted))
         for feeds in batches:
-            arrays = run_session(session, wanted, feeds)
-            peaks = np.maximum(peaks, [np.abs(a).max(initial=0.0) for a in arrays])
+            peaks = np.maximum(peaks, np.array(run_session(session, None, feeds)))
         self.known |= dict(zip(wanted, peaks.tolist(), strict=True))
 
     def beyond(self, names: Iterable[str]) -> Iterator[str]:
@@ -42,9 +42,15 @@ class Peaks:
         return (name for name in names if self.known.get(name, 0.0) > half.MOST)
 
 
-def _showing(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    outputs = {value.name for value in proto.graph.output}
-    shown = onnx.ModelProto()
-    shown.CopyFrom(proto)
-    shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in outputs)
-    return shown
+def _reduced(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with the largest magnitudes of tensors as its outputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    del made.graph.output[:]
+    for number, name in enumerate(names):
+        outputs = [f"{name} magnitude {number}", f"{name} peak {number}"]
+        made.graph.node.append(helper.make_node("Abs", [name], outputs[:1]))
+        made.graph.node.append(helper.make_node("ReduceMax", outputs[:1], outputs[1:], keepdims=0))
+        value = helper.make_tensor_value_info(outputs[1], onnx.TensorProto.FLOAT, ())
+        made.graph.output.append(value)
+    return made
