@@ -5,6 +5,7 @@ import itertools
 import math
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.networks import conv_net, samples
@@ -101,6 +102,22 @@ def test_plans_are_checked_on_samples_that_had_no_part(tmp_path, make):
         assert pair.held_back != pair.chosen_on
         assert not pair.differs("kl")
     assert find(one, evaluated=50).held_back is None
+
+
+def test_where_the_batch_is_fixed_samples_come_in_whole_batches(tmp_path, make):
+    def fixed(path):
+        proto = onnx.load(conv_net(path))
+        for value in (*proto.graph.input, *proto.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = 8
+        onnx.save(proto, path)
+        return path
+
+    one = make(fixed)
+    one.dataset = open_dataset(samples(tmp_path / "more.npz", count=64), one.model)
+    result = find(one, evaluated=36, samples=20, batch=8)
+    assert result.sensitivities.whole.samples == 24
+    assert {point.loss.samples for point in result.found.measured} == {40}
+    assert (result.held_back.first, result.held_back.samples) == (40, 24)
 
 
 def test_a_held_back_set_that_is_another_one_is_told(tmp_path, make):

@@ -24,6 +24,7 @@ from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.searching import EVALUATIONS, Found, Search
 from trtcal.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
+from trtcal.search.shelf import whole_batches
 from trtcal.search.work import work_of
 from trtcal.tuning import Measured
 
@@ -118,7 +119,8 @@ def find_plans(
     costs = Costs(work, settings.gpu, settings.precision, settings.times)
     if settings.times:
         costs = replace(costs, source="layer times as given")
-    arguments = (dataset, settings.evaluated, settings.precision, memory)
+    evaluated = whole_batches(settings.evaluated, model)
+    arguments = (dataset, evaluated, settings.precision, memory)
     with Evaluator(model, calibration, list(shares), *arguments) as evaluator:
         if settings.build is not None and not settings.times:
             costs = _as_built(costs, evaluator, settings.build, may)
@@ -139,7 +141,7 @@ def find_plans(
     held_back = None
     if may():
         held_back = check_held_back(found, model, calibration, list(shares), *arguments)
-    elif len(dataset) > settings.evaluated:
+    elif len(dataset) > evaluated:
         missing = (*missing, "the check on held-back samples")
     seconds = settings.clock() - started
     return Result(seen, measure, costs, found, builds, always, held_back, missing, seconds)

@@ -18,6 +18,7 @@ from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.rerun import Rerun
 from trtcal.search.segments import Twins
+from trtcal.search.shelf import whole_batches
 from trtcal.storage import Document
 
 KIND = "sensitivity"
@@ -114,6 +115,7 @@ def measure_sensitivities(
         raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
     size = fixed_batch(model) or BATCH
     found = dict[str, Sensitivity]()
+    samples = whole_batches(samples, model)
     with Rerun(twins, list(ops), dataset, samples, size, tolerance) as rerun:
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
         for name, alone, left in _measured(rerun, twins.quantizable, memory, of, may):
