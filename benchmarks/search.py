@@ -2,6 +2,7 @@
 
     python -m benchmarks.search --nets 20 --layers 12 [--first SEED]
     python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] [--nncf PYTHON]
+    python -m benchmarks.search MODEL --calibration DATA --test DATA [--evaluate N] --every-plan maximal
 
 The first makes random networks, measures every plan of each, and prints for two limits (5 dB more than
 all INT8; 90 % of the INT8 speed-up) how many plans the search measured, how many layers its
@@ -11,150 +12,49 @@ plan recommended or put into the front is dominated by one that was measured.
 The second searches once, recommends for the first limit below, and prints top-1 on the test samples,
 evaluations and seconds: INT8, the plan that keeps 90 % of the INT8 speed-up, the cheapest plan that
 loses at most a third of what INT8 loses, and what `nncf.quantize_with_accuracy_control` makes with the
-same drop allowed, in the Python given, which needs nncf, openvino and onnx. Speed-ups are estimates for
-a T4 by its datasheet; NNCF's layers are priced in the same way, by the layers that it leaves in float.
+same drop allowed, in the Python given (else this one), which needs nncf, openvino and onnx. Speed-ups
+are estimates for a T4 by its datasheet; NNCF's layers are priced in the same way, by the layers that it
+leaves in float.
+
+The third lists every plan that keeps 90 % of the INT8 speed-up, measures those of them that leave as
+much in float as can be (`all`: every one), and prints whether any of them loses at most a third of what
+INT8 loses, the best by each figure, and how many are better than the one that the search recommends.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
-import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import onnx
-from onnx import helper
-
+from benchmarks.accuracy_control import control
 from benchmarks.int8_speed import describe_machine
+from benchmarks.plans import Subject, every_plan, maximal, point_of, quick_plans, subject
 from tests.networks import samples
 from tests.search.nets import random_net
-from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import Calibration, calibrate
-from trtcal.data import Dataset, open_dataset
+from trtcal.data import open_dataset
 from trtcal.engine import find_target
-from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.model import load_model
 from trtcal.search import Limits, Settings, find_plans, measure_sensitivities
 from trtcal.search.costs import Costs
-from trtcal.search.gates import Plan, Point, pareto
-from trtcal.search.losses import Loss, rows_of, total
+from trtcal.search.evaluating import Evaluator
+from trtcal.search.gates import Point, pareto
+from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
-from trtcal.search.searching import Search
-from trtcal.search.segments import Twins
+from trtcal.search.searching import KEPT_SPEEDUP, Search
 from trtcal.search.work import work_of
 
 GPU = find_target("t4")
-NNCF = """
-import json, sys, time
-import numpy as np, nncf, openvino as ov
-model, calibration, test, count, drop, out = sys.argv[1:]
-given = ov.convert_model(model)
-name = given.inputs[0].get_any_name()
-data, held = np.load(calibration), np.load(test)
-count = int(count)
-calls = []
-def judge(compiled, items):
-    calls.append(time.time())
-    right = []
-    for x, y in items:
-        right.append(float(np.argmax(next(iter(compiled(x).values())), -1)[0] == y))
-    return float(np.mean(right)), right
-rows = [data[name][i:i + 1] for i in range(len(data[name]))]
-items = [(held[name][i:i + 1], int(held["labels"][i])) for i in range(count)]
-start = time.time()
-made = nncf.quantize_with_accuracy_control(
-    given, nncf.Dataset(rows), nncf.Dataset(items, lambda item: item[0]),
-    validation_fn=lambda compiled, found: judge(compiled, items),
-    max_drop=float(drop) / 100, drop_type=nncf.DropType.ABSOLUTE, subset_size=len(rows),
-    fast_bias_correction=True,
-)
-seconds = time.time() - start
-plain, control = (judge(ov.compile_model(one), items)[0] for one in (given, made))
-heavy = ("Convolution", "GroupConvolution", "MatMul")
-floats = []
-for op in made.get_ordered_ops():
-    if op.get_type_name() in heavy:
-        before = [one.get_source_output().get_node().get_type_name() for one in op.inputs()]
-        if "FakeQuantize" not in before[0]:
-            floats.append(op.get_friendly_name().removesuffix("/WithoutBiases"))
-json.dump({"seconds": seconds, "evaluations": len(calls) - 2, "float": floats,
-           "drop": 100 * (plain - control)}, open(out, "w"))
-"""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A prepared network, its ranges, and what plans are judged on."""
-
-    prepared: Model
-    calibration: Calibration
-    dataset: Dataset
-
-    @property
-    def units(self) -> list[str]:
-        """The layers that a plan decides on."""
-        return [layer.name for layer in find_layers(self.prepared).layers]
-
-
-def subject(model: Model, calibration: Dataset, test: Dataset) -> Subject:
-    """Prepare and calibrate a model."""
-    prepared = prepare(model)
-    tensors = tensors_to_observe(find_layers(prepared))
-    seen = observe(prepared, calibration, tensors)
-    return Subject(prepared, calibrate(seen, "percentile"), test)
-
-
-def every_plan(one: Subject) -> Iterator[tuple[Plan, Loss]]:
-    """Yield every plan and its loss, from one session in which flags choose the precisions.
-
-    Q/DQ runs literally, with `Where` between each quantized tensor or weight and the float one.
-    """
-    session, feeds = flagged(one), next(one.dataset.batches(len(one.dataset)))
-    plain = open_session(one.prepared.proto)
-    expected = run_session(plain, None, feeds)
-    for count in range(len(one.units) + 1):
-        for chosen in itertools.combinations(one.units, count):
-            flags = {f"flag {name}": np.array(name in chosen) for name in one.units}
-            said = run_session(session, None, {**feeds, **flags})
-            yield frozenset(chosen), total(rows_of(expected, said, one.dataset.labels))
-
-
-def flagged(one: Subject):  # type: ignore[no-untyped-def]
-    """Return a session of the model in which a flag for each layer says whether it is quantized."""
-    twins = Twins(one.prepared, quantize(one.prepared, one.calibration).proto)
-    (whole,) = [segment for segment in twins.segments(()) if segment.start == 0]
-    proto = twins.part(whole, twins.quantizable)
-    given = {node.name: node for node in twins.nodes}
-    nodes: list[onnx.NodeProto] = []
-    for node in proto.graph.node:
-        if node.name in one.units:
-            for i, name in enumerate(given[node.name].input):
-                if name != node.input[i]:
-                    made = f"{node.name} {i}"
-                    choice = [f"flag {node.name}", node.input[i], name]
-                    nodes.append(helper.make_node("Where", choice, [made]))
-                    node.input[i] = made
-        nodes.append(node)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    known = {tensor.name for tensor in proto.graph.initializer}
-    read = {name for node in nodes for name in node.input}
-    proto.graph.initializer.extend(
-        twins.tensors[name] for name in sorted(read & set(twins.tensors) - known)
-    )
-    flags = [
-        helper.make_tensor_value_info(f"flag {name}", onnx.TensorProto.BOOL, ())
-        for name in one.units
-    ]
-    proto.graph.input.extend(flags)
-    return open_session(proto, 1, as_it_is=True)
+HEADER = f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds"
+FIGURES: dict[str, Callable[[Loss], float]] = {
+    "KL": lambda loss: loss.of("kl"),
+    "noise": lambda loss: loss.noise,
+    "top-1 lost": lambda loss: loss.top1_drop or 0.0,
+    "disagreement": lambda loss: loss.disagreement or 0.0,
+}
 
 
 def against_brute_force(nets: int, layers: int, first: int) -> None:
@@ -182,10 +82,7 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
     costs = Costs(work, GPU)
     whole = frozenset(one.units)
     speed = 0.9 * costs.baseline_ms / costs.plan_ms(whole)
-    all_points = [
-        Point(plan, loss, costs.plan_ms(plan), costs.baseline_ms / costs.plan_ms(plan))
-        for plan, loss in every.items()
-    ]
+    all_points = [point_of(plan, loss, costs) for plan, loss in every.items()]
     for name, limits in {
         "5 dB more": Limits(sqnr=every[whole].sqnr_db + 5),
         "90 % speed": Limits(min_speedup=speed),
@@ -221,7 +118,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
     one = subject(model, calibration, test)
     print(f"# {describe_machine()}")
-    print(f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds")
+    print(HEADER)
     memory = Memory(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
@@ -247,8 +144,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     more = memory.measured - before
     if best is not None:
         row(f"--max-drop {allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
-    if options.nncf:
-        beside_nncf(options, one, result.costs, allowed, whole)
+    beside_nncf(options, one, result.costs, allowed, whole)
 
 
 def row(
@@ -269,26 +165,64 @@ def beside_nncf(
     options: argparse.Namespace, one: Subject, costs: Costs, allowed: float, whole: Point
 ) -> None:
     """Let NNCF do the same with the same samples, in a Python of its own."""
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place) / "out.json"
-        words = [options.model, options.calibration, options.test, options.evaluate, allowed, out]
-        done = subprocess.run(  # noqa: S603  # the user names the program
-            [options.nncf, "-c", NNCF, *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            print(f"NNCF did not finish: {done.stderr.strip().splitlines()[-1][:300]}")
-            return
-        found = json.loads(out.read_text())
-    floats = [name for name in one.units if name in found["float"]]
-    int8 = frozenset(one.units) - set(floats)
+    files = options.model, options.calibration, options.test
+    found = control(options.nncf, *files, options.evaluate, allowed)
+    if isinstance(found, str):
+        print(found)
+        return
+    int8 = frozenset(one.units) - set(found.float_layers)
     speed = costs.baseline_ms / costs.plan_ms(int8)
     print(
-        f"{f'NNCF, max_drop {allowed:.2f}':34} {len(found['float']):12} {speed:8.2f} "
-        f"{speed / whole.speedup:5.0%} {'':8} {'':7} {found['drop']:5.2f} "
-        f"{found['evaluations']:11} {found['seconds']:7.0f}"
+        f"{f'NNCF, max_drop {allowed:.2f}':34} {len(one.units) - len(int8):12} {speed:8.2f} "
+        f"{speed / whole.speedup:5.0%} {'':8} {'':7} {found.drop:5.2f} "
+        f"{found.evaluations:11} {found.seconds:7.0f}"
+    )
+
+
+def all_quick_plans(options: argparse.Namespace) -> None:
+    """Print the best of all plans that keep 90 % of the speed-up, and the search's rank among them."""
+    model = load_model(options.model)
+    calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
+    one, memory = subject(model, calibration, test), Memory(None, {})
+    settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
+    result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
+    costs, kept = result.costs, result.found.recommended
+    assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
+    most_ms = costs.plan_ms(one.units) / KEPT_SPEEDUP * (1 + 1e-9)
+    plans = list(quick_plans(one.units, costs, most_ms))
+    fullest = maximal(plans)
+    chosen = fullest if options.every_plan == "maximal" else plans
+    arguments = (one.dataset, options.evaluate, options.float, memory)
+    with Evaluator(one.prepared, one.calibration, one.units, *arguments) as evaluator:
+        points = [point_of(plan, evaluator.loss(plan), costs) for plan in chosen]
+    whole = next(one for one in result.found.measured if len(one.int8) == len(evaluator.units))
+    print(f"# {describe_machine()}")
+    print(
+        f"{len(one.units)} layers; {len(plans)} plans keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up, "
+        f"{len(fullest)} of them leave as much in float as can be; {len(points)} measured on "
+        f"{whole.loss.samples} samples"
+    )
+    print(HEADER)
+    row("INT8", whole, whole, len(one.units), "", "")
+    row("the search's plan", kept, whole, len(one.units), "", "")
+    for name, figure in FIGURES.items():
+        ranked_by(name, figure, points, kept, whole)
+
+
+def ranked_by(
+    name: str, figure: Callable[[Loss], float], points: list[Point], kept: Point, whole: Point
+) -> None:
+    """Print the best plan by a figure, how many lose at most a third, and the search's rank."""
+    best = min(points, key=lambda point: figure(point.loss))
+    row(f"least {name}", best, whole, len(whole.int8), "", "")
+    most, mine = figure(whole.loss) / 3, figure(kept.loss)
+    fit = sum(figure(point.loss) <= most for point in points)
+    better = sum(figure(point.loss) < mine for point in points)
+    share = figure(best.loss) / figure(whole.loss) if figure(whole.loss) else 0.0
+    print(
+        f"  {share:.0%} of what INT8 loses; at most a third: {fit} plans; "
+        f"better than the search's: {better}",
+        flush=True,
     )
 
 
@@ -301,7 +235,8 @@ def main() -> None:
     parser.add_argument("--evaluate", type=int, default=1000)
     parser.add_argument("--float", choices=("fp16", "fp32"), default="fp16")
     parser.add_argument("--max-drop", type=float)
-    parser.add_argument("--nncf", metavar="PYTHON")
+    parser.add_argument("--nncf", metavar="PYTHON", default=sys.executable)
+    parser.add_argument("--every-plan", choices=("maximal", "all"))
     parser.add_argument("--nets", type=int, default=20)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--first", type=int, default=0, help="the first network's seed")
@@ -309,7 +244,7 @@ def main() -> None:
     if options.model is None:
         against_brute_force(options.nets, options.layers, options.first)
     else:
-        on_a_model(options)
+        (all_quick_plans if options.every_plan else on_a_model)(options)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,24 @@ from onnx import helper
 from tests.networks import rng, save
 
 
+def far_net(path: Path) -> Path:
+    """Two layers whose results are beyond float16; their difference, which is read, is small."""
+    far = np.full((8, 3, 1, 1), 5e4, np.float32)
+    weights = {
+        "w1": far,
+        "w2": far + 200 * rng(3).standard_normal(far.shape).astype(np.float32),
+        "w3": (1e-3 * rng(4).standard_normal((5, 8))).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "far1"),
+        helper.make_node("Conv", ["x", "w2"], ["b"], "far2"),
+        helper.make_node("Sub", ["a", "b"], ["d"], "apart"),
+        helper.make_node("ReduceMean", ["d"], ["p"], "pool", axes=[2, 3], keepdims=0),
+        helper.make_node("Gemm", ["p", "w3"], ["y"], "gemm", transB=1),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 5]})
+
+
 def random_net(path: Path, seed: int, layers: int = 8) -> Path:
     """Convolutions with Relus, some with a skip; a few have channels of very different scales."""
     draw = rng(seed)

@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.networks import conv_net, samples
+from tests.search.nets import far_net
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.quantize import read_plan
@@ -71,6 +73,58 @@ def test_methods_are_chosen_first(files, tmp_path, capsys):
 def test_bad_input_is_one_line_and_status_2(files, capsys, more):
     assert run_command([*files, *more]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_what_was_cut_short_is_said_and_the_same_command_goes_on(files, capsys):
+    status, cut = searched(capsys, [*files, "--time-limit", "0"])
+    assert status == 0
+    assert not cut["complete"]
+    assert "sensitivities of the last 4 of 4 layers" in cut["missing"][0]
+    assert cut["sensitivities"] == []
+    assert len(cut["measured_plans"]) == 2
+    assert run_command([*files, "--time-limit", "0"]) == 0
+    assert "sensitivities of the last 4" in capsys.readouterr().err
+    _, whole = searched(capsys, files)
+    assert whole["complete"]
+    assert whole["missing"] == []
+    assert len(whole["sensitivities"]) == 4
+
+
+def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp_path, capsys):
+    samples(tmp_path / "data.npz", count=60)
+    words = [*files, "--evaluate", "40"]
+    status, document = searched(capsys, words)
+    assert status == 0
+    held = document["held_back"]
+    assert (held["first"], held["samples"]) == (40, 20)
+    assert held["plans"][0]["float_layers"] == []
+    assert held["plans"][0]["held_back"]["loss"]["samples"] == 20
+    assert run_command(words) == 0
+    shown = capsys.readouterr()
+    assert "checked on 20 samples held back" in shown.out
+    assert "warning" not in shown.err
+    asked = str(held["plans"][-1]["chosen_on"]["sqnr_db"] - 0.01)
+    images = np.load(tmp_path / "data.npz")["x"]
+    images[40:] *= 8  # far outside of the ranges
+    np.savez(tmp_path / "other.npz", x=images)
+    assert run_command([*files[:-1], "other.npz", "--evaluate", "40", "--sqnr", asked]) == 0
+    said = capsys.readouterr().err
+    assert "differ by more than chance" in said
+    assert "breaks sqnr" in said
+
+
+def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    net, data = far_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
+    assert run_command(["calibrate", str(net), "--data", str(data)]) == 0
+    status, document = searched(capsys, ["search", str(net), "--data", str(data)])
+    assert status == 0
+    assert document["beyond_float16"] == ["far1", "far2"]
+    unfit = [row for row in document["measured_plans"] if not row["finite"]]
+    assert [row["float_layers"] for row in unfit] == [["far1", "far2", "gemm"]]
+    assert unfit[0]["loss"]["noise"] is None
+    assert run_command(["search", str(net), "--data", str(data)]) == 0
+    assert "stay in INT8: 2: far1, far2" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))

@@ -1,6 +1,7 @@
 """The search against brute force, its answers where limits cannot be held, and its budget."""
 
 import itertools
+import math
 
 import pytest
 
@@ -88,8 +89,33 @@ def test_it_stops_where_it_may_measure_no_more(make):
     found = table.search(Limits(), evaluations=4).run()
     assert len(found.measured) == table.calls == 4
     assert not found.complete
-    late = table.search(Limits(), until=0.0).run()
+    late = table.search(Limits(), may=lambda: False).run()
     assert len(late.measured) == 2
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(sqnr=25.0), Limits(min_speedup=1.0)])
+def test_a_plan_whose_outputs_are_not_finite_is_measured_and_never_taken(make, limits):
+    table = Table(make(random_net, 1, 4))
+    broken = table.one.units[1]
+    for plan in table.losses:
+        if broken not in plan:
+            table.losses[plan] = Loss(24, math.inf)
+    found = table.search(limits).run()
+    assert any(not point.loss.is_fit for point in found.measured)
+    assert broken in found.recommended.int8
+    assert all(broken in point.int8 for point in found.front)
+    always = table.search(limits, always=frozenset({broken})).run()
+    assert [point.int8 for point in always.measured if broken not in point.int8] == [frozenset()]
+    assert always.recommended.int8 == found.recommended.int8
+
+
+def test_where_all_of_int8_is_not_finite_another_plan_is_taken(make):
+    table = Table(make(random_net, 1, 4))
+    whole = frozenset(table.one.units)
+    table.losses[whole] = Loss(24, math.inf)
+    found = table.search(Limits(sqnr=1.0)).run()
+    assert found.recommended.int8 < whole
+    assert "not finite" in found.reason
 
 
 def test_the_surrogate_takes_up_what_was_measured():

@@ -1,6 +1,7 @@
 """Sensitivities: the same as running whole models, whatever the segments, and resumable."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.errors import InputError
 from trtcal.quantize import Plan, quantize
 from trtcal.search import measure_sensitivities
-from trtcal.search.losses import rows_of, total
+from trtcal.search.losses import Loss, rows_of, total
 from trtcal.search.memory import Memory
 from trtcal.search.segments import Twins
 
@@ -79,6 +80,34 @@ def test_what_was_measured_is_not_measured_again(residual, tmp_path):
     other = Memory(path, {"model": "another"})
     measure_sensitivities(*arguments, memory=other)
     assert other.measured == first.measured
+
+
+def test_without_time_what_is_known_is_used_and_the_rest_named(residual, tmp_path):
+    arguments = (residual.prepared, residual.calibration, residual.dataset, 24)
+    memory, asked = Memory(tmp_path / "evaluations.jsonl", {}), iter([True, True])
+    seen = measure_sensitivities(*arguments, memory=memory, may=lambda: next(asked, False))
+    assert [one.layer for one in seen.layers] == residual.units[:2]
+    assert list(seen.missing) == residual.units[2:]
+    shares = seen.shares("noise")
+    assert list(shares) == residual.units
+    rest = max(seen.whole.noise - sum(one.share("noise") for one in seen.layers), 0)
+    assert sum(shares[name] for name in seen.missing) == pytest.approx(rest)
+    again = measure_sensitivities(*arguments, memory=memory, may=lambda: False)
+    assert again == seen
+    full = measure_sensitivities(*arguments, memory=memory)
+    assert full == measure_sensitivities(*arguments)
+    assert full.layers[:2] == seen.layers
+    assert not full.missing
+
+
+def test_infinite_noise_is_remembered(tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    Memory(path, {}).recall({"plan": 1}, lambda: Loss(8, math.inf))
+    known = Memory(path, {}).recall({"plan": 1}, lambda: Loss(8, 0.0))
+    assert known == Loss(8, math.inf)
+    assert known.sqnr_db == -math.inf
+    assert known.of("kl") == math.inf
+    assert not known.is_fit
 
 
 def test_lines_that_mean_nothing_are_skipped(tmp_path):

@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model may take the place of another.",
     "history": "Follow figures over runs: what changed, and since when.",
+    "sensitivity": "Measure what each layer loses in INT8.",
     "search": "Find which layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
     "verify": "Recompute the digests in reports, documents and run folders.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.found import show
 from trtcal.cli.output import (
     config_here,
     config_option,
@@ -16,10 +17,8 @@ from trtcal.cli.output import (
     note,
     prepared_model,
     print_json,
-    print_table,
     progress,
     required,
-    say,
     skip_option,
 )
 from trtcal.errors import GateFailed, InputError
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from trtcal.search.memory import Memory
     from trtcal.search.methods import Chosen
     from trtcal.tuning import Measured
-
-SHOWN = 4
 
 
 @click.command(
@@ -94,7 +91,11 @@ SHOWN = 4
 @click.option(
     "--plans", type=click.IntRange(2), default=48, show_default=True, help="To measure at most."
 )
-@click.option("--time-limit", type=float, help="Seconds after which no further plan is measured.")
+@click.option(
+    "--time-limit",
+    type=float,
+    help="Seconds after which no further layer or plan is measured or built.",
+)
 @click.option(
     "-o",
     "--output",
@@ -239,60 +240,6 @@ def _kept(folder: Path, chosen: Chosen) -> Path:
     losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
     note(f"noise of all INT8 by method: {losses}; taken: {chosen.calibration.method}")
     return path
-
-
-def show(document: dict[str, Any], folder: Path) -> None:
-    """Print the front, the recommended plan and why."""
-    rows = [
-        (
-            f"{row['plan']}{' *' if row['recommended'] else ''}",
-            _named(row["float_layers"]),
-            f"{row['cost_ms']:.4g}",
-            f"{row['speedup']:.3g}",
-            "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
-            _number(row["loss"]["kl"]),
-            _number(row["loss"]["top1_drop"], row["loss"]["disagreement"]),
-            *_built(row["built"]),
-        )
-        for row in document["front"]
-    ]
-    columns = (
-        "plan",
-        "left in float",
-        "ms",
-        "speed-up",
-        "SQNR dB",
-        "KL",
-        "drop",
-        "MB moved",
-        "lost",
-    )
-    print_table(columns, rows, f"plans worth having; ms: {document['costs']}")
-    say(
-        f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
-    )
-    if not document["complete"]:
-        note("note: stopped by a limit; the same command with more time or --plans goes on")
-    for one in document["front"]:
-        if one["recommended"]:
-            say(f"recommended: {one['plan']}: {document['reason']}")
-            say(f"the same by hand: {one['command']}")
-    say(f"wrote {folder / 'search.json'}  {document['digest'][:19]}")
-
-
-def _named(layers: list[str]) -> str:
-    more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
-    return f"{len(layers)}: {', '.join(layers[:SHOWN])}{more}" if layers else "none"
-
-
-def _number(*values: float | None) -> str:
-    return next((f"{value:.3g}" for value in values if value is not None), "")
-
-
-def _built(built: dict[str, Any] | None) -> tuple[str, str]:
-    if built is None or built["failed"]:
-        return "" if built is None else "failed", ""
-    return f"{built['bytes_moved'] / 1e6:.4g}", str(built["float_heavy"])
 
 
 def _advice(document: dict[str, Any]) -> str:

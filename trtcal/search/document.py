@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.quantize import Plan, write_plan
 from trtcal.search.finding import Result, Settings
-from trtcal.search.gates import Point, Relief
+from trtcal.search.gates import Limits, Point, Relief
+from trtcal.search.losses import Loss
 from trtcal.search.methods import Chosen
 from trtcal.storage import Document, write_document
 
@@ -57,11 +59,14 @@ def write_search(
         "measure": result.measure,
         "costs": result.costs.label,
         "float_precision": settings.precision,
+        "beyond_float16": sorted(result.always),
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": found.reason,
         "reliefs": [_relief(one) for one in found.reliefs],
-        "complete": found.complete,
+        "complete": not result.missing,
+        "missing": list(result.missing),
+        "held_back": _held_back(result, settings.limits),
         "measured_plans": [_point(point, result) for point in found.measured],
         "sensitivities": [one.to_document() for one in result.sensitivities.layers],
         "methods": None if chosen is None else _methods(chosen),
@@ -71,22 +76,48 @@ def write_search(
 
 
 def _plan(point: Point, result: Result, settings: Settings) -> Plan:
-    layers = (one.layer for one in result.sensitivities.layers)
-    return Plan("int8", {name: settings.precision for name in layers if name not in point.int8})
+    return Plan("int8", dict.fromkeys(_floats(point.int8, result), settings.precision))
+
+
+def _floats(int8: frozenset[str], result: Result) -> list[str]:
+    seen = result.sensitivities
+    layers = (*(one.layer for one in seen.layers), *seen.missing)
+    return [name for name in layers if name not in int8]
 
 
 def _point(point: Point, result: Result) -> dict[str, Any]:
-    sqnr = point.loss.sqnr_db
     built = result.builds.get(point.int8)
-    layers = (one.layer for one in result.sensitivities.layers)
     return {
-        "float_layers": [name for name in layers if name not in point.int8],
-        "loss": point.loss.to_document(),
-        "sqnr_db": None if math.isinf(sqnr) else sqnr,
+        "float_layers": _floats(point.int8, result),
+        "finite": point.loss.is_fit,
+        **_loss(point.loss),
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
         "built": None if built is None else vars(built),
     }
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    sqnr = None if math.isinf(loss.sqnr_db) else loss.sqnr_db
+    return {"loss": loss.to_document(), "sqnr_db": sqnr}
+
+
+def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
+    found = result.held_back
+    if found is None:
+        return None
+    points = {point.int8: point for point in result.found.measured}
+    plans = [
+        {
+            "float_layers": _floats(pair.int8, result),
+            "chosen_on": _loss(pair.chosen_on),
+            "held_back": _loss(pair.held_back),
+            "differs": pair.differs(result.measure),
+            "broken_limits": limits.broken(replace(points[pair.int8], loss=pair.held_back)),
+        }
+        for pair in found.pairs
+    ]
+    return {"first": found.first, "samples": found.samples, "plans": plans}
 
 
 def _samples(points: Sequence[Point]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import numpy as np
 import onnx
 
 from trtcal.backends.lowering import lower
@@ -20,13 +22,14 @@ from trtcal.quantize import Plan, QuantizedModel, quantize
 from trtcal.search.gates import Plan as Int8
 from trtcal.search.losses import Loss, Rows, joined, rows_of, total
 from trtcal.search.memory import Memory
+from trtcal.search.overflow import Peaks
 from trtcal.search.shelf import Shelf
 
 BATCH = 8
 
 
 class Evaluator:
-    """Plans of one prepared model on the first samples of a dataset. A context manager.
+    """Plans of one prepared model on samples of a dataset, from `start`. A context manager.
 
     `precision` is that of the layers that are not in INT8: fp16 or fp32.
     """
@@ -40,14 +43,16 @@ class Evaluator:
         samples: int,
         precision: str,
         memory: Memory,
+        start: int = 0,
     ) -> None:
         self.model, self.calibration, self.units = model, calibration, units
-        self.dataset, self.samples = dataset, min(samples, len(dataset))
+        self.dataset, self.start = dataset, start
+        self.samples = min(samples, len(dataset) - start)
         self.precision, self.memory = precision, memory
         self.size = fixed_batch(model) or BATCH
         self.names = [spec.name for spec in model.outputs]
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "evaluate")
-        self.shelf = Shelf()
+        self.shelf, self.peaks = Shelf(), Peaks(model)
         self.batches = 0
 
     def __enter__(self) -> Evaluator:
@@ -68,18 +73,42 @@ class Evaluator:
 
     def loss(self, int8: Int8) -> Loss:
         """Return what a plan loses, measured once."""
-        what = {"plan": self.plan(int8).to_document()["digest"], "samples": self.samples}
-        return self.memory.recall(
-            {**what, "calibration": self.calibration.digest},
-            lambda: self.measure(self.quantized(int8).proto),
-        )
+        what = {
+            "plan": self.plan(int8).to_document()["digest"],
+            "samples": self.samples,
+            "start": self.start,
+            "calibration": self.calibration.digest,
+        }
+        return self.memory.recall(what, lambda: self._measured(int8))
+
+    def overflowing(self) -> frozenset[str]:
+        """Return the layers that can't be left in float alone: float16 ends below their values."""
+        everything = frozenset(self.units)
+        if not self._beyond(self.quantized(frozenset())):
+            return frozenset()
+        alone = {name: self.quantized(everything - {name}) for name in self.units}
+        return frozenset(name for name, made in alone.items() if self._beyond(made))
+
+    def _measured(self, int8: Int8) -> Loss:
+        made = self.quantized(int8)
+        return Loss(self.samples, math.inf) if self._beyond(made) else self.measure(made.proto)
+
+    def _beyond(self, made: QuantizedModel) -> list[str]:
+        """Return the float16 tensors of a plan that float16 is too small for."""
+        names = made.islands.unknown
+        if names:
+            self._expect()
+            feeds = (self.shelf.get("feeds", number) for number in range(self.batches))
+            self.peaks.look(names, feeds)
+        return list(self.peaks.beyond(names))
 
     def measure(self, proto: onnx.ModelProto) -> Loss:
         """Run a model on all samples, and compare it with the float model."""
         self._expect()
         session = _opened(proto)
-        rows = list(self.pool.map(lambda number: self._one(session, number), range(self.batches)))
-        return total(joined(rows))
+        found = list(self.pool.map(lambda number: self._one(session, number), range(self.batches)))
+        rows = [one for one in found if one is not None]
+        return total(joined(rows)) if len(rows) == len(found) else Loss(self.samples, math.inf)
 
     def _expect(self) -> None:
         """Run the float model, once."""
@@ -87,18 +116,21 @@ class Evaluator:
             return
         session = open_session(self.model.proto)
         number = 0
-        for feeds in self.dataset.batches(self.size, 0, self.samples):
+        for feeds in self.dataset.batches(self.size, self.start, self.start + self.samples):
             outputs = run_session(session, self.names, feeds)
             self.shelf.keep("feeds", number, feeds)
             self.shelf.keep("expected", number, dict(zip(self.names, outputs, strict=True)))
             number += 1
         self.batches = number
 
-    def _one(self, session: Session, number: int) -> Rows:
+    def _one(self, session: Session, number: int) -> Rows | None:
+        """Return the figures of a batch, None where the plan's outputs are not finite."""
         said = run_session(session, self.names, self.shelf.get("feeds", number))
         expected = list(self.shelf.get("expected", number).values())
-        start, labels = number * self.size, self.dataset.labels
-        stop = min(start + self.size, self.samples)
+        if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in said):
+            return None
+        start, labels = self.start + number * self.size, self.dataset.labels
+        stop = min(start + self.size, self.start + self.samples)
         return rows_of(expected, said, None if labels is None else labels[start:stop])
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +19,12 @@ from trtcal.quantize import QuantizedModel, find_layers
 from trtcal.search.costs import Costs, Times, listed_times
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.gates import Limits, Point
+from trtcal.search.heldback import HeldBack, check_held_back
 from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.searching import EVALUATIONS, Found, Search
 from trtcal.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
+from trtcal.search.shelf import whole_batches
 from trtcal.search.work import work_of
 from trtcal.tuning import Measured
 
@@ -47,6 +50,7 @@ class Settings:
     batch: int = 1
     times: Times = field(default_factory=dict)
     build: Callable[[QuantizedModel], Measured] | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,20 @@ class Built:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that was found; `builds` by plan, where a compiler was given."""
+    """Everything that was found; `builds` by plan, where a compiler was given.
+
+    Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
+    `held_back` are samples that had no part in the search; `missing` says what there was no time for.
+    """
 
     sensitivities: Sensitivities
     measure: str
     costs: Costs
     found: Found
     builds: dict[frozenset[str], Built]
+    always: frozenset[str]
+    held_back: HeldBack | None
+    missing: tuple[str, ...]
     seconds: float
 
 
@@ -92,21 +103,27 @@ def find_plans(
 
     `InputError` if a limit is about labels or class scores that there are not.
     """
-    started = time.monotonic()
+    started = settings.clock()
+
+    def may() -> bool:
+        return settings.clock() < started + settings.time_limit_s
+
     layers = sum(1 for _ in find_layers(model).layers)
     with reporter("sensitivity of layers", layers) as advance:
-        seen = measure_sensitivities(model, calibration, dataset, settings.samples, memory, advance)
+        seen = measure_sensitivities(
+            model, calibration, dataset, settings.samples, memory, advance, may=may
+        )
     measure = _measure(seen, settings.limits)
-    shares = {one.layer: one.share(measure) for one in seen.layers}
+    shares = seen.shares(measure)
     work = work_of(model, shares, next(dataset.batches(settings.batch)))
     costs = Costs(work, settings.gpu, settings.precision, settings.times)
     if settings.times:
         costs = replace(costs, source="layer times as given")
-    until = started + settings.time_limit_s
-    arguments = (dataset, settings.evaluated, settings.precision, memory)
+    evaluated = whole_batches(settings.evaluated, model)
+    arguments = (dataset, evaluated, settings.precision, memory)
     with Evaluator(model, calibration, list(shares), *arguments) as evaluator:
         if settings.build is not None and not settings.times:
-            costs = _as_built(costs, evaluator, settings.build)
+            costs = _as_built(costs, evaluator, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
             def evaluate(int8: frozenset[str]) -> Loss:
@@ -114,29 +131,62 @@ def find_plans(
                 advance(1)
                 return loss
 
-            wanted = (settings.limits, settings.evaluations, until)
+            always = evaluator.overflowing()
+            wanted = (settings.limits, settings.evaluations, may, always)
             search = Search(shares, costs, evaluate, measure, *wanted)
             found = search.run()
-        builds = _build_all(found.front, evaluator, settings, reporter)
+        builds = _build_all(found.front, evaluator, settings, reporter, may)
+    missing = tuple(_missing(seen, found, builds, settings))
     found = _without_dominated(found, builds, measure, search.limits)
-    return Result(seen, measure, costs, found, builds, time.monotonic() - started)
+    held_back = None
+    if may():
+        held_back = check_held_back(found, model, calibration, list(shares), *arguments)
+    elif len(dataset) > evaluated:
+        missing = (*missing, "the check on held-back samples")
+    seconds = settings.clock() - started
+    return Result(seen, measure, costs, found, builds, always, held_back, missing, seconds)
+
+
+def _missing(
+    seen: Sensitivities, found: Found, builds: Mapping[frozenset[str], Built], settings: Settings
+) -> Iterator[str]:
+    """Yield a phrase for everything that a limit cut short."""
+    if seen.missing:
+        layers = len(seen.layers) + len(seen.missing)
+        yield f"the sensitivities of the last {len(seen.missing)} of {layers} layers"
+    if not found.complete:
+        yield "plans"
+    if settings.build is not None and len(builds) < len(found.front):
+        yield f"builds of {len(found.front) - len(builds)} of {len(found.front)} plans"
 
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
     """Return what to add up: divergence where outputs are class scores, else noise."""
-    scores = seen.whole.kl is not None
-    if limits.max_drop is not None and not scores:
+    if limits.max_drop is not None and seen.measure != "kl":
         raise InputError("--max-drop wants class scores, which the outputs are not", "use --sqnr")
-    return "kl" if scores and limits.sqnr is None else "noise"
+    return seen.measure if limits.sqnr is None else "noise"
 
 
 def _as_built(
-    costs: Costs, evaluator: Evaluator, build: Callable[[QuantizedModel], Measured]
+    costs: Costs,
+    evaluator: Evaluator,
+    build: Callable[[QuantizedModel], Measured],
+    may: Callable[[], bool],
 ) -> Costs:
-    """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32."""
-    everything = frozenset(evaluator.units)
-    int8, floats = (build(evaluator.quantized(plan)).layers for plan in (everything, frozenset()))
-    plain = build(evaluator.quantized(frozenset(), "fp32")).layers
+    """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32.
+
+    Where there is no time to build them, they are those given.
+    """
+    layers = []
+    for plan, precision in (
+        (frozenset(evaluator.units), None),
+        (frozenset[str](), None),
+        (frozenset[str](), "fp32"),
+    ):
+        if not may():
+            return replace(costs, source=f"{costs.source}, as there was no time to build")
+        layers.append(build(evaluator.quantized(plan, precision)).layers)
+    int8, floats, plain = layers
     slow = replace(costs, precision="fp32")
     slow = replace(slow, times=listed_times(slow, int8, plain))
     times = listed_times(costs, int8, floats)
@@ -145,13 +195,18 @@ def _as_built(
 
 
 def _build_all(
-    front: Sequence[Point], evaluator: Evaluator, settings: Settings, reporter: Reporter
+    front: Sequence[Point],
+    evaluator: Evaluator,
+    settings: Settings,
+    reporter: Reporter,
+    may: Callable[[], bool],
 ) -> dict[frozenset[str], Built]:
+    """Build plans of the front while there is time."""
     if settings.build is None:
         return {}
     found = {}
     with reporter("building the front", len(front)) as advance:
-        for point in front:
+        for point in itertools.takewhile(lambda _: may(), front):
             try:
                 made = settings.build(evaluator.quantized(point.int8))
                 found[point.int8] = Built(made.float_heavy, made.bytes_moved)

@@ -23,7 +23,9 @@ class Loss:
     """How far outputs are from the float model's, over `samples` samples.
 
     `noise` is error power over signal power, `kl` the mean divergence of class probabilities in
-    nats, `disagreement` and `top1_drop` are points (%). What outputs or labels do not tell is None.
+    nats, `disagreement` and `top1_drop` are points (%); `noise_error` and `kl_error` are standard
+    errors. What outputs or labels do not tell is None. Infinite noise is that of outputs that are not
+    finite, as those of float16 that overflows: nothing else is known of them.
     """
 
     samples: int
@@ -31,10 +33,19 @@ class Loss:
     kl: float | None = None
     disagreement: float | None = None
     top1_drop: float | None = None
+    noise_error: float | None = None
+    kl_error: float | None = None
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether all outputs are finite."""
+        return math.isfinite(self.noise)
 
     @property
     def sqnr_db(self) -> float:
         """Signal to quantization noise in dB, infinite where there is none."""
+        if not self.is_fit:
+            return -math.inf
         return -10 * math.log10(self.noise) if self.noise > 0 else math.inf
 
     @property
@@ -44,12 +55,16 @@ class Loss:
 
     def of(self, measure: str) -> float:
         """Return `kl` or `noise`, the two that add up over layers."""
-        value = self.kl if measure == "kl" else self.noise
+        value = self.kl if measure == "kl" and self.is_fit else self.noise
         return math.nan if value is None else value
 
+    def error_of(self, measure: str) -> float:
+        """Return the standard error of `kl` or `noise`, 0 where it is not known."""
+        return (self.kl_error if measure == "kl" else self.noise_error) or 0.0
+
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return dataclasses.asdict(self)
+        """Return the JSON form, in which infinite noise is None."""
+        return dataclasses.asdict(self) | ({} if self.is_fit else {"noise": None})
 
 
 def rows_of(expected: Sequence[Array], said: Sequence[Array], labels: Labels | None) -> Rows:
@@ -69,11 +84,20 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 def total(rows: Rows) -> Loss:
     """Return the loss over samples."""
-    error, signal = float(rows["error"].sum()), float(rows["signal"].sum())
+    error, signal = rows["error"], rows["signal"]
+    mean = float(signal.mean())
+    noise = float(error.mean()) / mean if mean else 0.0
     return Loss(
-        len(rows["error"]),
-        error / signal if signal else 0.0,
+        len(error),
+        noise,
         float(rows["kl"].mean()) if "kl" in rows else None,
         100 * (1 - float(rows["agreement"].mean())) if "agreement" in rows else None,
         100 * float(rows["lost"].mean()) if "lost" in rows else None,
+        _error(error - noise * signal) / mean if mean else 0.0,
+        _error(rows["kl"]) if "kl" in rows else None,
     )
+
+
+def _error(values: Values) -> float:
+    """Return the standard error of the mean, 0 of a single value."""
+    return float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0

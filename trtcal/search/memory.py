@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from trtcal.search.losses import Loss
 from trtcal.storage import append_line, canonical_json, digest_bytes
 
-NUMBERS = ("samples", "noise", "kl", "disagreement", "top1_drop")
+NUMBERS = ("noise", "kl", "disagreement", "top1_drop", "noise_error", "kl_error")
 
 
 class Memory:
@@ -23,9 +24,13 @@ class Memory:
         )
         self.measured = 0
 
+    def knows(self, what: dict[str, Any]) -> bool:
+        """Tell whether a measurement was made."""
+        return self._key(what) in self.known
+
     def recall(self, what: dict[str, Any], measure: Callable[[], Loss]) -> Loss:
         """Return what is known of a measurement, or make it and write it down."""
-        key = digest_bytes(canonical_json({**self.of, **what}))
+        key = self._key(what)
         if key not in self.known:
             self.known[key] = measure()
             self.measured += 1
@@ -34,6 +39,9 @@ class Memory:
                 append_line(self.path, json.dumps(line, allow_nan=False))
         return self.known[key]
 
+    def _key(self, what: dict[str, Any]) -> str:
+        return digest_bytes(canonical_json({**self.of, **what}))
+
 
 def _read(path: Path) -> Iterator[tuple[str, Loss]]:
     """Yield keys and losses; lines that are broken or of another kind are measured again."""
@@ -41,11 +49,9 @@ def _read(path: Path) -> Iterator[tuple[str, Loss]]:
         try:
             item = json.loads(line)
             loss = item["loss"]
-            numbers = [loss[name] for name in NUMBERS]
-            if all(one is None or isinstance(one, (int, float)) for one in numbers):
-                yield (
-                    str(item["key"]),
-                    Loss(int(loss["samples"]), float(loss["noise"]), *numbers[2:]),
-                )
+            noise, *others = (loss[name] for name in NUMBERS)
+            if all(one is None or isinstance(one, (int, float)) for one in (noise, *others)):
+                noise = math.inf if noise is None else float(noise)
+                yield str(item["key"]), Loss(int(loss["samples"]), noise, *others)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue

@@ -8,7 +8,7 @@ depend on each other; what a plan really loses is measured afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -23,10 +23,12 @@ Terms = dict[str, float]
 
 
 class Programme:
-    """Solves for plans of one network."""
+    """Solves for plans of one network; layers in `always` are in INT8 in all of them."""
 
-    def __init__(self, units: Iterable[str], costs: Costs) -> None:
-        self.units, self.costs = list(units), costs
+    def __init__(
+        self, units: Iterable[str], costs: Costs, always: Collection[str] = frozenset()
+    ) -> None:
+        self.units, self.costs, self.always = list(units), costs, always
         self.places: dict[str, int] = {}
         self.rows: list[tuple[Terms, float]] = []  # sum of terms >= number
         self.price: Terms = {}
@@ -150,11 +152,13 @@ class Programme:
         for name, one in objective.items():
             weights[self._place(name)] = one / top
         whole = np.array([name.startswith("x ") for name in self.places], np.int64)
+        lower = np.zeros(len(self.places))
+        lower[[self.places[f"x {name}"] for name in self.always]] = 1.0
         upper = np.array([np.inf if name.startswith("t ") else 1.0 for name in self.places])
         found = milp(
             weights,
             integrality=whole,
-            bounds=Bounds(0.0, upper),
+            bounds=Bounds(lower, upper),
             constraints=LinearConstraint(matrix, [number for _, number in rows], np.inf),
             options={"time_limit": SOLVER_S},
         )

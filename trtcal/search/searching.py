@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +35,10 @@ class Found:
 
 
 class Search:
-    """One search; `evaluate` measures the loss of a plan by the layers that are in INT8."""
+    """One search; `evaluate` measures the loss of a plan by the layers that are in INT8.
+
+    Layers in `always` are not left out of INT8, but in the plan that leaves all of them.
+    """
 
     def __init__(
         self,
@@ -46,13 +48,14 @@ class Search:
         measure: str,
         limits: Limits,
         evaluations: int = EVALUATIONS,
-        until: float = float("inf"),
+        may: Callable[[], bool] = lambda: True,
+        always: Plan = frozenset(),
     ) -> None:
         self.units = list(shares)
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
-        self.programme, self.surrogate = Programme(self.units, costs), Surrogate(shares)
+        self.programme, self.surrogate = Programme(self.units, costs, always), Surrogate(shares)
         self.points: dict[Plan, Point] = {}
-        self.left, self.until = evaluations, until
+        self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
 
     def run(self) -> Found:
@@ -67,22 +70,26 @@ class Search:
         self._sweep(whole)
         self._aim()
         best = self._exchange()
-        front = pareto(self.points.values(), self.measure)
+        front = pareto(self._fit, self.measure)
         reason = self._reason(best, whole, asked) if best else "no plan holds all limits"
-        relief = () if best else tuple(reliefs(self.points.values(), self.limits))
+        relief = () if best else tuple(reliefs(self._fit, self.limits))
         return Found(tuple(front), tuple(self.points.values()), best, reason, relief, self._may)
 
     @property
     def _may(self) -> bool:
-        return self.left > 0 and time.monotonic() < self.until
+        return self.left > 0 and self.may()
+
+    @property
+    def _fit(self) -> list[Point]:
+        """The measured plans whose outputs are finite."""
+        return [point for point in self.points.values() if point.loss.is_fit]
 
     def _measure(self, plan: Plan) -> Point:
         if plan not in self.points:
             self.left -= 1
             cost = self.costs.plan_ms(plan)
             self.points[plan] = Point(plan, self.evaluate(plan), cost, self.float_ms / cost)
-            known = [(one.int8, one.loss.of(self.measure)) for one in self.points.values()]
-            self.surrogate.learn(known)
+            self.surrogate.learn([(one.int8, one.loss.of(self.measure)) for one in self._fit])
         return self.points[plan]
 
     def _try(self, plan: Plan | None) -> Point | None:
@@ -92,8 +99,9 @@ class Search:
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.int8)
         for share in SWEEP:
-            most = share * whole.loss.of(self.measure)
+            most = share * lost
             self._try(self.programme.cheapest(self.surrogate.by_unit(), most))
 
     def _aim(self) -> None:
@@ -130,9 +138,9 @@ class Search:
     def _bracket(self) -> tuple[float, float]:
         """Return the largest loss that held the limits, and the least above it that did not."""
         losses = Limits(self.limits.max_drop, self.limits.sqnr)
-        holding = [p.loss.of(self.measure) for p in self.points.values() if not losses.broken(p)]
+        holding = [p.loss.of(self.measure) for p in self._fit if not losses.broken(p)]
         low = max(holding, default=0.0)
-        failing = [p.loss.of(self.measure) for p in self.points.values() if losses.broken(p)]
+        failing = [p.loss.of(self.measure) for p in self._fit if losses.broken(p)]
         return low, min((one for one in failing if one > low), default=low)
 
     def _key(self, point: Point) -> tuple[float, float]:
@@ -141,7 +149,7 @@ class Search:
         return pair if self.limits.on_loss else pair[::-1]
 
     def _best(self) -> Point | None:
-        holding = [one for one in self.points.values() if not self.limits.broken(one)]
+        holding = [one for one in self._fit if not self.limits.broken(one)]
         return min(holding, key=self._key, default=None)
 
     def _exchange(self) -> Point | None:
@@ -152,7 +160,7 @@ class Search:
                 found = self._try(plan)
                 if found is None:
                     break
-                if not self.limits.broken(found) and self._key(found) < self._key(best):
+                if found is self._best():
                     break
             after = self._best()
             if after is best:
@@ -166,14 +174,14 @@ class Search:
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
         most_ms = self.limits.most_ms(self.float_ms)
         for plan in _changed(best.int8, self.units):
-            if plan in self.points:
+            if plan in self.points or not plan >= self.always:
                 continue
             cost, loss = self.costs.plan_ms(plan), self.surrogate.loss(plan)
             better = cost < best.cost_ms if self.limits.on_loss else cost <= most_ms
             if better and loss <= 1.5 * high:
                 found.append((loss, cost, plan))
         if not self.limits.on_loss:
-            now = best.loss.of(self.measure)
+            now = max(self.surrogate.loss(best.int8), best.loss.of(self.measure))
             found = [one for one in found if one[0] < 1.1 * now]
         return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
 
@@ -186,10 +194,12 @@ class Search:
             if asked
             else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
         )
+        of_loss = f"{share:.0%} of its loss ({self.measure})"
+        if not whole.loss.is_fit:
+            of_loss = "all of INT8 gives outputs that are not finite"
         return (
             f"{what} of the {len(self.points)} measured plans {among}: {kept:.0%} of the INT8 "
-            f"speed-up ({best.speedup:.3g} of {whole.speedup:.3g}) and {share:.0%} of its loss "
-            f"({self.measure})"
+            f"speed-up ({best.speedup:.3g} of {whole.speedup:.3g}) and {of_loss}"
         )
 
 

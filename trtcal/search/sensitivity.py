@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trtcal import __version__
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
@@ -17,7 +18,10 @@ from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.rerun import Rerun
 from trtcal.search.segments import Twins
+from trtcal.search.shelf import whole_batches
+from trtcal.storage import Document
 
+KIND = "sensitivity"
 SAMPLES = 64
 BATCH = 8
 TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
@@ -49,10 +53,43 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """All layers that a plan decides on, in graph order, and the loss with all of them in INT8."""
+    """All layers that a plan decides on, in graph order, and the loss with all of them in INT8.
+
+    `missing` are the last of them, which there was no time to measure.
+    """
 
     layers: tuple[Sensitivity, ...]
     whole: Loss
+    missing: tuple[str, ...] = ()
+
+    @property
+    def measure(self) -> str:
+        """What adds up best: divergence where outputs are class scores, else noise."""
+        return "noise" if self.whole.kl is None else "kl"
+
+    @property
+    def ranked(self) -> list[Sensitivity]:
+        """The layers, those with the largest share of the loss first."""
+        return sorted(self.layers, key=lambda one: -one.share(self.measure))
+
+    def to_document(self, of: dict[str, Any]) -> Document:
+        """Return the JSON form, the layers ranked; `of` says what was measured with what."""
+        layers = [one.to_document() | {"share": one.share(self.measure)} for one in self.ranked]
+        return {
+            "kind": KIND,
+            "schema_version": 1,
+            "trtcal": __version__,
+            **of,
+            "measure": self.measure,
+            "whole": self.whole.to_document(),
+            "layers": layers,
+        }
+
+    def shares(self, measure: str) -> dict[str, float]:
+        """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
+        found = {one.layer: one.share(measure) for one in self.layers}
+        rest = max(self.whole.of(measure) - sum(found.values()), 0.0)
+        return found | {name: rest / len(self.missing) for name in self.missing}
 
 
 def measure_sensitivities(
@@ -63,8 +100,9 @@ def measure_sensitivities(
     memory: Memory | None = None,
     progress: Callable[[int], None] = lambda done: None,
     tolerance: float = TOLERANCE,
+    may: Callable[[], bool] = lambda: True,
 ) -> Sensitivities:
-    """Measure every layer of a prepared model on the first samples of a dataset.
+    """Measure every layer of a prepared model on the first samples of a dataset, while it `may`.
 
     A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all.
     Nodes that are quantized only because their neighbours are stay quantized in `left`.
@@ -77,23 +115,30 @@ def measure_sensitivities(
         raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
     size = fixed_batch(model) or BATCH
     found = dict[str, Sensitivity]()
+    samples = whole_batches(samples, model)
     with Rerun(twins, list(ops), dataset, samples, size, tolerance) as rerun:
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
-        for name, alone, left in _measured(rerun, twins.quantizable, memory, of):
+        for name, alone, left in _measured(rerun, twins.quantizable, memory, of, may):
             found[name] = Sensitivity(name, ops[name], alone, left, rerun.whole(left.samples))
             progress(1)
         whole = rerun.whole()
-    return Sensitivities(tuple(found[name] for name in ops), whole)
+    missing = tuple(name for name in ops if name not in found)
+    return Sensitivities(tuple(found.values()), whole, missing)
 
 
 def _measured(
-    rerun: Rerun, quantizable: Collection[str], memory: Memory, of: dict[str, Any]
+    rerun: Rerun,
+    quantizable: Collection[str],
+    memory: Memory,
+    of: dict[str, Any],
+    may: Callable[[], bool],
 ) -> Iterator[tuple[str, Loss, Loss]]:
     for place, segment in rerun.segments():
         for name in segment.units:
+            first, last = {**of, "alone": name}, {**of, "left": name}
+            if not may() and not (memory.knows(first) and memory.knows(last)):
+                return
             others = set(quantizable) - {name}
-            alone = memory.recall(
-                {**of, "alone": name}, partial(rerun.loss, "float", place, {name})
-            )
-            left = memory.recall({**of, "left": name}, partial(rerun.loss, "int8", place, others))
+            alone = memory.recall(first, partial(rerun.loss, "float", place, {name}))
+            left = memory.recall(last, partial(rerun.loss, "int8", place, others))
             yield name, alone, left
