@@ -164,8 +164,8 @@ def _diagnosis(name: Names) -> Diagnosis:
 def _log(name: Names) -> bytes:
     lines = (
         f"[W] [TRT] Missing scale and zero-point for tensor {name.line()}, expect fall back",
-        f"[E] [TRT] {name.line()}",
-        f"[W] [TRT] {name.line()}",
+        f"[E] [TRT] of {name.line()}",  # right behind its prefix a text could be another one
+        f"[W] [TRT] of {name.line()}",
     )
     text = "".join(f"[11/21/2026-05:00:00] {line}\n" for line in lines)
     return text.encode("utf-8", "surrogatepass")

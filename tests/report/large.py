@@ -2,34 +2,102 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 from tests.report.samples import LOG, accuracy, build, comparison, latency, row, write_build
-from tests.report.samples import write_run as write_small_run
 from trtcal.backends.manifest import Build
+from trtcal.calibration import calibrate, most_stretched, write_calibration
 from trtcal.checkup import write_diagnosis
-from trtcal.compare.comparison import Gates
+from trtcal.compare.comparison import Gates, write_comparison
+from trtcal.compare.layerwise import compare_layers
+from trtcal.data import open_dataset
 from trtcal.diagnosis import Diagnosis
 from trtcal.findings import Cost, Evidence, Finding
+from trtcal.model import load_model
+from trtcal.observe import observe, write_observation
+from trtcal.observe.tails import find_tails, write_tails
+from trtcal.passes import prepare
+from trtcal.quantize import find_layers, quantize, tensors_to_observe, write_quantized
 
-CANDIDATES = ("int8-percentile", "int8-entropy", "int8-minmax")
+CANDIDATES = ("int8-percentile", "int8-mse", "int8-minmax")
 FINDINGS = 60
+FLOAT = onnx.TensorProto.FLOAT
 
 
 def write_large_run(folder: Path, layers: int = 500) -> Path:
-    """Write a run of three candidates, each with a build of so many layers; return `folder`."""
+    """Write a run of three candidates, each with a build of so many layers; return `folder`.
+
+    Model, data, histograms, ranges, Q/DQ and the figures of every tensor are real; what was built of
+    them and how well it does is made up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    real = _calibrated(folder, layers)
     rows = (
         row(CANDIDATES[0], accuracy(0.2, -0.3, 0.7), latency(1.0, 2.0)),
         row(CANDIDATES[1], accuracy(0.9, 0.1, 1.7), latency(1.1, 1.8)),
         row(CANDIDATES[2], accuracy(8.4, 6.0, 10.8), latency(0.9, 2.2)),
     )
-    write_small_run(folder, comparison(*rows, gates=Gates(1.0, None), reference="backbone"))
+    rows = tuple(replace(one, **real[one.name]) for one in rows)
+    compared = comparison(*rows, gates=Gates(1.0, None), reference="backbone")
+    write_comparison(folder / "comparison.json", compared)
     for number, name in enumerate(CANDIDATES):
-        made = build(name, _outcomes(layers, number))
+        own = {key: real[name][key] for key in ("model", "quantization")}
+        made = replace(build(name, _outcomes(layers, number)), **own)
         place = folder / "builds" / f"{name}-sm89"
         write_build(place, made, LOG * 10)
         write_diagnosis(place, Diagnosis(_findings(made)))
     return folder
+
+
+def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
+    """Calibrate and quantize a chain of small convolutions; return what candidates have of it."""
+    path = folder / "float.onnx"
+    onnx.save(_chain(layers), path)
+    numbers = np.random.default_rng(0)
+    np.savez(folder / "data.npz", x=numbers.standard_normal((8, 2, 4, 4)).astype(np.float32))
+    model = load_model(path)
+    data = open_dataset(folder / "data.npz", model)
+    prepared = prepare(model)
+    seen = observe(prepared, data, tensors_to_observe(find_layers(prepared)))
+    write_observation(folder / "histograms.npz", seen)
+    found = {}
+    for name in CANDIDATES:
+        ranges = calibrate(seen, name.removeprefix("int8-"))
+        write_calibration(folder / "calibrations" / f"{ranges.method}.json", ranges)
+        output = folder / "models" / f"{name}.onnx"
+        quantized = quantize(prepared, ranges)
+        write_quantized(output, quantized)
+        made = load_model(output)
+        record = {"method": ranges.method, "calibration": ranges.digest, "plan": "sha256:p"}
+        figures = compare_layers(model, made, data) if name == CANDIDATES[0] else None
+        found[name] = {"model": made.fingerprint, "quantization": record, "layers": figures}
+    stretched = most_stretched([calibrate(seen, "percentile")], 24)
+    write_tails(folder / "tails.json", find_tails(prepared, data, stretched))
+    return found
+
+
+def _chain(layers: int) -> onnx.ModelProto:
+    """Return convolutions and ReLUs one after another, small enough for hundreds of them."""
+    numbers = np.random.default_rng(1)
+    nodes, weights, last = [], [], "x"
+    for place in range(layers):
+        name = _node(place)
+        kernel = np.eye(2) + 0.02 * numbers.standard_normal((2, 2))  # what goes in comes through
+        kernel = kernel.astype(np.float32).reshape(2, 2, 1, 1)
+        weights.append(numpy_helper.from_array(kernel, f"{name}.weight"))
+        nodes.append(helper.make_node("Conv", [last, f"{name}.weight"], [f"{name}_out"], name))
+        last = f"{name}_relu" if place < layers - 1 else "y"
+        nodes.append(helper.make_node("Relu", [f"{name}_out"], [last], f"{name}/Relu"))
+    shape = ["N", 2, 4, 4]
+    ends = [helper.make_tensor_value_info(one, FLOAT, shape) for one in ("x", "y")]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def _outcomes(layers: int, lost: int) -> dict[str, str]:

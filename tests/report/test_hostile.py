@@ -108,7 +108,6 @@ def test_no_text_adds_one_to_the_dashboard(harmless_dashboard, texts):
     assert dashboard_shapes(recordable(texts)) == harmless_dashboard
 
 
-@pytest.mark.xfail(reason="`trtcal history add` ends with status 70", strict=True)
 def test_a_lone_surrogate_can_be_recorded(harmless_dashboard):
     assert dashboard_shapes(["\ud800"]) == harmless_dashboard
 

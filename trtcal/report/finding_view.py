@@ -6,20 +6,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtcal.buildlog.events import CATEGORIES
+from trtcal.findings import RISKS
 from trtcal.report import text
 from trtcal.report.layer_view import title_of
 from trtcal.storage import Document
 
 View = dict[str, Any]
 
-FINDINGS_SHOWN = 100
+FINDINGS_SHOWN = 40
+ALIKE_SHOWN = 40
 
 
 def findings(document: Document) -> View:
-    """Return the findings of all builds, each told once with the builds that have it, and the rest.
+    """Return the findings of all builds, those of one kind, reason and remedy together.
 
-    `accepted` are those that a configuration accepts, `beyond` counts what is not shown here. Each has
-    in `lines` where the lines of its evidence stand among `log_events`, by the name of the evidence.
+    Each has `what` of its costliest, `alike` for the others, `names` of all that they are about, the
+    builds that have them, and in `lines` where the lines of its evidence stand among `log_events`.
+    `accepted` are those that a configuration accepts, `beyond` counts what is not shown here.
     """
     told: dict[tuple[str, ...], View] = {}
     accepted: dict[tuple[str, ...], View] = {}
@@ -28,12 +31,12 @@ def findings(document: Document) -> View:
         for place, found in ((told, "findings"), (accepted, "accepted")):
             for one in diagnosis.get(found, []):
                 _tell(place, one, title, number)
-    shown = sorted(told.values(), key=_weight)[:FINDINGS_SHOWN]
+    shown = sorted(map(_summed, told.values()), key=_weight)[:FINDINGS_SHOWN]
     total = sum(sum(one.get("kinds", {}).values()) for _, _, one in diagnoses)
     return {
         "shown": shown,
         "accepted": list(accepted.values())[:FINDINGS_SHOWN],
-        "beyond": total - sum(len(one["builds"]) for one in shown),
+        "beyond": total - sum(one["count"] for one in shown),
         "breaches": [
             (title, breach) for _, title, one in diagnoses for breach in one.get("breaches", [])
         ],
@@ -48,15 +51,34 @@ def _diagnoses(document: Document) -> Iterator[tuple[int, str, View]]:
 
 
 def _tell(place: dict[tuple[str, ...], View], finding: View, title: str, log: int) -> None:
-    key = (finding["kind"], str(finding["subject"]), finding["fix"])
-    lines = {
-        one["place"]: line_id(log, one["place"].rpartition(":")[2])
-        for one in finding["evidence"]
-        if one["source"] == "log"
-    }
-    costs = _costs(finding["cost"])
-    known = place.setdefault(key, {**finding, "costs": costs, "lines": lines, "builds": []})
-    known["builds"].append(title)
+    own = str(finding["subject"]) if "accepted" in finding else finding["why"]
+    key = (finding["kind"], own, finding["fix"])
+    new = {**finding, "each": {}, "names": set(), "builds": {}, "lines": {}, "count": 0}
+    known = place.setdefault(key, new)
+    known["each"].setdefault(finding["what"], finding["cost"])
+    known["count"] += 1
+    known["builds"][title] = None
+    known["names"] |= {one["place"] for one in finding["evidence"] if one["source"] != "log"}
+    known["names"] |= {finding["subject"]} - {None}
+    for one in finding["evidence"]:
+        if one["source"] == "log":
+            line = line_id(log, one["place"].rpartition(":")[2])
+            known["lines"].setdefault(one["place"], line)
+
+
+def _summed(group: View) -> View:
+    """Return a group with what all of it costs, each told once, and what is like the first."""
+    costs = group["each"].values()
+    risk = max((cost["risk"] for cost in costs), key=RISKS.index)
+    cost = {key: _sum([cost[key] for cost in costs]) for key in ("time_ms", "moved_bytes")}
+    cost["risk"] = risk
+    what, *alike = group["each"]
+    return {**group, "what": what, "alike": alike, "cost": cost, "costs": _costs(cost)}
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def line_id(log: int, line: object) -> str:
@@ -103,14 +125,16 @@ def logs(document: Document) -> list[View]:
 
 
 def log_events(logs: Sequence[View]) -> list[View]:
-    """Return the findings of all logs in a row, each with its build and its category's meaning."""
-    return [
-        {
-            **event,
-            "id": line_id(number, event["line"]),
-            "title": one["title"],
-            "meaning": CATEGORIES.get(event["category"], ""),
-        }
-        for number, one in enumerate(logs)
-        for event in (one["log"] or {"events": []})["events"]
-    ]
+    """Return the findings of all logs in a row, each with its build and its category's meaning.
+
+    What a log says several times is told once, with how many lines more say it.
+    """
+    found: dict[tuple[Any, ...], View] = {}
+    for number, one in enumerate(logs):
+        for event in (one["log"] or {"events": []})["events"]:
+            key = (number, event["severity"], event["category"], event["message"])
+            place = {"id": line_id(number, event["line"]), "title": one["title"]}
+            meaning = CATEGORIES.get(event["category"], "")
+            new = {**event, **place, "meaning": meaning, "more": -1}
+            found.setdefault(key, new)["more"] += 1
+    return list(found.values())

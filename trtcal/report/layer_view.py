@@ -16,9 +16,10 @@ from trtcal.storage import Document
 
 View = dict[str, Any]
 
-ROWS_SHOWN = 700  # of the one full table, so that the page stays light
-LOST_SHOWN = 240  # of the tables of layers that got something else, together
-LEAST_SHOWN = 40
+ROOM = 190_000  # bytes of the one full table, so that the page stays light
+ROW = 190  # bytes of a row without its names
+LOST_SHOWN = 40  # reasons why layers of one build got something else
+NODES_SHOWN = 12  # of each
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
 CPU = "cpu"
@@ -29,12 +30,10 @@ def builds(document: Document, chosen: str | None) -> list[View]:
 
     `chosen` is that candidate's model. Of its builds one for a GPU comes first.
     """
-    many = max(len(document["builds"]), 1)
-    shown = max(LOST_SHOWN // many, LEAST_SHOWN)
     measured = document["measured"]["builds"]
     found = [
         {
-            **_build(build, measured[build["digest"]], shown),
+            **_build(build, measured[build["digest"]]),
             "is_chosen": build["model"] == chosen,
         }
         for build in document["builds"]
@@ -42,12 +41,13 @@ def builds(document: Document, chosen: str | None) -> list[View]:
     return sorted(found, key=lambda build: (not build["is_chosen"], build["target"] == CPU))
 
 
-def _build(build: View, measured: View, shown: int) -> View:
+def _build(build: View, measured: View) -> View:
     outcomes = build["outcomes"]
     asked = [one for one in outcomes if one["asked"] == "int8"]
     met = [one for one in asked if one["got"] == "int8"]
     lost = [one for one in outcomes if one["got"] not in (one["asked"], "unknown")]
     unknown = [one for one in outcomes if one["got"] == "unknown"]
+    unmet = _together([*lost, *unknown])
     heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
     return {
         **build,
@@ -59,9 +59,19 @@ def _build(build: View, measured: View, shown: int) -> View:
         "summary": _summary(build["target"], len(met), len(asked)),
         "lost": len(lost),
         "unknown": len(unknown),
-        "unmet": [*lost, *unknown][:shown],
+        "unmet": unmet[:LOST_SHOWN],
+        "groups": len(unmet),
         "heavy": ", ".join(f"{many} {name}" for name, many in sorted(heavy.items())),
     }
+
+
+def _together(outcomes: Sequence[View]) -> list[View]:
+    """Return a row for each precision and reason, with all nodes that have it."""
+    groups: dict[tuple[Any, ...], View] = {}
+    for one in outcomes:
+        key = tuple(one[name] for name in ("asked", "got", "reason", "hint"))
+        groups.setdefault(key, {**one, "nodes": []})["nodes"].append(one["node"])
+    return list(groups.values())
 
 
 def title_of(build: Mapping[str, Any]) -> str:
@@ -84,7 +94,7 @@ def layer_table(document: Document, build: View | None, findings: Sequence[View]
     if build is None or not build["outcomes"]:
         return None
     facts = _Facts(document, build, findings)
-    rows = [facts.row(outcome) for outcome in build["outcomes"][:ROWS_SHOWN]]
+    rows = list(_within(map(facts.row, build["outcomes"]), ROOM))
     return {
         "title": build["title"],
         "rows": rows,
@@ -92,6 +102,16 @@ def layer_table(document: Document, build: View | None, findings: Sequence[View]
         "is_timed": any(row["time"] is not None for row in rows),
         "estimated_on": build["estimated_on"],
     }
+
+
+def _within(rows: Iterable[View], room: int) -> Iterator[View]:
+    """Yield the first rows, up to about so many bytes on the page."""
+    for row in rows:
+        names = (row["node"], row["tensor"] or "", row["shown"])
+        room -= ROW + sum(len(name.encode("utf-8", "replace")) for name in names)
+        if room < 0:
+            return
+        yield row
 
 
 class _Facts:
@@ -131,8 +151,8 @@ class _Facts:
             "fused": len(layer.get("nodes", ())),
             "shown": text.shorten(text.visible(outcome["layer"] or ""), NAME_SHOWN),
             "time": self.times.get(outcome["layer"]),
-            "estimate": _microseconds(layer.get("estimated_ms")),
-            "bytes": layer.get("bytes"),
+            "estimate": _times(layer.get("estimated_ms"), 1e3),
+            "kilobytes": _times(layer.get("bytes"), 1e-3),
             "findings": self._findings(outcome, name),
         }
 
@@ -145,8 +165,8 @@ class _Facts:
         return sorted({number for name in names for number in self.found.get(name, ())})
 
 
-def _microseconds(value: float | None) -> float | None:
-    return None if value is None else 1000 * value
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
 
 
 def _mentions(findings: Sequence[View], title: str) -> dict[str | None, list[int]]:
@@ -154,8 +174,7 @@ def _mentions(findings: Sequence[View], title: str) -> dict[str | None, list[int
     found: dict[str | None, list[int]] = {}
     for number, finding in enumerate(findings, 1):
         if title in finding["builds"]:
-            places = {one["place"] for one in finding["evidence"] if one["source"] != "log"}
-            for name in {finding["subject"], *places} - {None}:
+            for name in finding["names"]:
                 found.setdefault(name, []).append(number)
     return found
 
@@ -172,20 +191,32 @@ def heights(bars: Sequence[int]) -> str:
     return "".join(HEIGHTS[round((len(HEIGHTS) - 1) * math.log1p(bar) / top)] for bar in bars)
 
 
-def drawn_tensors(document: Document, wanted: Iterable[int]) -> dict[str, list[Any]]:
-    """Return number -> name, bars, largest value, ranges and tail: what the page's script draws."""
+def drawn_tensors(document: Document, wanted: Iterable[int]) -> View:
+    """Return what the page's script draws of tensors, by number: bars, largest value, ranges, tail.
+
+    Ranges stand in the order of `methods`.
+    """
     numbers = set(wanted)
-    return {
+    methods = list(dict.fromkeys(one["method"] for one in document["calibrations"]))
+    drawn = {
         str(number): [
-            text.visible(one["name"]),
             heights(one["bars"]),
-            float(f"{one['observed']:.4g}"),
-            [[text.visible(r["method"]), float(f"{r['amax']:.4g}")] for r in one["ranges"]],
+            _short(one["observed"]),
+            [_amax(one["ranges"], method) for method in methods],
             [tail_words(reach) for reach in one["tail"]],
         ]
         for number, one in numbered_tensors(document)
         if number in numbers
     }
+    return {"methods": [text.visible(method) for method in methods], "tensors": drawn}
+
+
+def _amax(ranges: Iterable[View], method: str) -> float | None:
+    return next((_short(one["amax"]) for one in ranges if one["method"] == method), None)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def tail_words(reach: View) -> str:

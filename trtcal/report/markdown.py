@@ -21,7 +21,7 @@ JOINER = "\u2060"
 NAME_SHOWN, SENTENCE_SHOWN = 80, 500
 # Characters that a section may have, so that all of them stay under 60,000.
 REASONS, CANDIDATES, FINDINGS, LAYERS, AGAINST, DIGESTS = 6000, 12000, 14000, 6000, 4000, 8000
-FINDINGS_SHOWN, LOST_SHOWN = 10, 5
+FINDINGS_SHOWN, LOST_SHOWN, NODES_SHOWN = 10, 5, 5
 
 
 def to_markdown(document: Document) -> str:
@@ -155,7 +155,10 @@ def _finding(one: view.View) -> str:
     costs = f" ({escaped(', '.join(one['costs']))})" if one["costs"] else ""
     about = f"{code(one['subject'])}: " if one["subject"] else ""
     where = escaped(", ".join(one["builds"]), 2 * NAME_SHOWN)
-    return f"- {about}{escaped(one['what'])}{costs} **Do:** {escaped(one['fix'])} In {where}."
+    alike = f" And {len(one['alike'])} like it." if one["alike"] else ""
+    return (
+        f"- {about}{escaped(one['what'])}{alike}{costs} **Do:** {escaped(one['fix'])} In {where}."
+    )
 
 
 def _layers(document: Document) -> list[str]:
@@ -174,7 +177,9 @@ def _layers(document: Document) -> list[str]:
 def _unmet(outcome: view.View) -> str:
     why = f": {escaped(outcome['reason'], 2 * NAME_SHOWN)}" if outcome.get("reason") else ""
     asked, got = escaped(outcome["asked"]), escaped(outcome["got"])
-    return f"{code(outcome['node'])} asked {asked}, got {got}{why}"
+    more = len(outcome["nodes"]) - NODES_SHOWN
+    names = ", ".join(map(code, outcome["nodes"][:NODES_SHOWN])) + f" and {more} more" * (more > 0)
+    return f"{names} asked {asked}, got {got}{why}"
 
 
 def _against(document: Document) -> list[str]:

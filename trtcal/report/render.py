@@ -82,8 +82,10 @@ def _shown(document: Document) -> dict[str, Any]:
         "commands": view.commands(document),
         "run_command": view.run_command(document),
         "made_by": sections.made_by(document),
+        "noted": sections.notes(document),
         "digests": view.digests(document),
-        "name_shown": layer_view.NAME_SHOWN,
+        "nodes_shown": layer_view.NODES_SHOWN,
+        "alike_shown": finding_view.ALIKE_SHOWN,
         "drawn": _data(layer_view.drawn_tensors(document, _numbers(layers))),
     }
 

@@ -21,7 +21,7 @@ GROUPS_SHOWN = 20
 WORST_SHOWN = 8
 ERRORS_SHOWN = 5
 GROWS_DB = 1.0
-TENSORS_SHOWN = 60
+TENSORS_SHOWN = 40
 CHARTS_SHOWN = 6
 STEPS_SHOWN = 3
 FUSIONS_SHOWN = 60
@@ -93,6 +93,21 @@ def ranges(document: Document) -> View:
         "all": len(known),
         "drawn": [one for one in ordered if one["bars"]][:CHARTS_SHOWN],
     }
+
+
+def notes(document: Document) -> list[View]:
+    """Return what calibrations say of tensors, those of which the same is said together."""
+    found = []
+    for one in document["calibrations"]:
+        groups: dict[str, list[str]] = {}
+        for tensor, why in one["unranged"].items():
+            groups.setdefault(f"no range: {why}", []).append(tensor)
+        for tensor, note in one["notes"].items():
+            groups.setdefault(note, []).append(tensor)
+        counts = {"unranged": len(one["unranged"]), "notes": len(one["notes"])}
+        if groups:
+            found.append({"method": one["method"], **counts, "groups": groups})
+    return found
 
 
 def _stretch(tensor: View) -> tuple[float, float]:

@@ -33,12 +33,17 @@ def tensor_facts(
     reaches: Document = next(
         (one["tensors"] for one in tails if (one["model"], one["dataset"]) in data), {}
     )
+    by_digest = {one.digest: one for one in calibrations}
     names = dict.fromkeys([*histograms, *(name for one in calibrations for name in one.ranges)])
     return [
         {
             "name": name,
             **_seen(histograms.get(name)),
-            "ranges": [_range(one, name) for one in calibrations if name in one.ranges],
+            "ranges": [
+                {"calibration": digest, "method": one.method, **_range(one, name)}
+                for digest, one in by_digest.items()
+                if name in one.ranges
+            ],
             "tail": list(reaches.get(name, ())),
         }
         for name in names
@@ -62,5 +67,4 @@ def _seen(histogram: Histogram | None) -> Document:
 
 def _range(calibration: Calibration, name: str) -> Document:
     one = calibration.ranges[name]
-    made = {"calibration": calibration.digest, "method": calibration.method}
-    return {**made, "amax": one.amax, "clipped": one.clipped, "note": one.note}
+    return {"amax": one.amax, "clipped": one.clipped, "note": one.note}

@@ -77,32 +77,34 @@ for (const point of document.querySelectorAll(".chart [id^=point-]")) {
 }
 
 // A small histogram in every row that names a tensor; it opens a large one beneath.
-const tensors = JSON.parse(document.getElementById("tensors").textContent);
+const { methods, tensors } = JSON.parse(document.getElementById("tensors").textContent);
 const WIDTH = 400, HEIGHT = 100;
 
-function picture([, bars, observed, ranges]) {
+function picture([bars, observed, ranges]) {
   const step = WIDTH / bars.length;
   let way = `M0 ${HEIGHT}`;
   for (const bar of bars) way += `V${(HEIGHT - (HEIGHT * parseInt(bar, 36)) / 35).toFixed(1)}h${step}`;
-  const marks = ranges.map(([, amax], order) => {
+  const marks = ranges.flatMap((amax, order) => {
     const x = Math.min(amax / observed, 1) * WIDTH;
-    return make("line", { x1: x, x2: x, y1: 0, y2: HEIGHT, class: order % 2 ? "mark odd" : "mark" });
+    const place = { x1: x, x2: x, y1: 0, y2: HEIGHT, class: order % 2 ? "mark odd" : "mark" };
+    return amax === null ? [] : [make("line", place)];
   });
   const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
   return make("svg", box, make("path", { class: "bars", d: `${way}V${HEIGHT}z` }), ...marks);
 }
 
-function large(tensor) {
-  const [name, , observed, ranges, tail] = tensor;
-  const facts = [`largest seen ${observed}`, ...ranges.map(([method, amax]) => `${method} ends at ${amax}`)];
+function large(name, tensor) {
+  const [, observed, ranges, tail] = tensor;
+  const ends = ranges.map((amax, order) => `${methods[order]} ends at ${amax ?? "no value"}`);
+  const facts = [`largest seen ${observed}`, ...ends];
   if (tail.length) facts.push(`farthest: ${tail.join("; ")}`);
   const list = make("ul", {}, ...facts.map((fact) => make("li", {}, fact)));
   return make("div", { class: "big" }, make("strong", {}, name), picture(tensor), list);
 }
 
 for (const cell of document.querySelectorAll("#rows td[data-t]")) {
-  const tensor = tensors[cell.dataset.t];
-  const label = { type: "button", class: "mini", "aria-expanded": "false", "aria-label": `Histogram of ${tensor[0]}` };
+  const tensor = tensors[cell.dataset.t], name = cell.previousElementSibling.firstChild.textContent;
+  const label = { type: "button", class: "mini", "aria-expanded": "false", "aria-label": `Histogram of ${name}` };
   const button = make("button", label, picture(tensor));
   cell.append(button);
   button.addEventListener("click", () => {
@@ -110,7 +112,7 @@ for (const cell of document.querySelectorAll("#rows td[data-t]")) {
     const open = button.getAttribute("aria-expanded") === "true";
     button.setAttribute("aria-expanded", String(!open));
     if (open) next.remove();
-    else row.after(make("tr", { class: "opened" }, make("td", { colspan: row.cells.length }, large(tensor))));
+    else row.after(make("tr", { class: "opened" }, make("td", { colspan: row.cells.length }, large(name, tensor))));
   });
 }
 
