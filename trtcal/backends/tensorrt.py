@@ -73,10 +73,11 @@ class TensorRTRTX:
             hint = "leave the node in float, or upsample with Resize and a convolution"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         if op == "Conv" and (7, 5) in parse_target(target):
-            reason = (
-                "TensorRT-RTX has no INT8 convolution for sm75, and all targets share the layers"
-            )
-            hint = "build for sm75 apart from the others"
+            reason = "TensorRT-RTX has no INT8 convolution for sm75"
+            hint = "ask it in fp16 for sm75, or run it on a newer GPU"
+            if len(parse_target(target)) > 1:
+                reason += ", and all targets share the layers"
+                hint = "build for sm75 apart from the others"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         return outcome
 

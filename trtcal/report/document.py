@@ -160,7 +160,7 @@ def _measured(findings: Findings) -> Document:
     if comparison is None:
         verdict = without_comparison(findings.builds, failed)
     else:
-        verdict = judge(comparison, findings.builds, findings.failed_builds)
+        verdict = judge(comparison, findings.builds, findings.failed_builds, _breaches(findings))
     rows = comparison.rows if comparison else ()
     machine = comparison.machine if comparison else None
     return {
@@ -182,6 +182,17 @@ def _measured(findings: Findings) -> Document:
         "folder": _folder_name(findings.folder),
         "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _breaches(findings: Findings) -> dict[str, list[str]]:
+    """Return for each model which limits its builds break, as ends of a sentence."""
+    found: dict[str, list[str]] = {}
+    for build in findings.builds:
+        for one in (findings.diagnoses.get(build.digest) or {"breaches": []})["breaches"]:
+            told = f"its build for {build.target} breaks a limit: {one['limit']} allows "
+            told += f"{one['allowed']}, found {one['found']}"
+            found.setdefault(build.model, []).append(told)
+    return found
 
 
 def _build_measured(build: Build, findings: Findings) -> Document:

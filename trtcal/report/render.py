@@ -208,6 +208,7 @@ def _environment() -> jinja2.Environment:
         number=text.number,
         ms=text.milliseconds,
         figure=text.figure,
+        money=text.money,
         size=text.size,
         moment=text.moment,
         between=text.between,

@@ -131,9 +131,14 @@ def against(document: Document) -> View | None:
     found: View | None = document["measured"].get("against")
     if found is None:
         return None
-    judged = [one for one in found["figures"] if one["better"] is not None]
+    judged = [one for one in found["figures"] if one["better"] is not None and _is_seen(one)]
     own = [one for one in judged if one["candidate"] in _followed(document)]
     return {**found, "told": (own or judged)[:FIGURES_SHOWN]}
+
+
+def _is_seen(figure: View) -> bool:
+    """Whether a change is one of the digits that the page shows."""
+    return text.figure(figure["before"]) != text.figure(figure["now"])
 
 
 def _followed(document: Document) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from datetime import datetime, timezone
 
@@ -62,6 +63,12 @@ def figure(value: float | None) -> str:
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.2e}".replace("-", "\u2212")
     return f"{float(f'{value:.3g}'):,g}".replace("-", "\u2212")
+
+
+def money(value: float) -> str:
+    """Return an amount with three significant digits, written out however small it is."""
+    digits = 2 if value >= 1 or value == 0 else 2 - math.floor(math.log10(value))
+    return number(value, digits)
 
 
 def between(low: float, high: float, digits: int = 2) -> str:

@@ -55,34 +55,44 @@ class Verdict:
 class _Judged:
     row: Row
     checks: tuple[Check, ...]
+    breaches: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
-        return overall(self.checks)
+        return FAILS if self.breaches else overall(self.checks)
 
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        return sum(max(check.excess, 0.0) / max(check.limit, 1.0) for check in self.checks)
+        beyond = (max(check.excess, 0.0) / max(check.limit, 1.0) for check in self.checks)
+        return len(self.breaches) + sum(beyond)
 
 
 def judge(
     comparison: Comparison,
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
+    breaches: Mapping[str, Sequence[str]] | None = None,
 ) -> Verdict:
     """Return the verdict on the best candidate.
 
     Of those that hold every limit the best has the highest speed-up if speed is judged, else the
-    smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why.
+    smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why, `breaches`
+    for a model's fingerprint the limits that its builds break.
     """
-    judged = [_Judged(row, check_limits(row, comparison.gates)) for row in comparison.rows[1:]]
+    broken = breaches or {}
+    judged = [
+        _Judged(row, check_limits(row, comparison.gates), tuple(broken.get(row.model, ())))
+        for row in comparison.rows[1:]
+    ]
     if not judged:
         return Verdict(INCONCLUSIVE, None, "Nothing was compared with FP32.", _rule(comparison))
     holding = [one for one in judged if one.state == HOLDS]
     undecided = [one for one in judged if one.state == UNDECIDED]
     if not (holding or undecided):
-        return _do_not_ship(comparison, min(judged, key=lambda one: one.shortfall))
+        nearest = min(judged, key=lambda one: one.shortfall)
+        reasons = cautions(nearest.row, comparison.gates, builds, failed_builds)
+        return _do_not_ship(comparison, nearest, reasons)
     best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
     reasons = cautions(best.row, comparison.gates, builds, failed_builds)
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
@@ -225,13 +235,13 @@ def _undecided_sentence(row: Row, check: Check) -> str:
     )
 
 
-def _do_not_ship(comparison: Comparison, nearest: _Judged) -> Verdict:
+def _do_not_ship(comparison: Comparison, nearest: _Judged, reasons: tuple[str, ...]) -> Verdict:
     failing = [check for check in nearest.checks if check.state == FAILS]
     one = "The only candidate" if len(comparison.rows) == 2 else "The nearest candidate"
-    parts = " and ".join(_failure(check) for check in failing)
+    parts = " and ".join([*map(_failure, failing), *nearest.breaches])
     sentence = f"{one}, {nearest.row.name}, fails: {parts}."
     rule = _rule(comparison, nearest.checks)
-    return Verdict(DO_NOT, nearest.row.name, sentence, rule, (), nearest.checks)
+    return Verdict(DO_NOT, nearest.row.name, sentence, rule, reasons, nearest.checks)
 
 
 def _failure(check: Check) -> str:
