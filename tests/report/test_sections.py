@@ -199,14 +199,29 @@ def test_a_report_of_a_later_version_is_refused(tmp_path):
 def test_ab_tests_in_the_folder_are_shown(tmp_path):
     folder = write_run(tmp_path, comparison(row("a", GOOD)))
     answer = {
-        **{"name": "top1", "unit": "points", "baseline": 98.0, "candidate": 97.9, "limit": 1.0},
-        **{"difference": {"value": -0.1, "low": -0.4, "high": 0.2}, "p": 0.4, "adjusted_p": None},
-        **{"state": "holds", "is_change": False, "more_samples": None},
+        "name": "top1",
+        "unit": "points",
+        "baseline": 98.0,
+        "candidate": 97.9,
+        "limit": 1.0,
+        "difference": {"value": -0.1, "low": -0.4, "high": 0.2},
+        "p": 0.4,
+        "adjusted_p": None,
+        "state": "holds",
+        "is_change": False,
+        "more_samples": None,
     }
     verdict = {"word": "SHIP", "sentence": "B may take the place of A.", "answers": [answer]}
     body = {
-        **{"kind": "ab", "schema_version": 1, "baseline": "A fp32", "candidate": "B int8"},
-        **{"dataset": "d", "dataset_name": "test", "samples": 500, "seen": 500, "looks": []},
+        "kind": "ab",
+        "schema_version": 1,
+        "baseline": "A fp32",
+        "candidate": "B int8",
+        "dataset": "d",
+        "dataset_name": "test",
+        "samples": 500,
+        "seen": 500,
+        "looks": [],
         "measured": {"verdict": {**verdict, "cautions": [], "rule": {}}, "latency": None},
     }
     write_document(folder / "ab.json", seal(body))
