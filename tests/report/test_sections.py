@@ -163,7 +163,7 @@ def test_what_changed_since_the_last_run_is_told(tmp_path):
         "same": ["model"],
     }
     page = render(document)
-    assert "1 changed: calibration data" in page
+    assert "1 of its inputs changed since: calibration data" in page
     assert "a: top-1" in page
     assert "a: cosine" not in page
 

@@ -105,8 +105,26 @@ def test_a_failed_build_is_a_caution():
 def test_slower_than_fp32_is_said_where_speed_is_not_judged():
     verdict = judge(comparison(row("a", GOOD, latency(4.0, 0.5))), [build("a", {"c": "int8"})])
     assert verdict.reasons == (
-        "Speed on the target was not measured here; on this machine it is slower than FP32.",
+        "Speed on sm89 was not measured here; on this machine it is slower than FP32.",
     )
+
+
+def test_what_a_cpu_runs_in_float_is_no_caution_where_a_gpu_s_engine_is_known():
+    on_cpu = build("a", {"c": "fp32"}, target="cpu", backend="onnxruntime")
+    compared = comparison(row("a", GOOD), gates=SPEED)
+    assert judge(compared, [build("a", {"c": "int8"}), on_cpu]).word == SHIP
+    alone = judge(compared, [on_cpu])
+    assert alone.word == WITH_CARE
+    assert "run in float on cpu" in alone.reasons[0]
+
+
+def test_an_engine_larger_than_fp32_s_is_a_caution():
+    plain = build("digits", {}, measured={"engine_bytes": 1_000_000})
+    larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
+    (reason,) = judge(comparison(row("a", GOOD), gates=SPEED), [larger, plain]).reasons
+    assert reason == "Its engine for sm89 is larger than FP32's: 1.5 MB, FP32's 1 MB."
+    smaller = build("a", {"c": "int8"}, measured={"engine_bytes": 900_000})
+    assert judge(comparison(row("a", GOOD), gates=SPEED), [smaller, plain]).reasons == ()
 
 
 def test_do_not_ship_names_the_limit_and_by_how_much_the_nearest_misses_it():

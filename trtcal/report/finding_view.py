@@ -125,16 +125,17 @@ def logs(document: Document) -> list[View]:
 
 
 def log_events(logs: Sequence[View]) -> list[View]:
-    """Return the findings of all logs in a row, each with its build and its category's meaning.
+    """Return the findings of all logs in a row, each with its builds and its category's meaning.
 
-    What a log says several times is told once, with how many lines more say it.
+    What is said several times is told once, with how many lines more say it.
     """
     found: dict[tuple[Any, ...], View] = {}
     for number, one in enumerate(logs):
         for event in (one["log"] or {"events": []})["events"]:
-            key = (number, event["severity"], event["category"], event["message"])
-            place = {"id": line_id(number, event["line"]), "title": one["title"]}
+            key = (event["severity"], event["category"], event["message"])
             meaning = CATEGORIES.get(event["category"], "")
-            new = {**event, **place, "meaning": meaning, "more": -1}
-            found.setdefault(key, new)["more"] += 1
+            place = {"id": line_id(number, event["line"]), "meaning": meaning}
+            known = found.setdefault(key, {**event, **place, "more": -1, "titles": {}})
+            known["titles"][one["title"]] = None
+            known["more"] += 1
     return list(found.values())

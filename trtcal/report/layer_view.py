@@ -56,7 +56,7 @@ def _build(build: View, measured: View) -> View:
         "asked": len(asked),
         "met": len(met),
         "share": len(met) / len(asked) if asked else 0.0,
-        "summary": _summary(build["target"], len(met), len(asked)),
+        "summary": summary_of(build),
         "lost": len(lost),
         "unknown": len(unknown),
         "unmet": unmet[:LOST_SHOWN],
@@ -79,11 +79,15 @@ def title_of(build: Mapping[str, Any]) -> str:
     return f"{build['model_name']} on {build['target']}"
 
 
-def _summary(target: str, met: int, asked: int) -> str:
+def summary_of(build: View) -> str:
+    """Return how many layers a build runs in INT8, of those asked so."""
+    asked = [one for one in build["outcomes"] if one["asked"] == "int8"]
+    met = sum(one["got"] == "int8" for one in asked)
     if not asked:
-        return f"No layer was asked in INT8 on {target}."
-    verb = "runs" if asked == 1 else "run"
-    return f"{met} of {text.count(asked, 'layer')} asked in INT8 {verb} in INT8 on {target}."
+        return f"No layer was asked in INT8 on {build['target']}."
+    verb = "runs" if len(asked) == 1 else "run"
+    layers = text.count(len(asked), "layer")
+    return f"{met} of {layers} asked in INT8 {verb} in INT8 on {build['target']}."
 
 
 def layer_table(document: Document, build: View | None, findings: Sequence[View]) -> View | None:

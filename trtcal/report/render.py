@@ -10,6 +10,7 @@ import base64
 import glob
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,30 @@ def _shown(document: Document) -> dict[str, Any]:
     rows = view.candidates(document)
     chosen = next((row for row in rows if row["is_chosen"]), None)
     builds = layer_view.builds(document, chosen["model"] if chosen else None)
+    verdict, tests = view.verdict(document), sections.tests(document)
+    slices = sections.slices(chosen)
     findings, logs = finding_view.findings(document), finding_view.logs(document)
     events = finding_view.log_events(logs)
     layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
     ranges, costs = sections.ranges(document), sections.costs(document, rows)
     return {
         "subject": rows[0]["name"] if rows else _subject(document),
-        "places": _places(bool(rows), costs is not None),
-        "verdict": view.verdict(document),
-        "steps": sections.first_steps(findings["shown"], chosen),
+        "places": _places(bool(rows), costs is not None, tests=tests, slices=slices),
+        "verdict": verdict,
+        "steps": sections.first_steps(findings["shown"], chosen, verdict["fails"]),
         "costs": costs,
         "against": sections.against(document),
         "chart": _chart(document) if rows else None,
         "rows": rows,
-        "tests": sections.tests(document),
-        "slices": sections.slices(chosen),
+        "tests": tests,
+        "slices": slices,
         "errors": sections.errors(chosen),
         "findings": findings,
         "builds": builds,
         "layers": layers,
         "ranges": ranges,
         "histograms": _histograms(ranges),
-        "fusions": sections.fusions(document),
+        "fusions": sections.fusions(document, chosen["model"] if chosen else None),
         "fusions_shown": sections.FUSIONS_SHOWN,
         "skipped": finding_view.skipped(document),
         "logs": logs,
@@ -116,9 +119,16 @@ PLACES = (
 OF_COMPARISON = ("chart", "tests", "slices", "candidates", "errors")
 
 
-def _places(is_compared: bool, has_costs: bool) -> list[tuple[str, str, bool]]:
+def _places(
+    is_compared: bool, has_costs: bool, **found: Sequence[Any]
+) -> list[tuple[str, str, bool]]:
+    """Return the links to the sections that a page has; empty ones are for engineers only."""
     left_out = (*(() if is_compared else OF_COMPARISON), *(() if has_costs else ("costs",)))
-    return [place for place in PLACES if place[0] not in left_out]
+    return [
+        (place, words, is_deep or (place in found and not found[place]))
+        for place, words, is_deep in PLACES
+        if place not in left_out
+    ]
 
 
 def _subject(document: Document) -> str:
@@ -210,6 +220,7 @@ def _environment() -> jinja2.Environment:
         ms=text.milliseconds,
         figure=text.figure,
         money=text.money,
+        some=text.some,
         pattern=glob.escape,
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
         size=text.size,

@@ -5,9 +5,10 @@ Every function takes the document's plain JSON; what a run does not have comes o
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trtcal.compare.groups import Group
@@ -25,7 +26,14 @@ TENSORS_SHOWN = 40
 CHARTS_SHOWN = 6
 STEPS_SHOWN = 3
 FUSIONS_SHOWN = 60
-FIGURES_SHOWN = 20
+FIGURES_SHOWN = 8
+MORE_FIGURES = 60
+RAW_TIMES = (
+    "latency_p50",
+    "latency_p90",
+    "latency_p99",
+)  # the speed-up tells, whatever the machine
+FIRST = ("top1", "agreement", "speedup")
 SURE = {0: ("fails", "✕", "worse here"), 1: ("undecided", "◐", "perhaps worse")}
 
 
@@ -43,7 +51,8 @@ def slices(row: View | None) -> list[View]:
 
 def _group(item: View) -> View:
     group = Group(**{**item, "interval": tuple(item["interval"])})
-    return {**item, "sure": SURE.get(group.rank), "few": group.p is None}
+    low, high = (min(max(end, -100.0), 100.0) for end in group.interval)  # of points
+    return {**item, "interval": (low, high), "sure": SURE.get(group.rank), "few": group.p is None}
 
 
 def tests(document: Document) -> list[View]:
@@ -67,15 +76,23 @@ def errors(row: View | None) -> View | None:
     }
 
 
-def fusions(document: Document) -> list[View]:
-    """Return for each build how many patterns are whole, and those that are not or were not fused."""
+def fusions(document: Document, chosen: str | None) -> list[View]:
+    """Return for each build how many patterns the graph allows and how many the engine fused.
+
+    Those that are broken or came out otherwise are told of the verdict's candidate, whose model is
+    `chosen`.
+    """
     found = []
     for build in document["builds"]:
         if build["fusions"]:
             told = [one for one in build["fusions"] if _is_worth_telling(one)]
             states = Counter(one["prediction"] for one in build["fusions"])
-            found.append({"title": title_of(build), "states": states, "told": told})
-    return found
+            seen = Counter(one["state"] for one in build["fusions"])
+            own = build["model"] == chosen
+            counts = {"whole": states["whole"], "broken": states["broken"]}
+            counts |= {"one": seen["one layer"], "several": seen["several layers"]}
+            found.append({"title": title_of(build), **counts, "told": told if own else []})
+    return sorted(found, key=lambda one: not one["told"])
 
 
 def _is_worth_telling(match: View) -> bool:
@@ -132,8 +149,26 @@ def against(document: Document) -> View | None:
     if found is None:
         return None
     judged = [one for one in found["figures"] if one["better"] is not None and _is_seen(one)]
-    own = [one for one in judged if one["candidate"] in _followed(document)]
-    return {**found, "told": (own or judged)[:FIGURES_SHOWN]}
+    told = sorted((one for one in judged if one["figure"] not in RAW_TIMES), key=_telling(document))
+    now, before = document["measured"]["verdict"]["word"], found["run"]["verdict"]
+    return {
+        **found,
+        "told": told[:FIGURES_SHOWN],
+        "more": told[FIGURES_SHOWN:MORE_FIGURES],
+        "hidden": len(found["figures"]) - len(told[:MORE_FIGURES]),
+        "verdict": f"The verdict was {before}, now it is {now}." if before != now else None,
+    }
+
+
+def _telling(document: Document) -> Callable[[View], tuple[bool, bool, float]]:
+    """Return the order of changed figures: accuracy and speed-up, the verdict's candidate, by size."""
+    own = _followed(document)
+
+    def place(one: View) -> tuple[bool, bool, float]:
+        size = abs(one["change"]) if one["change"] is not None else math.inf
+        return one["figure"] not in FIRST, one["candidate"] not in own, -size
+
+    return place
 
 
 def _is_seen(figure: View) -> bool:
@@ -165,18 +200,22 @@ def costs(document: Document, rows: Sequence[View]) -> View | None:
     return {**found, "rows": told}
 
 
-def first_steps(found: Sequence[View], row: View | None) -> list[View]:
-    """Return where to look first: the costliest findings of different kinds, else the worst tensor."""
+def first_steps(found: Sequence[View], row: View | None, fails: bool) -> list[View]:
+    """Return where to look first: the costliest findings of different kinds, and the worst tensor.
+
+    That comes first where the candidate fails a limit.
+    """
     seen: dict[tuple[str, str], View] = {}
     for number, one in enumerate(found, 1):
         step = {"what": one["what"], "do": one["fix"], "place": f"finding-{number}"}
         seen.setdefault((one["kind"], one["fix"]), {**step, "link": f"finding {number}"})
     steps = list(seen.values())[:STEPS_SHOWN]
     entering = (errors(row) or {"enters": []})["enters"]
-    return [*steps, _worst_tensor(entering[0])] if entering else steps
+    worst = [_worst_tensor(one, fails) for one in entering[:1]]
+    return [*worst, *steps] if fails else [*steps, *worst]
 
 
-def _worst_tensor(figure: View) -> View:
+def _worst_tensor(figure: View, fails: bool) -> View:
     readers = text.some(list(figure["nodes"])) or "a layer"
     kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
     what = (
@@ -185,7 +224,8 @@ def _worst_tensor(figure: View) -> View:
     )
     cut = figure["clipped"]
     what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
-    do = "If accuracy falls short, leave it in float first, or give it another range."
+    do = "leave it in float first, or give it another range."
+    do = f"{do[0].upper()}{do[1:]}" if fails else f"If accuracy falls short, {do}"
     return {"what": what, "do": do, "place": "errors", "link": "where the error comes from"}
 
 

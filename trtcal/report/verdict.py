@@ -29,6 +29,7 @@ from trtcal.storage import Document
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
+CPU = "cpu"
 FLOATS = ("fp32", "fp16", "bf16")
 NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
@@ -167,12 +168,15 @@ def cautions(
     failed_builds: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     """Return what should be known before shipping a candidate that holds its limits."""
-    reasons = [] if gates.min_speedup is not None else [_speed_caution(row)]
     own = [build for build in builds if build.model == row.model]
+    targets = sorted({build.target for build in own} - {CPU})
+    reasons = [] if gates.min_speedup is not None else [_speed_caution(row, targets)]
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
     for build in own:
-        reasons += _build_cautions(build)
+        if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
+            reasons += _build_cautions(build)
+    reasons += _larger_engines(own, builds)
     skipped = {node for build in own for node in build.skipped}
     if skipped:
         layers = text.count(len(skipped), "layer")
@@ -182,8 +186,24 @@ def cautions(
     return tuple(reasons)
 
 
-def _speed_caution(row: Row) -> str:
-    told = "Speed on the target was not measured here"
+def _larger_engines(own: Sequence[Build], builds: Sequence[Build]) -> list[str]:
+    """Return for which targets the engine is larger than that of a model without Q/DQ."""
+    plain = {
+        build.target: build.measured.get("engine_bytes")
+        for build in builds
+        if not any(outcome.asked == "int8" for outcome in build.outcomes)
+    }
+    found = []
+    for build in own:
+        size, other = build.measured.get("engine_bytes"), plain.get(build.target)
+        if build.target != CPU and size and other and size > other:
+            sizes = f"{text.size(size)}, FP32's {text.size(other)}"
+            found.append(f"Its engine for {build.target} is larger than FP32's: {sizes}.")
+    return found
+
+
+def _speed_caution(row: Row, targets: Sequence[str]) -> str:
+    told = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
     if row.latency.speedup_interval[1] < 1.0:
         return f"{told}; on this machine it is slower than FP32."
     return f"{told}."
@@ -268,7 +288,11 @@ def _rule(comparison: Comparison, checks: Sequence[Check] = ()) -> str:
         parts.append(
             f"the lower end of the 95 % interval of its speed-up is at least {limit}{_here(speed)}"
         )
-    best = "the fastest" if gates.min_speedup is not None else "the one with the smallest drop"
+    best = (
+        "the fastest"
+        if gates.min_speedup is not None
+        else "the one with the smallest drop, then the highest SQNR,"
+    )
     return f"A candidate holds if {', and '.join(parts)}. Of those that hold, {best} is taken."
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from trtcal.report import text
 from trtcal.report.charts import Point, accuracy_against_latency
 from trtcal.report.checks import disagreement_interval
+from trtcal.report.layer_view import CPU, summary_of
 from trtcal.storage import Document
 
 View = dict[str, Any]
@@ -34,7 +35,18 @@ def verdict(document: Document) -> View:
         "class": CLASSES.get(found["word"], "open"),
         "figures": _figures(about[0], candidates(document)[0]) if about else [],
         "checks": [_check(check) for check in found["checks"]],
+        "fails": any(check["state"] == "fails" for check in found["checks"]),
+        "facts": _facts(document, found["candidate"]),
     }
+
+
+def _facts(document: Document, candidate: str | None) -> list[str]:
+    """Return how many layers the candidate's engines for GPUs run in INT8."""
+    return [
+        summary_of(build)
+        for build in document["builds"]
+        if build["model_name"] == candidate and build["target"] != CPU
+    ]
 
 
 def _figures(row: View, reference: View) -> list[tuple[str, str, str]]:
@@ -48,13 +60,14 @@ def _figures(row: View, reference: View) -> list[tuple[str, str, str]]:
     else:
         told = f"cosine {text.number(accuracy['cosine'], 5)}"
         first = ("SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", told)
-    times = f"{milliseconds_pair(latency, reference['latency'])} on this machine"
+    pair = milliseconds_pair(latency, reference["latency"])
+    times = f"{pair} on this machine, batch of {latency['batch']}"
     sizes = f"{text.size(row['size_bytes'])}, FP32 {text.size(reference['size_bytes'])}"
     speed = f"{text.number(latency['speedup'])} {text.TIMES} FP32"
     return [
         first,
         ("Speed", speed, times),
-        ("File size", f"{text.number(100 * share, 0)} % of FP32", sizes),
+        ("Model file", f"{text.number(100 * share, 0)} % of FP32", sizes),
     ]
 
 
@@ -190,7 +203,9 @@ def digests(document: Document) -> list[tuple[str, str]]:
     if comparison:
         found.append(("comparison", comparison["digest"]))
         found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
-        found += [(f"model {row['name']}", row["model"]) for row in comparison["rows"]]
+        found += [
+            (f"fingerprint of model {row['name']}", row["model"]) for row in comparison["rows"]
+        ]
     found += [
         (f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"])
         for one in document["tests"]

@@ -86,19 +86,25 @@ function picture([bars, observed, ranges]) {
   for (const bar of bars) way += `V${(HEIGHT - (HEIGHT * parseInt(bar, 36)) / 35).toFixed(1)}h${step}`;
   const marks = ranges.flatMap((amax, order) => {
     const x = Math.min(amax / observed, 1) * WIDTH;
-    const place = { x1: x, x2: x, y1: 0, y2: HEIGHT, class: order % 2 ? "mark odd" : "mark" };
+    const place = { x1: x, x2: x, y1: 0, y2: HEIGHT, class: `mark m${order % 6}` };
     return amax === null ? [] : [make("line", place)];
   });
   const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
   return make("svg", box, make("path", { class: "bars", d: `${way}V${HEIGHT}z` }), ...marks);
 }
 
+function sample(order) {
+  const line = make("line", { x1: 0, x2: 24, y1: 4, y2: 4, class: `mark m${order % 6}` });
+  return make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, line);
+}
+
 function large(name, tensor) {
   const [, observed, ranges, tail] = tensor;
   const ends = ranges.map((amax, order) => `${methods[order]} ends at ${amax ?? "no value"}`);
-  const facts = [`largest seen ${observed}`, ...ends];
+  const facts = [`0 to ${observed}, the largest seen; counts on a logarithmic scale`];
   if (tail.length) facts.push(`farthest: ${tail.join("; ")}`);
   const list = make("ul", {}, ...facts.map((fact) => make("li", {}, fact)));
+  list.append(...ends.map((end, order) => make("li", {}, sample(order), end)));
   return make("div", { class: "big" }, make("strong", {}, name), picture(tensor), list);
 }
 
@@ -126,6 +132,12 @@ function reveal() {
 }
 addEventListener("hashchange", reveal);
 reveal();
+
+// The reading stays over a reload, and in a link that is passed on.
+for (const one of document.querySelectorAll("[name=reading]")) {
+  if (location.hash === `#${one.id}`) one.checked = true;
+  one.addEventListener("change", () => history.replaceState(null, "", `#${one.id}`));
+}
 
 let opened = [];
 addEventListener("beforeprint", () => {
