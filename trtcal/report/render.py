@@ -7,6 +7,7 @@ page and cannot turn its text around. Style and script are allowed by their hash
 from __future__ import annotations
 
 import base64
+import glob
 import hashlib
 import json
 from pathlib import Path
@@ -209,6 +210,8 @@ def _environment() -> jinja2.Environment:
         ms=text.milliseconds,
         figure=text.figure,
         money=text.money,
+        pattern=glob.escape,
+        toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
         size=text.size,
         moment=text.moment,
         between=text.between,
