@@ -38,6 +38,18 @@ def test_the_stages_of_the_readme_work_in_order(tmp_path, monkeypatch):
     assert (tmp_path / "report.html").exists()
 
 
+def test_the_commands_of_the_report_document_work_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples").symlink_to(SAMPLES)
+    text = (ROOT / "docs" / "report.md").read_text()
+    commands = re.findall(r"^    (trtcal .*)$", text, re.MULTILINE)
+    assert len(commands) == 10
+    for command in commands:
+        text = command.replace("--target sm89", "--target cpu")  # the extra may be missing here
+        assert run_command(shlex.split(text)[1:]) == 0, command
+    assert (tmp_path / "again.html").read_bytes() == (tmp_path / "page.html").read_bytes()
+
+
 def test_the_readmes_python_works(tmp_path):
     (tmp_path / "samples").symlink_to(SAMPLES)
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)

@@ -17,6 +17,14 @@ PAGE = Path("report.html")
 KEPT = ("against", "costs")
 
 
+def _print_schema(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    from trtcal.report.schema import read_schema
+
+    if is_asked:
+        print_json(read_schema())
+        context.exit()
+
+
 @click.command(epilog="Example: trtcal report reports/digits -o digits.html")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
@@ -33,6 +41,14 @@ KEPT = ("against", "costs")
     "--prices",
     type=click.Path(path_type=Path),
     help="Your table of prices; one counts if it names the GPU that was measured.",
+)
+@click.option(
+    "--schema",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_schema,
+    help="Print the JSON Schema of a report's JSON and exit.",
 )
 @json_option
 def command(
