@@ -80,12 +80,21 @@ def test_a_failed_build_has_a_report_that_names_the_layer_the_line_and_a_remedy(
     verdict = document["measured"]["verdict"]
     assert verdict["word"] == "DO NOT SHIP"
     assert "up/deconv" in verdict["sentence"]
-    assert "build.log:2" in verdict["sentence"]
+    assert "(line 2 of its log)" in verdict["sentence"]
     assert "Give the node a higher precision" in verdict["sentence"]
     page = render(document)
     assert 'id="line-0-2"' in page
     assert 'href="#line-0-2"' in page
     assert 'id="candidates"' not in page
+
+
+def test_of_several_errors_the_first_is_the_cause(tmp_path):
+    error = "[11/21/2026-05:00:01] [E] [TRT] "
+    log = f"{error}FP32 GEMM is not supported for head\n{error}Invalid Engine.\n"
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "build.log").write_text(log)
+    sentence = assemble(tmp_path)["measured"]["verdict"]["sentence"]
+    assert sentence.startswith("No engine: the build in x failed: FP32 GEMM is not supported")
 
 
 def test_builds_without_a_comparison_have_a_report(tmp_path):

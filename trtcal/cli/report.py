@@ -107,8 +107,10 @@ def _kept(document: Document, run: Path) -> Document:
     from trtcal.report.versions import read_report
 
     path = run / "report.json"
-    before: Document = read_report(path) if path.exists() else {"digest": None}
-    if before["digest"] != document["digest"]:
+    if not path.exists():
+        return document
+    before = read_report(path)
+    if any(before[part] != document[part] for part in ("comparison", "builds")):
         return document
     kept = {key: before["measured"][key] for key in KEPT if key in before["measured"]}
     return {**document, "measured": {**document["measured"], **kept}}

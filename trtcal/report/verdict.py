@@ -113,17 +113,25 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
 def _failed_build(failed: Document) -> str:
     """Return what a failed build's log gives as the cause: the layer, the line, the likely fix."""
     findings = [one for one in failed["diagnosis"]["findings"] if one["kind"] in FAILING]
-    where = text.shorten(failed["where"], REASON_SHOWN)
+    where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
     if not findings:
-        return f"No engine: the build in {where} ended, and its log does not say why."
-    first = min(findings, key=lambda one: one["kind"] != NAMED_FIRST)
-    line = next((one["place"] for one in first["evidence"] if one["source"] == "log"), None)
-    at = f" ({line})" if line else ""
+        return f"No engine: the build{where} ended, and its log does not say why."
+    first = min(findings, key=lambda one: (one["kind"] != NAMED_FIRST, _line_of(one)))
+    at = f" (line {_line_of(first)} of its log)"
     if first["subject"]:
         layer = text.shorten(first["subject"], REASON_SHOWN)
-        return f"No engine: the build in {where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
+        return f"No engine: the build{where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
     told = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
-    return f"No engine: the build in {where} failed: {told}{at}. {first['fix']}"
+    return f"No engine: the build{where} failed: {told}{at}. {first['fix']}"
+
+
+def _line_of(finding: Document) -> int:
+    """Return the first line of a log that a finding rests on: what comes first causes the rest."""
+    places = (one["place"] for one in finding["evidence"] if one["source"] == "log")
+    lines = [
+        int(place.rpartition(":")[2]) for place in places if place.rpartition(":")[2].isdigit()
+    ]
+    return min(lines, default=0)
 
 
 def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:
