@@ -202,3 +202,57 @@ def test_a_plan_with_float16_runs_and_one_about_nothing_stops_before_the_data(pl
     monkeypatch.setattr("trtcal.pipeline.observe", lambda *_, **__: pytest.fail("it looked"))
     with pytest.raises(InputError, match="matches no node"):
         run(read_config(place / "trtcal.toml"))
+
+
+def test_a_fixed_batch_that_is_more_than_the_samples_followed_layer_by_layer(place, capsys):
+    import onnx
+
+    configured(place, conv_net, "second")
+    proto = onnx.load(place / "net.onnx")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 8
+    onnx.save(proto, place / "net.onnx")
+    text = (
+        (place / "trtcal.toml").read_text().replace("rounds = 3", "rounds = 3\nlayer_samples = 3")
+    )
+    (place / "trtcal.toml").write_text(text.replace('"sm89"', '"cpu"'))
+    result = run(read_config(place / "trtcal.toml"))
+    layers = result.report["comparison"]["rows"][1]["layers"]
+    assert layers["samples"] == 8
+
+
+def test_a_wrong_target_for_trials_is_said_before_the_work(place):
+    configured(place, conv_net, "second")
+    with (place / "trtcal.toml").open("a") as file:
+        file.write('tune_placement = "sm9x"\n')
+    steps = []
+    with pytest.raises(InputError):
+        run(read_config(place / "trtcal.toml"), say=steps.append)
+    assert not list(place.glob("out*"))
+
+
+def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew(
+    place, monkeypatch
+):
+    from trtcal.history import History
+
+    config = configured(place, conv_net, "second")
+    (place / "trtcal.toml").write_text(
+        (place / "trtcal.toml").read_text() + "\n[report]\nprice_per_hour = 2\n"
+    )
+    history = History(place / "h.sqlite")
+    first = run(config, history=history)
+    history.record(first.report)
+    second = run(config, history=history)
+    assert second.report["measured"]["against"]["run"]["number"] == 1
+    command("report", place / "out", "-o", place / "page.html")
+    again = json.loads((place / "page.json").read_text())["measured"]
+    assert again["against"] == second.report["measured"]["against"]
+    assert again["costs"]["price"]["per_hour"] == 2
+    comparison = json.loads((place / "out" / "comparison.json").read_text())
+    comparison["measured"]["candidates"]["net"]["latency"]["p50_ms"] *= 2
+    (place / "out" / "comparison.json").write_text(json.dumps(comparison))
+    command("report", place / "out", "-o", place / "page.html")
+    anew = json.loads((place / "page.json").read_text())["measured"]
+    assert "against" not in anew
+    assert anew["costs"] != again["costs"]

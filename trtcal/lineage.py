@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import shutil
@@ -84,18 +85,19 @@ def machine() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _gpu() -> dict[str, str]:
     """Return name and driver of the first NVIDIA GPU, as its own tool tells; {} where there is none.
 
-    Never run beside a real GPU.
+    Not yet tried beside a real GPU.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(query, capture_output=True, text=True, timeout=GPU_S, check=True)  # noqa: S603
-        name, _, driver = said.stdout.partition("\n")[0].rpartition(", ")
+        said = subprocess.run(query, capture_output=True, timeout=GPU_S, check=True)  # noqa: S603
+        name, _, driver = said.stdout.decode("utf-8", "replace").partition("\n")[0].rpartition(", ")
         if name:
             return {"gpu": name, "driver": driver}
     return {}

@@ -152,6 +152,8 @@ class _Job:
         self.prepared = prepared.model
         for line in prepared.notes:
             say(f"left alone: {line}")
+        if config.build.tune_placement is not None:
+            find_backend(None, config.build.tune_placement)  # a wrong name is said before the work
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
         settings = config.evaluation

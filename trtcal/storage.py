@@ -232,7 +232,7 @@ def parsing(path: Path, build: Callable[[], Any]) -> Any:
     """Run `build()` on a document's fields; a missing or ill-typed field is an `InputError`."""
     try:
         return build()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"{path} lacks or misuses a field: {error!r}", "write it again with trtcal"
         ) from error

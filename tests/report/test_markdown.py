@@ -54,9 +54,12 @@ def named(folder, name, fix=None):
     document["measured"]["costs"]["note"] = name
     document["measured"]["costs"]["price"]["currency"] = name
     document["measured"]["against"] = {
-        "run": {"label": name, "time": name, "digest": name},
+        "run": {"label": name, "time": name, "digest": name, "verdict": name},
         "figures": [
-            {"name": name, "unit": name, "before": 1, "now": 2, "change": 1, "better": True}
+            {
+                "name": name, "unit": name, "before": 1, "now": 2, "change": 1, "better": True,
+                "candidate": name, "figure": name,
+            }
         ],
         "changed": [{"what": name, "before": name, "now": name}],
         "same": [],
@@ -163,7 +166,7 @@ def test_the_largest_report_fits_into_a_comment(tmp_path, character):
     document["measured"]["verdict"]["reasons"] = 50 * [name]
     document["measured"]["verdict"]["rule"] = document["measured"]["verdict"]["sentence"] = 3 * name
     document["measured"]["against"] = {
-        "run": {"label": name},
+        "run": {"label": name, "verdict": name},
         "figures": [],
         "changed": [{"what": name}] * 30,
     }

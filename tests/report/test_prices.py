@@ -58,9 +58,14 @@ def test_without_a_price_only_the_relative_cost_is_told():
 def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, gpu):
     prices = load_prices(table(tmp_path, ENTRY + ENTRY.replace("0.7", "0.6")))
     candidates = {"int8": {"latency": LATENCY}}
-    assert find_costs(candidates, {"gpu": gpu}, prices)["price"]["per_hour"] == 0.6
+    assert (
+        find_costs(candidates, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
+    )
     for machine in ({}, {"gpu": None}, {"gpu": "NVIDIA L40"}, {"gpu": "L4"}):
+        machine["timed_on"] = "GPU"
         assert find_costs(candidates, machine, prices)["price"] is None
+    on_cpu = {"gpu": gpu, "timed_on": "CPU"}  # the machine has that GPU, and did not use it
+    assert find_costs(candidates, on_cpu, prices)["price"] is None
     assert find_costs(candidates, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
 
 

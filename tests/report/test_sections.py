@@ -22,6 +22,7 @@ from trtcal.diagnosis import Diagnosis
 from trtcal.diagnosis.limits import Breach
 from trtcal.errors import InputError
 from trtcal.findings import Cost, Finding
+from trtcal.quantize.plan import Plan, write_plan
 from trtcal.report import assemble, render, write_page, write_report
 from trtcal.report.finding_view import findings
 from trtcal.report.prices import named_price, with_costs
@@ -237,3 +238,22 @@ def test_ab_tests_in_the_folder_are_shown(tmp_path):
     page = render(assemble(folder))
     assert "B int8 against A fp32: SHIP" in page
     assert "B may take the place of A." in page
+
+
+def test_a_command_for_a_mixed_model_names_its_plan(tmp_path):
+    mixed = replace(row("mix", GOOD), quantization={"calibration": "sha256:c", "plan": "sha256:p"})
+    page = render(assemble(write_run(tmp_path, comparison(mixed))))
+    assert "--calibration CALIBRATION.json --plan PLAN.json -o mix.onnx" in page
+
+
+def test_an_interval_of_a_figure_of_one_s_own_is_not_cut(tmp_path):
+    group = Group("tier=low", 100, 900.0, 600.0, 300.0, (250.0, 350.0), 1e-6, 3e-6)
+    one = replace(row("a", GOOD), breakdowns=(Breakdown("tier", "map", "", (group,)),))
+    assert "250.00 to 350.00" in render(assemble(write_run(tmp_path, comparison(one))))
+
+
+def test_nodes_apart_and_rules_are_told(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)))
+    write_plan(folder / "tuned.json", Plan(apart=("block/conv",)))
+    page = render(assemble(folder))
+    assert "with a second Q/DQ pair: <code>block/conv</code>" in page

@@ -119,7 +119,7 @@ def test_what_a_cpu_runs_in_float_is_no_caution_where_a_gpu_s_engine_is_known():
 
 
 def test_an_engine_larger_than_fp32_s_is_a_caution():
-    plain = build("digits", {}, measured={"engine_bytes": 1_000_000})
+    plain = build("fp32", {}, measured={"engine_bytes": 1_000_000})
     larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
     (reason,) = judge(comparison(row("a", GOOD), gates=SPEED), [larger, plain]).reasons
     assert reason == "Its engine for sm89 is larger than FP32's: 1.5 MB, FP32's 1 MB."

@@ -90,14 +90,14 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     from trtcal.storage import parsing
 
     settings = config_here().report
-    table, price = load_prices(prices), None
-    is_asked = amount is not None or prices is not None
-    amount = amount if is_asked else settings.price_per_hour
-    if amount is not None:
-        price = named_price(amount, settings.currency)
+    if amount is None and prices is None:
+        amount = settings.price_per_hour
+    price = None if amount is None else named_price(amount, settings.currency)
     document = _kept(assemble(run), run) if run.is_dir() else read_report(run)
-    if "costs" in document["measured"] and not is_asked:
+    costs = document["measured"].get("costs")
+    if price is None and prices is None and costs:
         return document
+    table = load_prices(prices) if price is None else None
     made: Document = parsing(run, lambda: with_costs(document, table, price))
     return made
 
@@ -106,14 +106,15 @@ def _kept(document: Document, run: Path) -> Document:
     """Return a report with what only `trtcal run` could know, if the folder has its report."""
     from trtcal.report.versions import read_report
 
-    path = run / "report.json"
-    if not path.exists():
+    try:
+        before = read_report(run / "report.json")
+    except InputError:
         return document
-    before = read_report(path)
-    if any(before[part] != document[part] for part in ("comparison", "builds")):
-        return document
-    kept = {key: before["measured"][key] for key in KEPT if key in before["measured"]}
-    return {**document, "measured": {**document["measured"], **kept}}
+    measured, then = document["measured"], before["measured"]
+    kept = {key: then[key] for key in KEPT if key in then}
+    same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
+    timed = all(then.get(part) == measured[part] for part in ("candidates", "machine"))
+    return {**document, "measured": {**measured, **kept}} if same and timed else document
 
 
 def _write_markdown(run: Path, document: Document, output: Path | None, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.backends.sessions import run_session
+from trtcal.backends.sessions import CPU, run_session
 from trtcal.compare.candidates import (
     Candidate,
     batch_for,
@@ -159,7 +159,14 @@ def compare(
         ]
     rows = tuple(map(_row, everyone, found, latencies))
     data = (dataset.fingerprint, dataset.name, len(dataset))
-    return Comparison(*data, batch, gates, rows, machine())
+    where = {**machine(), "timed_on": _device(everyone)}
+    return Comparison(*data, batch, gates, rows, where)
+
+
+def _device(everyone: Sequence[Candidate]) -> str:
+    """Return GPU if all candidates ran on one, else CPU."""
+    used = {one.session.get_providers()[0] for one in everyone}
+    return "CPU" if CPU in used else "GPU"
 
 
 def _row(one: Candidate, found: Evaluation, latency: Latency) -> Row:

@@ -18,7 +18,7 @@ import onnx
 from trtcal.backends.inside import Inside
 from trtcal.compare.metrics import rounded
 from trtcal.compare.sites import Site, find_sites, weight_of
-from trtcal.data import Dataset, fixed_batch
+from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.model import Model
 from trtcal.passes import prepare
 
@@ -102,8 +102,10 @@ def compare_layers(
 ) -> Layerwise:
     """Run both models on the first samples, all if None, and return every quantized tensor's figures.
 
-    Tensors are found in the reference by name, as it is or prepared for Q/DQ.
+    Where the batch is fixed it takes whole ones. Tensors are found in the reference by name, as it is
+    or prepared for Q/DQ.
     """
+    seen = min(whole_batches(samples or len(dataset), reference), len(dataset))
     sites, unknown = find_sites(quantized.proto)
     wanted = {site.tensor for site in sites if not site.is_weight}
     base = _closest(reference, wanted)
@@ -112,13 +114,12 @@ def compare_layers(
     shared = wanted & _tensors(base.proto)
     pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
     if pairs:
-        _run((base, quantized), pairs, dataset, progress, samples)
+        _run((base, quantized), pairs, dataset, progress, seen)
     figures = [
         _figure(site, one, [sums[place] for place in site.upstream])
         for site, one in zip(sites, sums, strict=True)
         if one.values
     ]
-    seen = min(samples or len(dataset), len(dataset))
     return Layerwise(seen, tuple(figures), unknown + len(sites) - len(figures))
 
 
@@ -127,7 +128,7 @@ def _run(
     pairs: Sequence[tuple[Site, _Sums]],
     dataset: Dataset,
     progress: Callable[[int], None],
-    samples: int | None,
+    samples: int,
 ) -> None:
     """Run the reference and the quantized model on the samples, and add up their tensors' powers."""
     names = sorted({site.tensor for site, _ in pairs})

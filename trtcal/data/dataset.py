@@ -180,3 +180,9 @@ def fixed_batch(model: Model) -> int | None:
     sizes = {spec.shape[0] for spec in model.inputs if spec.shape}
     fixed = [size for size in sizes if isinstance(size, int)]
     return max(fixed) if fixed else None
+
+
+def whole_batches(samples: int, model: Model) -> int:
+    """Return a number of samples, raised to whole batches where the model prescribes their size."""
+    size = fixed_batch(model) or 1
+    return -(-samples // size) * size

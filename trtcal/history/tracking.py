@@ -173,6 +173,8 @@ def _artifacts(entry: Entry) -> list[Path]:
         document = read_json(paths[0]) if entry.folder else {}
     except InputError:
         return []
-    measured = document.get("measured") or {}
+    measured = document.get("measured") if isinstance(document, dict) else None
+    if not isinstance(measured, dict):
+        return []
     is_same = (document.get("digest"), measured.get("made_at")) == (entry.report, entry.made_at)
     return [path for path in paths if is_same and path.is_file()]

@@ -150,7 +150,7 @@ def _calibration(calibration: Calibration) -> Document:
 
 def _plan(plan: Plan) -> Document:
     document = plan.to_document()
-    wanted = ("digest", "default", "layers", "rules")
+    wanted = ("digest", "default", "layers", "rules", "apart")
     return {key: document[key] for key in wanted if key in document}
 
 

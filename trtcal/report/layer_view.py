@@ -151,7 +151,6 @@ class _Facts:
             "amax": next((one["amax"] for one in wired["inputs"][:1]), None),
             "clipped": 100 * chosen["clipped"] if chosen else figure.get("clipped"),
             "sqnr": figure.get("own_db"),
-            "arrives": figure.get("arrives_db"),
             "fused": len(layer.get("nodes", ())),
             "shown": text.shorten(text.visible(outcome["layer"] or ""), NAME_SHOWN),
             "time": self.times.get(outcome["layer"]),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from trtcal.report import finding_view, layer_view, text, view
+from trtcal.report import finding_view, layer_view, sections, text, view
 from trtcal.report.versions import current
 from trtcal.storage import Document
 
@@ -184,14 +183,13 @@ def _unmet(outcome: view.View) -> str:
 
 def _against(document: Document) -> list[str]:
     """Return what changed since the last run, where the document tells it."""
-    found: dict[str, Any] | None = document["measured"].get("against")
-    if not found:
+    found = sections.against(document)
+    if found is None:
         return []
     lines = [
         f"- {escaped(one['name'])}: {one['before']:.5g} to {one['now']:.5g} {escaped(one['unit'])} "
         f"({'better' if one['better'] else 'worse'})"
-        for one in found["figures"]
-        if one["better"] is not None
+        for one in [*found["told"], *found["more"]]
     ]
     lines += [f"- changed: {escaped(one['what'])}" for one in found["changed"]]
     label = code(found["run"]["label"])

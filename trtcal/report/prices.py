@@ -34,6 +34,7 @@ FIELDS: dict[str, Any] = {
 }
 OPTIONAL = ("source", "page")
 HINT = "see the table that comes with trtcal: trtcal/report/prices.toml"
+GPU = "GPU"
 MILLION, HOUR_MS = 1e6, 3.6e6
 UNKNOWN = (
     "No price of the machine that was measured is known, so cost is told relative to FP32 only."
@@ -155,10 +156,11 @@ def find_costs(
     """Return what every candidate costs, as plain JSON for a report's `measured`.
 
     `candidates` and `machine` are those of `measured`. The price is the one given, else the lowest that
-    the table has for the GPU that the machine names, else none. In the result `relative` is in per cent
-    of FP32, `cost` None without a price, and `note` says in a sentence what the figures rest on.
+    the table has for the GPU of the machine if the candidates ran on that, else none. In the result
+    `relative` is in per cent of FP32, `cost` None without a price, and `note` says in a sentence what
+    the figures rest on.
     """
-    if price is None and machine.get("gpu"):
+    if price is None and machine.get("gpu") and machine.get("timed_on") == GPU:
         price = (table or load_prices()).cheapest(str(machine["gpu"]))
     found = {}
     for name, measured in candidates.items():

@@ -1,6 +1,6 @@
 """What the page shows beside candidates and layers: slices, tests, errors, fusions, ranges, changes.
 
-Every function takes the document's plain JSON; what a run does not have comes out empty.
+All is worked out from the document's plain JSON; what a run does not have comes out empty.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trtcal.compare.groups import Group
+from trtcal.quantize.plan import Plan
 from trtcal.report import text
 from trtcal.report.layer_view import tail_words, title_of
 from trtcal.storage import Document
@@ -25,6 +26,7 @@ GROWS_DB = 1.0
 TENSORS_SHOWN = 40
 CHARTS_SHOWN = 6
 STEPS_SHOWN = 3
+PLAIN = Plan().to_document()["digest"]  # of all in INT8, which needs no file
 FUSIONS_SHOWN = 60
 FIGURES_SHOWN = 8
 MORE_FIGURES = 60
@@ -41,7 +43,7 @@ def slices(row: View | None) -> list[View]:
     """Return a candidate's figures by slice and by class, the worst groups first."""
     found = []
     for one in (row or {}).get("breakdowns", ()):
-        groups = [_group(group) for group in one["groups"][:GROUPS_SHOWN]]
+        groups = [_group(group, one["unit"]) for group in one["groups"][:GROUPS_SHOWN]]
         worse = sum(group["sure"] is not None for group in groups)
         found.append(
             {**one, "groups": groups, "worse": worse, "all": len(one["groups"]) + one["rest"]}
@@ -49,9 +51,11 @@ def slices(row: View | None) -> list[View]:
     return found
 
 
-def _group(item: View) -> View:
+def _group(item: View, unit: str) -> View:
     group = Group(**{**item, "interval": tuple(item["interval"])})
-    low, high = (min(max(end, -100.0), 100.0) for end in group.interval)  # of points
+    low, high = group.interval
+    if unit == "points":
+        low, high = max(low, -100.0), min(high, 100.0)
     return {**item, "interval": (low, high), "sure": SURE.get(group.rank), "few": group.p is None}
 
 
@@ -155,7 +159,6 @@ def against(document: Document) -> View | None:
         **found,
         "told": told[:FIGURES_SHOWN],
         "more": told[FIGURES_SHOWN:MORE_FIGURES],
-        "hidden": len(found["figures"]) - len(told[:MORE_FIGURES]),
         "verdict": f"The verdict was {before}, now it is {now}." if before != now else None,
     }
 
@@ -238,7 +241,8 @@ def made_by(document: Document) -> dict[str, str]:
         made = row["quantization"]
         if "calibration" in made:
             table = outputs.get(made["calibration"], "CALIBRATION.json")
-            plan = outputs.get(made.get("plan"))
+            given = made.get("plan")
+            plan = outputs.get(given) or (None if given in (None, PLAIN) else "PLAN.json")
             output = outputs.get(row["model"], shlex.quote(f"{row['name']}.onnx"))
             parts = ["trtcal quantize MODEL.onnx --calibration", table]
             found[row["model"]] = " ".join(

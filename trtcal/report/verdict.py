@@ -82,6 +82,7 @@ def judge(
     for a model's fingerprint the limits that its builds break.
     """
     broken = breaches or {}
+    known = (builds, failed_builds, comparison.rows[0].model)
     judged = [
         _Judged(row, check_limits(row, comparison.gates), tuple(broken.get(row.model, ())))
         for row in comparison.rows[1:]
@@ -92,10 +93,10 @@ def judge(
     undecided = [one for one in judged if one.state == UNDECIDED]
     if not (holding or undecided):
         nearest = min(judged, key=lambda one: one.shortfall)
-        reasons = cautions(nearest.row, comparison.gates, builds, failed_builds)
+        reasons = cautions(nearest.row, comparison.gates, *known)
         return _do_not_ship(comparison, nearest, reasons)
     best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
-    reasons = cautions(best.row, comparison.gates, builds, failed_builds)
+    reasons = cautions(best.row, comparison.gates, *known)
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
 
 
@@ -174,8 +175,12 @@ def cautions(
     gates: Gates,
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
+    reference: str | None = None,
 ) -> tuple[str, ...]:
-    """Return what should be known before shipping a candidate that holds its limits."""
+    """Return what should be known before shipping a candidate that holds its limits.
+
+    `reference` is the fingerprint of the FP32 model, beside whose engines its own are held.
+    """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
     reasons = [] if gates.min_speedup is not None else [_speed_caution(row, targets)]
@@ -184,7 +189,7 @@ def cautions(
     for build in own:
         if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_cautions(build)
-    reasons += _larger_engines(own, builds)
+    reasons += _larger_engines(own, builds, reference)
     skipped = {node for build in own for node in build.skipped}
     if skipped:
         layers = text.count(len(skipped), "layer")
@@ -194,12 +199,14 @@ def cautions(
     return tuple(reasons)
 
 
-def _larger_engines(own: Sequence[Build], builds: Sequence[Build]) -> list[str]:
-    """Return for which targets the engine is larger than that of a model without Q/DQ."""
+def _larger_engines(
+    own: Sequence[Build], builds: Sequence[Build], reference: str | None
+) -> list[str]:
+    """Return for which targets the engine is larger than that of the FP32 reference."""
     plain = {
         build.target: build.measured.get("engine_bytes")
         for build in builds
-        if not any(outcome.asked == "int8" for outcome in build.outcomes)
+        if build.model == reference
     }
     found = []
     for build in own:

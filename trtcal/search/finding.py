@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
+from trtcal.data.dataset import whole_batches
 from trtcal.engine import Target
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
@@ -24,7 +25,6 @@ from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.searching import EVALUATIONS, Found, Search
 from trtcal.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
-from trtcal.search.shelf import whole_batches
 from trtcal.search.work import work_of
 from trtcal.tuning import Measured
 

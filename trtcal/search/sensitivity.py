@@ -10,7 +10,7 @@ from typing import Any
 from trtcal import __version__
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch
+from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.quantize import find_layers, quantize
@@ -18,7 +18,6 @@ from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.rerun import Rerun
 from trtcal.search.segments import Twins
-from trtcal.search.shelf import whole_batches
 from trtcal.storage import Document
 
 KIND = "sensitivity"

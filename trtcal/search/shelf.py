@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array
-from trtcal.data.dataset import fixed_batch
-from trtcal.model import Model
 
 Arrays = dict[str, Array]
-
-
-def whole_batches(samples: int, model: Model) -> int:
-    """Return a number of samples, raised to whole batches where the model prescribes their size."""
-    size = fixed_batch(model) or 1
-    return -(-samples // size) * size
 
 
 class Shelf:

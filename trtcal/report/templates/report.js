@@ -4,7 +4,9 @@
 
 function sortKey(cell) {
   const given = cell.dataset.v;
-  return given === undefined ? cell.textContent.trim() : given;
+  const text = given === undefined ? cell.textContent.trim() : given;
+  const plain = text.replaceAll(",", "").replaceAll("\u2212", "-");
+  return text === "\u2013" ? "" : Number.isNaN(Number(plain)) ? text : plain;
 }
 
 function compareKeys(a, b) {
@@ -124,7 +126,7 @@ for (const cell of document.querySelectorAll("#rows td[data-t]")) {
 
 // A link to what only engineers are shown changes the reading.
 function reveal() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = document.getElementById(location.hash.slice(1));
   if (target && target.closest(".engineer")) {
     document.getElementById("reading-engineer").checked = true;
     target.scrollIntoView();
