@@ -57,8 +57,14 @@ def named(folder, name, fix=None):
         "run": {"label": name, "time": name, "digest": name, "verdict": name},
         "figures": [
             {
-                "name": name, "unit": name, "before": 1, "now": 2, "change": 1, "better": True,
-                "candidate": name, "figure": name,
+                "name": name,
+                "unit": name,
+                "before": 1,
+                "now": 2,
+                "change": 1,
+                "better": True,
+                "candidate": name,
+                "figure": name,
             }
         ],
         "changed": [{"what": name, "before": name, "now": name}],
