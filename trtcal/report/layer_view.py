@@ -22,7 +22,7 @@ LOST_SHOWN = 40  # reasons why layers of one build got something else
 NODES_SHOWN = 12  # of each
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
-CPU = "cpu"
+CPU = "cpu"  # the target that is no GPU
 
 
 def builds(document: Document, chosen: str | None) -> list[View]:
@@ -43,8 +43,7 @@ def builds(document: Document, chosen: str | None) -> list[View]:
 
 def _build(build: View, measured: View) -> View:
     outcomes = build["outcomes"]
-    asked = [one for one in outcomes if one["asked"] == "int8"]
-    met = [one for one in asked if one["got"] == "int8"]
+    asked, met = _counts(build)
     lost = [one for one in outcomes if one["got"] not in (one["asked"], "unknown")]
     unknown = [one for one in outcomes if one["got"] == "unknown"]
     unmet = _together([*lost, *unknown])
@@ -53,9 +52,9 @@ def _build(build: View, measured: View) -> View:
         **build,
         **measured,
         "title": title_of(build),
-        "asked": len(asked),
-        "met": len(met),
-        "share": len(met) / len(asked) if asked else 0.0,
+        "asked": asked,
+        "met": met,
+        "share": met / asked if asked else 0.0,
         "summary": summary_of(build),
         "lost": len(lost),
         "unknown": len(unknown),
@@ -79,14 +78,19 @@ def title_of(build: Mapping[str, Any]) -> str:
     return f"{build['model_name']} on {build['target']}"
 
 
+def _counts(build: View) -> tuple[int, int]:
+    """Return how many nodes were asked in INT8, and how many of them got it."""
+    got = [one["got"] for one in build["outcomes"] if one["asked"] == "int8"]
+    return len(got), got.count("int8")
+
+
 def summary_of(build: View) -> str:
     """Return how many layers a build runs in INT8, of those asked so."""
-    asked = [one for one in build["outcomes"] if one["asked"] == "int8"]
-    met = sum(one["got"] == "int8" for one in asked)
+    asked, met = _counts(build)
     if not asked:
         return f"No layer was asked in INT8 on {build['target']}."
-    verb = "runs" if len(asked) == 1 else "run"
-    layers = text.count(len(asked), "layer")
+    verb = "runs" if asked == 1 else "run"
+    layers = text.count(asked, "layer")
     return f"{met} of {layers} asked in INT8 {verb} in INT8 on {build['target']}."
 
 

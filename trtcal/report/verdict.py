@@ -25,11 +25,11 @@ from trtcal.report.checks import (
     overall,
     samples_to_decide,
 )
+from trtcal.report.layer_view import CPU
 from trtcal.storage import Document
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
-CPU = "cpu"
 FLOATS = ("fp32", "fp16", "bf16")
 NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
