@@ -11,7 +11,7 @@ import trtcal
 HOUSE = [
     {"errors"},
     {"storage", "findings"},
-    {"onnxfile"},
+    {"onnxfile", "overlay"},
     {"config", "lineage", "buildlog", "model", "derive"},
     {"engine"},
     {"graph"},
@@ -24,6 +24,7 @@ HOUSE = [
     {"formats"},
     {"compare", "tuning", "checkup"},
     {"search"},
+    {"improve"},
     {"report"},
     {"history", "verification"},
     {"pipeline"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -12,6 +12,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.errors import InputError
 from trtcal.onnxfile import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
+from trtcal.overlay import Overlay
 from trtcal.storage import digest_file
 
 Shape = tuple[int | str, ...]
@@ -34,11 +35,13 @@ class Model:
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
     `proto` holds the weights, or refers to the files in which they were left (`trtcal.onnxfile`).
+    `overlay` has what repairs found for layers that are in INT8; the fingerprint covers it too.
     """
 
     path: Path
     proto: onnx.ModelProto
     fingerprint: str
+    overlay: Overlay = field(default_factory=Overlay)
 
     @property
     def name(self) -> str:

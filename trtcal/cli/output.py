@@ -170,15 +170,31 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def prepared_model(model: Model, config: Config, skipped: Sequence[str]) -> Model:
-    """Return a model made ready for Q/DQ; what the passes left alone is said on standard error."""
+def prepared_model(
+    model: Model, config: Config, skipped: Sequence[str], repairs: Path | None = None
+) -> Model:
+    """Return a model made ready for Q/DQ, with repairs if there are any.
+
+    What the passes left alone is said on standard error.
+    """
     from trtcal.passes import prepare_with_record
 
     settings = config.prepare
     prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
     for line in prepared.notes:
         note(f"note: left alone: {line}")
-    return prepared.model
+    if repairs is None:
+        return prepared.model
+    from trtcal.improve import read_repairs
+
+    return read_repairs(repairs).apply(prepared.model)
+
+
+repairs_option = click.option(
+    "--repairs",
+    type=click.Path(path_type=Path),
+    help="What `quantize --improve` found; the ranges have to be those written beside it.",
+)
 
 
 data_option = click.option(

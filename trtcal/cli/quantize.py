@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.improvement import Asked, improved_model, show_tries
 from trtcal.cli.output import (
     config_here,
     config_option,
+    data_option,
     json_option,
     prepared_model,
     print_json,
+    repairs_option,
     required,
     say,
     skip_option,
@@ -77,6 +80,39 @@ SHOWN = 5
     show_default=True,
     help="Seconds for that.",
 )
+@click.option(
+    "--improve",
+    "effort",
+    type=click.Choice(["fast", "best"]),
+    help="Calibrate from --data, and try repairs of weights, biases and ranges.",
+)
+@data_option
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="Seconds after which no further repair is tried.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["sqnr", "kl"]),
+    default="sqnr",
+    show_default=True,
+    help="What a repair has to better.",
+)
+@click.option(
+    "--metric",
+    type=click.Path(path_type=Path),
+    help="A Python file whose metric(outputs, labels) is to become larger, in place of --objective.",
+)
+@click.option(
+    "--float-output",
+    "floats",
+    type=click.Path(path_type=Path),
+    help="Write the repaired model in float too, for TensorRT up to 10 with a cache.",
+)
+@repairs_option
 @config_option
 @json_option
 def command(
@@ -89,6 +125,13 @@ def command(
     only: tuple[str, ...],
     target: str | None,
     tune_time: float,
+    effort: str | None,
+    data: Path | None,
+    time_limit: float,
+    objective: str,
+    metric: Path | None,
+    floats: Path | None,
+    repairs: Path | None,
     config_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -97,6 +140,10 @@ def command(
     A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
     "glob", "pattern": "head/*", "op": "Conv", "precision": "fp16", "reason": "..."}]}. Exact names
     come first, then the first rule that matches, then the default.
+
+    With --improve the ranges are chosen here, and what helps on samples held back is kept: channels
+    scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
+    it writes the ranges, and what was changed, which --repairs takes.
     """
     from trtcal.backends.shapes import parse_shapes
     from trtcal.calibration import read_calibration
@@ -105,14 +152,23 @@ def command(
 
     if only and plan_path:
         raise click.UsageError("--only makes a plan of its own: leave --plan out")
+    if effort and repairs:
+        raise click.UsageError("--improve finds repairs of its own: leave --repairs out")
+    if not effort and (data or metric or floats):
+        raise click.UsageError("--data, --metric and --float-output belong to --improve")
     config = config_here(config_path)
     path = required(model or config.model, "the model", "MODEL")
-    calibration = read_calibration(ranges)
     plan = read_plan(plan_path) if plan_path else Plan("fp32" if only else "int8")
     rules = [Rule("fp32", glob, reason="--keep-float") for glob in keep_float]
     rules += [Rule("int8", glob, reason="--only") for glob in only]
     plan = replace(plan, rules=(*rules, *plan.rules))
-    prepared = prepared_model(load_model(path), config, skipped)
+    loaded, record = load_model(path), None
+    prepared = prepared_model(loaded, config, skipped, repairs)
+    if effort:
+        asked = Asked(effort, time_limit, objective, metric, data, output, floats)
+        prepared, calibration, record = improved_model(loaded, prepared, config, asked)
+    else:
+        calibration = read_calibration(ranges)
     if target := target or config.build.tune_placement:
         shapes = parse_shapes(config.build.shapes)
         plan = _tuned(prepared, calibration, plan, target, shapes, tune_time, output)
@@ -128,11 +184,14 @@ def command(
                 "skipped": quantized.skipped,
                 "excluded": quantized.excluded,
                 "islands": asdict(quantized.islands),
+                "improvement": record,
             }
         )
         return
-    asked = list(quantized.asked.values())
-    say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
+    if record:
+        show_tries(record)
+    precisions = list(quantized.asked.values())
+    say(f"{precisions.count('int8')} of {len(precisions)} heavy layers are asked in INT8")
     for name, reason in quantized.excluded.items():
         say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():

@@ -18,6 +18,7 @@ from trtcal.cli.output import (
     prepared_model,
     print_json,
     progress,
+    repairs_option,
     required,
     skip_option,
 )
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder for search.json, the plans, and what was measured.",
 )
+@repairs_option
 @skip_option
 @config_option
 @json_option
@@ -127,6 +129,7 @@ def command(
     plans: int,
     time_limit: float | None,
     output: Path,
+    repairs: Path | None,
     skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
@@ -149,7 +152,7 @@ def command(
     config = config_here(config_path)
     limits = Limits(max_drop, sqnr, min_speedup, budget_ms)
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped)
+    prepared = prepared_model(loaded, config, skipped, repairs)
     settings = config.evaluation
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)

@@ -21,6 +21,7 @@ from trtcal.compare.sites import Site, find_sites, weight_of
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.model import Model
 from trtcal.passes import prepare
+from trtcal.quantize.qdq import quantization_record
 
 Array = npt.NDArray[Any]
 ROOM = 1 << 27  # bytes of one model's tensors in a batch, unless one sample takes more
@@ -103,14 +104,20 @@ def compare_layers(
     """Run both models on the first samples, all if None, and return every quantized tensor's figures.
 
     Where the batch is fixed it takes whole ones. Tensors are found in the reference by name, as it is
-    or prepared for Q/DQ.
+    or prepared for Q/DQ; those that a repair scaled or shifted are not held against it.
     """
     seen = min(whole_batches(samples or len(dataset), reference), len(dataset))
     sites, unknown = find_sites(quantized.proto)
-    wanted = {site.tensor for site in sites if not site.is_weight}
+    moved = set(quantization_record(quantized.proto).get("moved", ()))
+    wanted = {site.tensor for site in sites if not site.is_weight} - moved
     base = _closest(reference, wanted)
     floats = (reference, prepare(reference))
-    sums = [_weight_sums(floats, quantized, site) if site.is_weight else _Sums() for site in sites]
+    sums = [
+        _weight_sums(floats, quantized, site)
+        if site.is_weight and site.reader not in moved
+        else _Sums()
+        for site in sites
+    ]
     shared = wanted & _tensors(base.proto)
     pairs = [(site, one) for site, one in zip(sites, sums, strict=True) if site.tensor in shared]
     if pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from trtcal.graph import (
 )
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.onnxfile import OnnxFile, write_onnx
+from trtcal.overlay import Grid, Overlay
 from trtcal.passes import raised_for_half
+from trtcal.quantize.biased import set_bias
 from trtcal.quantize.islands import Islands, make_islands
 from trtcal.quantize.placement import Placement, find_layers
 from trtcal.quantize.plan import Decision, Plan
@@ -75,7 +77,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement, plan.apart)
+    writer = _Writer(graph, calibration, placement, plan.apart, model.overlay)
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer in chosen:
         writer.write(layer)
@@ -90,7 +92,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
-    _describe(result, calibration, plan, done)
+    _describe(result, calibration, plan, done, model.overlay.moved)
     return result
 
 
@@ -138,13 +140,15 @@ class _Writer:
         calibration: Calibration,
         placement: Placement,
         apart: tuple[str, ...] = (),
+        overlay: Overlay | None = None,
     ) -> None:
         self.graph, self.calibration = graph, calibration
+        self.overlay = overlay or Overlay()
         self.placement, self.apart = placement, apart
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
         self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
-        self.weights: dict[tuple[str, int | None], gs.Variable] = {}
+        self.weights: dict[tuple[str, int | None, int | None], gs.Variable] = {}
 
     def missing(self, layer: Layer) -> str | None:
         """Return why a layer cannot be quantized: a range that it needs is not there."""
@@ -159,13 +163,16 @@ class _Writer:
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
         is_apart = layer.name in self.apart
+        if (bias := self.overlay.biases.get(layer.name)) is not None:
+            set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
         for index in layer.activations:
             node.inputs[index] = self._activation(node.inputs[index], dtype, is_apart)
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
             index = layer.weight.index
-            node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis)
+            found = self.overlay.weights.get(layer.name)
+            node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis, found)
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
@@ -184,10 +191,14 @@ class _Writer:
             self.pairs[tensor.name, is_apart] = pair
         return self.pairs[tensor.name, is_apart]
 
-    def _weight(self, tensor: gs.Constant, axis: int | None) -> gs.Variable:
-        key = (tensor.name, axis)
+    def _weight(self, tensor: gs.Constant, axis: int | None, found: Grid | None) -> gs.Variable:
+        key = (tensor.name, axis, id(found) if found else None)
         if key not in self.weights:
-            values, scale = quantize_weight(np.asarray(constant(tensor)), axis)
+            values, scale = (
+                (found.values, found.scale)
+                if found
+                else quantize_weight(np.asarray(constant(tensor)), axis)
+            )
             stored = gs.Constant(unique(f"{tensor.name}/int8", self.names), values)
             attributes = {} if axis is None else {"axis": axis}
             parameters = self._parameters(tensor.name, scale)
@@ -232,10 +243,14 @@ def _apart(tensor: str, scale: Scale) -> Scale:
 
 
 def _describe(
-    result: QuantizedModel, calibration: Calibration, plan: Plan, done: dict[str, str]
+    result: QuantizedModel,
+    calibration: Calibration,
+    plan: Plan,
+    done: dict[str, str],
+    moved: Collection[str],
 ) -> None:
     """Record in the model what was asked of it, so that a later command needs nothing else."""
-    record = {
+    record: dict[str, Any] = {
         "model": calibration.model,
         "calibration": calibration.digest,
         "method": calibration.method,
@@ -245,6 +260,8 @@ def _describe(
     }
     if result.excluded:
         record["excluded"] = result.excluded
+    if moved:
+        record["moved"] = sorted(moved)
     if plan.asks_half:
         record["islands"] = asdict(result.islands)
     proto = result.proto

@@ -111,6 +111,18 @@ class Rerun:
                 break
         return total(joined(parts))
 
+    def adopt(self, instead: Mapping[int, onnx.ModelProto]) -> None:
+        """Make these segments part of the all-INT8 run; the first of them is looked at."""
+        for place, part in instead.items():
+            self.sessions["int8", place] = self._open(part)
+        first = min(instead)
+
+        def one(number: int) -> Rows:
+            values = self.shelf.get("int8", number)
+            return self._compare(self._through("int8", first, values), number)
+
+        self.rows = joined(list(self.pool.map(one, range(self.batches))))
+
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
         usual = self.rows["error"][: len(error)]

@@ -1,0 +1,105 @@
+"""`--improve` of `trtcal quantize`: what is run, written and said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtcal.cli.output import note, print_table, progress, required, say
+
+if TYPE_CHECKING:
+    from trtcal.calibration import Calibration
+    from trtcal.config import Config
+    from trtcal.improve import Wanted
+    from trtcal.model import Model
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options say: effort, seconds, objective, a metric's file, data, where to write."""
+
+    effort: str
+    seconds: float
+    objective: str
+    metric: Path | None
+    data: Path | None
+    output: Path
+    floats: Path | None
+
+    def wanted(self) -> Wanted:
+        """Return it as the library takes it."""
+        from trtcal.compare.own_metric import load_metric
+        from trtcal.improve import Wanted
+
+        metric = load_metric(self.metric) if self.metric else None
+        return Wanted(self.effort, self.seconds, self.objective, metric)
+
+
+def improved_model(
+    original: Model, prepared: Model, config: Config, asked: Asked
+) -> tuple[Model, Calibration, dict[str, object]]:
+    """Find repairs, write them and the ranges beside the output; return model, ranges and record."""
+    from trtcal.calibration import write_calibration
+    from trtcal.data import open_dataset
+    from trtcal.improve import improve, write_repairs
+    from trtcal.storage import write_document
+
+    source = required(asked.data or config.calibration.data, "the data", "--data")
+    dataset = open_dataset(source, original, config.images, config.calibration.labels)
+    found = improve(prepared, dataset, asked.wanted(), original, progress)
+    for line in found.warnings:
+        note(f"warning: {line}")
+    repairs, record, ranges = (
+        asked.output.with_suffix(ending)
+        for ending in (".repairs.npz", ".repairs.json", ".calibration.json")
+    )
+    document = write_repairs(repairs, found.repairs)
+    write_document(record, document)
+    write_calibration(ranges, found.calibration)
+    note(f"wrote {repairs}, {record} and {ranges}")
+    model = found.repairs.apply(prepared)
+    if asked.floats:
+        _write_floats(asked.floats, model, found.calibration)
+    return model, found.calibration, document
+
+
+def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
+    """Write the repaired model in float, and its ranges, for builders that quantize by themselves."""
+    from dataclasses import replace
+
+    from trtcal.calibration import write_calibration
+    from trtcal.improve import in_float
+    from trtcal.model import load_model
+    from trtcal.onnxfile import write_onnx
+
+    write_onnx(path, in_float(model).proto)
+    ranges = path.with_suffix(".calibration.json")
+    write_calibration(ranges, replace(calibration, model=load_model(path).fingerprint))
+    note(f"wrote {path}, in float, and {ranges}")
+
+
+def show_tries(document: dict[str, object]) -> None:
+    """Print what was tried, and what each brought."""
+    tries = document["tries"]
+    rows = [
+        (
+            one["name"],
+            f"{one['value']:.4g}",
+            "-" if not one["loss"]["noise"] else f"{_decibels(one['loss']['noise']):.2f}",
+            "-" if one["loss"]["disagreement"] is None else f"{one['loss']['disagreement']:.2f}",
+            "kept" if one["kept"] else "not kept",
+        )
+        for one in tries  # type: ignore[attr-defined]
+    ]
+    samples = document["samples"]
+    title = f"on {samples['selection']} samples held back"  # type: ignore[index]
+    print_table(("repair", "loss", "SQNR dB", "disagreement %", ""), rows, title)
+    for name in document["untried"]:  # type: ignore[attr-defined]
+        say(f"not tried for lack of time: {name}")
+
+
+def _decibels(noise: float) -> float:
+    import math
+
+    return -10 * math.log10(noise)

@@ -1,0 +1,16 @@
+"""Repairs: what can be changed in a model's constants so that INT8 loses less, tried and judged."""
+
+from trtcal.improve.improving import improve
+from trtcal.improve.repairs import Repairs, in_float, read_repairs, write_repairs
+from trtcal.improve.state import Improved, Try, Wanted
+
+__all__ = [
+    "Improved",
+    "Repairs",
+    "Try",
+    "Wanted",
+    "improve",
+    "in_float",
+    "read_repairs",
+    "write_repairs",
+]

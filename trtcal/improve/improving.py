@@ -1,0 +1,263 @@
+"""Try repairs one after another on one model, and keep those that help on samples held back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from trtcal import __version__
+from trtcal.calibration import calibrate
+from trtcal.data import Dataset, part
+from trtcal.data.dataset import fixed_batch
+from trtcal.errors import InputError
+from trtcal.improve.absorb import absorbed
+from trtcal.improve.equalize import Moved, equalized
+from trtcal.improve.judging import Judge, Verdict
+from trtcal.improve.normalized import corrected_by_normalization
+from trtcal.improve.ranges import refined
+from trtcal.improve.repairs import KIND, Repairs
+from trtcal.improve.state import Improved, State, Try, Wanted
+from trtcal.improve.walk import Mending, Walk
+from trtcal.model import Model
+from trtcal.observe import Observation, observe
+from trtcal.overlay import Overlay
+from trtcal.quantize import find_layers, quantize, tensors_to_observe
+
+FAST = ("percentile", "auto")
+BEST = ("percentile", "auto", "minmax", "entropy", "mse")
+HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
+LEAST = 32  # samples in all
+FEW = 64
+FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
+BATCH = 32
+
+Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+
+def improve(
+    prepared: Model,
+    dataset: Dataset,
+    wanted: Wanted,
+    original: Model,
+    reporter: Reporter,
+) -> Improved:
+    """Find the ranges and repairs with which a prepared model loses least in INT8.
+
+    Of the samples a quarter (16 to 128) is held back: on these, every try is judged, and nothing else
+    sees them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
+    """
+    held = _held_back(prepared, len(dataset))
+    fit, select = (
+        part(dataset, 0, len(dataset) - held),
+        part(dataset, len(dataset) - held, len(dataset)),
+    )
+    with Judge(prepared, select, wanted.objective, wanted.metric) as judge:
+        work = _Work(prepared, original, fit, judge, wanted, reporter)
+        state = work.run()
+    warnings = _warnings(len(fit), held)
+    record = _record(prepared, dataset, wanted, work, len(fit), held, warnings)
+    repairs = Repairs(prepared.fingerprint, state.constants, state.overlay, record)
+    repaired = repairs.apply(prepared)
+    calibration = replace(state.calibration, model=repaired.fingerprint)
+    quantized = quantize(repaired, calibration)
+    return Improved(repairs, calibration, quantized, tuple(work.tries), warnings)
+
+
+def _held_back(model: Model, samples: int) -> int:
+    if samples < LEAST:
+        raise InputError(
+            f"{samples} samples are too few to improve a model: some are held back to judge by",
+            f"give {LEAST} or more, better {4 * FEW}",
+        )
+    unit = fixed_batch(model) or 1
+    held = min(max(samples // 4, HELD_BACK[0]), HELD_BACK[1])
+    return max(held // unit, 1) * unit
+
+
+def _warnings(fit: int, held: int) -> tuple[str, ...]:
+    if fit + held >= FEW:
+        return ()
+    return (
+        f"{fit} samples to fit to and {held} to judge by are few: "
+        f"what was found may not hold on others; give {2 * FEW} or more",
+    )
+
+
+class _Work:
+    """The tries of one call, and what is best so far."""
+
+    def __init__(
+        self,
+        prepared: Model,
+        original: Model,
+        fit: Dataset,
+        judge: Judge,
+        wanted: Wanted,
+        reporter: Reporter,
+    ) -> None:
+        self.prepared, self.original, self.fit = prepared, original, fit
+        self.judge, self.wanted, self.reporter = judge, wanted, reporter
+        self.samples = min(FITTED[wanted.effort], len(fit))
+        self.until = time.monotonic() + wanted.seconds
+        self.tries = list[Try]()
+        self.untried = list[str]()
+        self.best: State | None = None
+        self.verdict: Verdict | None = None
+
+    def run(self) -> State:
+        """Try everything in its order, and return the best."""
+        observation = self._observe(self.prepared)
+        for method in FAST if self.wanted.effort == "fast" else BEST:
+            calibration = calibrate(observation, method)
+            self._judge(f"ranges: {method}", "", partial(State, calibration))
+        for name, what, make in self._repairs():
+            if not self.wanted.takes(name):
+                continue
+            if time.monotonic() > self.until:
+                self.untried.append(name)
+                continue
+            self._judge(name, what, make)
+        return self.state
+
+    def _repairs(self) -> Iterator[tuple[str, str, Callable[[], State | None]]]:
+        bias = "mean of each channel as in float (Nagel et al. 2019, appendix D)"
+        if self.wanted.effort == "fast":
+            yield "bias correction", bias, lambda: self._mended(Mending())
+            return
+        yield (
+            "equalization",
+            "channels scaled alike, undone in the weights behind (Nagel et al. 2019, section 4.1)",
+            lambda: self._equalized("layers"),
+        )
+        yield (
+            "smoothing",
+            "from what a normalization makes into the weights behind (SmoothQuant 2023, equation 4)",
+            lambda: self._equalized("normalizations"),
+        )
+        yield (
+            "bias absorption",
+            "what a Relu never cuts off goes into the next bias (Nagel et al. 2019, section 4.1.3)",
+            self._absorbed,
+        )
+        yield (
+            "bias correction by BatchNorm",
+            "of the means that its statistics tell, without data (Nagel et al. 2019, section 4.2)",
+            self._by_normalization,
+        )
+        yield "bias correction", bias, lambda: self._mended(Mending())
+        yield "range refinement", "ranges in turn, by the output error", self._refined
+        rounding = "by each layer's output error (AdaRound 2020, solved as in GPTQ 2022)"
+        yield "adaptive rounding", rounding, lambda: self._mended(Mending(rounding=True))
+        yield (
+            "weight clipping",
+            "scales of weights by output error (Banner et al. 2019), with adaptive rounding",
+            lambda: self._mended(Mending(rounding=True, clipping=True)),
+        )
+
+    def _judge(self, name: str, what: str, make: Callable[[], State | None]) -> None:
+        started = time.monotonic()
+        state = make()
+        if state is None:
+            return
+        quantized = quantize(state.of(self.prepared), state.calibration)
+        verdict = self.judge.measure(quantized.proto)
+        kept = self.verdict is None or verdict.is_better(self.verdict)
+        if kept:
+            self.best, self.verdict = state, verdict
+        seconds = time.monotonic() - started
+        self.tries.append(Try(name, what, verdict.loss, verdict.value, kept, seconds))
+
+    @property
+    def state(self) -> State:
+        """The best so far."""
+        if self.best is None:
+            raise RuntimeError("nothing has been tried yet")
+        return self.best
+
+    def _observe(self, model: Model) -> Observation:
+        tensors = tensors_to_observe(find_layers(model))
+        batch = fixed_batch(model) or BATCH
+        with self.reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
+            return observe(model, self.fit, tensors, batch, advance)
+
+    def _again(self, moved: Moved | None) -> State | None:
+        """Return a state with other constants, for which everything else is found anew."""
+        if moved is None:
+            return None
+        before = self.state
+        constants = {**before.constants, **moved.constants}
+        overlay = Overlay(moved=before.overlay.moved | moved.tensors)
+        state = State(before.calibration, constants, overlay)
+        observation = self._observe(state.of(self.prepared))
+        return replace(state, calibration=calibrate(observation, before.calibration.method))
+
+    def _equalized(self, kind: str) -> State | None:
+        model = self.state.of(self.prepared)
+        return self._again(equalized(model, self.fit, self.samples, kind))
+
+    def _absorbed(self) -> State | None:
+        return self._again(absorbed(self.state.of(self.prepared), self.fit, self.samples))
+
+    def _by_normalization(self) -> State | None:
+        model = self.state.of(self.prepared)
+        overlay = corrected_by_normalization(model, self.original)
+        return None if overlay is None else replace(self.state, overlay=overlay)
+
+    def _mended(self, mending: Mending, state: State | None = None) -> State:
+        state = (state or self.state).float_only
+        model = state.of(self.prepared)
+        layers = sum(one.weight is not None for one in find_layers(model).layers)
+        name = "rounding weights" if mending.rounding else "correcting biases"
+        with (
+            Walk(model, state.calibration, self.fit, self.samples) as walk,
+            self.reporter(name, layers) as advance,
+        ):
+            return replace(state, overlay=walk.mend(mending, advance))
+
+    def _refined(self) -> State | None:
+        model = self.state.of(self.prepared)
+        with self.reporter("refining ranges", len(self.state.calibration.ranges)) as advance:
+            table = refined(
+                model,
+                self.state.calibration,
+                self.fit,
+                min(self.samples, 64),
+                self.judge.objective,
+                lambda: time.monotonic() < self.until,
+                advance,
+            )
+        if table is None:
+            return None
+        state = replace(self.state, calibration=table)
+        return self._mended(Mending(), state) if state.overlay.biases else state
+
+
+def _record(
+    prepared: Model,
+    dataset: Dataset,
+    wanted: Wanted,
+    work: _Work,
+    fit: int,
+    held: int,
+    warnings: tuple[str, ...],
+) -> dict[str, Any]:
+    tries = [one.to_document() for one in work.tries]
+    return {
+        "kind": KIND,
+        "schema_version": 1,
+        "trtcal": __version__,
+        "model": prepared.fingerprint,
+        "dataset": dataset.fingerprint,
+        "effort": wanted.effort,
+        "objective": "metric" if wanted.metric else wanted.objective,
+        "samples": {"fitted": work.samples, "calibration": fit, "selection": held},
+        "tries": tries,
+        "untried": work.untried,
+        "warnings": list(warnings),
+        "measured": {"seconds": [round(one.seconds, 3) for one in work.tries]},
+    }

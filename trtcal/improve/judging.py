@@ -1,0 +1,101 @@
+"""What a quantized model loses on samples that no repair has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.compare.own_metric import OwnMetric
+from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch
+from trtcal.errors import BackendError
+from trtcal.model import Model
+from trtcal.search.losses import Loss, Rows, joined, rows_of, total
+from trtcal.search.shelf import Shelf
+
+BATCH = 16
+OBJECTIVES = ("sqnr", "kl")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The loss of a model, and the one number of it that is to be small."""
+
+    loss: Loss
+    value: float
+
+    def is_better(self, other: Verdict) -> bool:
+        """Tell whether it is less; what is not finite never is."""
+        return bool(np.isfinite(self.value)) and not self.value >= other.value
+
+
+class Judge:
+    """Runs models on all samples of a dataset beside the float model's outputs. A context manager.
+
+    `objective` is "sqnr", which few samples tell already, or "kl", of class scores. A `metric` of the
+    user's own, of which more is better, takes its place.
+    """
+
+    def __init__(
+        self,
+        reference: Model,
+        dataset: Dataset,
+        objective: str = "sqnr",
+        metric: OwnMetric | None = None,
+    ) -> None:
+        self.dataset, self.objective, self.metric = dataset, objective, metric
+        self.names = [spec.name for spec in reference.outputs]
+        self.size = fixed_batch(reference) or BATCH
+        self.shelf = Shelf()
+        session = open_session(reference.proto)
+        self.batches = 0
+        for feeds in dataset.batches(self.size):
+            outputs = run_session(session, self.names, feeds)
+            self.shelf.keep("feeds", self.batches, feeds)
+            self.shelf.keep("expected", self.batches, dict(zip(self.names, outputs, strict=True)))
+            self.batches += 1
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shelf.close()
+
+    def measure(self, proto: onnx.ModelProto) -> Verdict:
+        """Return what a quantized model loses."""
+        try:
+            session = open_session(lower(proto))
+        except BackendError:
+            session = open_session(proto, as_it_is=True)
+        rows, own = [], list[float]()
+        for number in range(self.batches):
+            said = run_session(session, self.names, self.shelf.get("feeds", number))
+            expected = list(self.shelf.get("expected", number).values())
+            start = number * self.size
+            labels = self.dataset.labels
+            mine = None if labels is None else labels[start : start + len(said[0])]
+            rows.append(rows_of(expected, said, mine))
+            own += self._own(said, mine)
+        figures = joined(rows)
+        return Verdict(total(figures), -float(np.mean(own)) if own else self._value(figures))
+
+    def _value(self, rows: Rows) -> float:
+        """Return KL in nats, or noise over signal in dB: the mean over samples of each one's.
+
+        A few samples have most of the power of the noise, which would decide alone.
+        """
+        if self.objective == "kl" and "kl" in rows:
+            return float(rows["kl"].mean())
+        error, signal = (np.maximum(rows[name], 1e-30) for name in ("error", "signal"))
+        return float(10 * np.log10(error / signal).mean())
+
+    def _own(self, said: Sequence[Array], labels: Array | None) -> list[float]:
+        if self.metric is None:
+            return []
+        found = self.metric(self.names, said, labels)
+        return list(next(iter(found.values())))

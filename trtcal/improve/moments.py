@@ -1,0 +1,64 @@
+"""Second moments of what a layer reads: all that its least squares and its rounding need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trtcal.improve.patches import Form
+from trtcal.overlay import Floats
+
+ROWS = 16384  # of a layer's input, at most
+ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means of q qᵀ (`gram`) and x qᵀ (`cross`), each (groups, d, d), q quantized and x in float."""
+
+    gram: Floats
+    cross: Floats
+
+    def with_other(self, other: Moments) -> Moments:
+        """Return the means over both halves."""
+        return Moments((self.gram + other.gram) / 2, (self.cross + other.cross) / 2)
+
+
+Read = Callable[[int], tuple[Floats, Floats]]
+"""Gives a batch of a layer's input in float and quantized."""
+
+
+def measure_moments(form: Form, batches: Sequence[int], read: Read, centred: bool) -> Moments:
+    """Return the moments over batches, `centred` on the means where a bias makes up for these.
+
+    Of many rows it takes a part, evenly from all batches and drawn from a fixed seed.
+    """
+    most = max(ROWS, ROWS_A_WEIGHT * form.width) // max(len(batches), 1)
+    generator = np.random.default_rng(0)
+    shape = (form.groups, form.width, form.width)
+    gram: Floats = np.zeros(shape, np.float32)
+    cross: Floats = np.zeros(shape, np.float32)
+    sums = np.zeros((2, *shape[:2]), np.float64)
+    count = 0
+    for number in batches:
+        x, q = read(number)
+        chosen = _drawn(form.places(x), most, generator)
+        rows, snapped = form.rows(x, chosen), form.rows(q, chosen)
+        gram += snapped.transpose(0, 2, 1) @ snapped
+        cross += rows.transpose(0, 2, 1) @ snapped
+        sums += [one.sum(axis=1, dtype=np.float64) for one in (rows, snapped)]
+        count += len(chosen)
+    gram, cross = gram / np.float32(count), cross / np.float32(count)
+    if centred:
+        x_mean, q_mean = (sums / count).astype(np.float32)
+        gram -= q_mean[:, :, None] * q_mean[:, None, :]
+        cross -= x_mean[:, :, None] * q_mean[:, None, :]
+    return Moments(gram, cross)
+
+
+def _drawn(places: int, most: int, generator: np.random.Generator) -> np.ndarray:
+    if places <= most:
+        return np.arange(places)
+    return np.sort(generator.choice(places, most, replace=False))

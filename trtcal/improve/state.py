@@ -1,0 +1,79 @@
+"""What is tried on a model, what is found, and how much is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from trtcal.calibration import Calibration
+from trtcal.compare.own_metric import OwnMetric
+from trtcal.improve.repairs import Repairs, with_constants
+from trtcal.model import Model
+from trtcal.overlay import Floats, Overlay
+from trtcal.quantize import QuantizedModel
+from trtcal.search.losses import Loss
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model is after some repairs: constants changed in float, those of INT8, and ranges."""
+
+    calibration: Calibration
+    constants: Mapping[str, Floats] = field(default_factory=lambda: MappingProxyType({}))
+    overlay: Overlay = field(default_factory=Overlay)
+
+    def of(self, prepared: Model) -> Model:
+        """Return the model with what was repaired."""
+        proto = with_constants(prepared.proto, self.constants)
+        return replace(prepared, proto=proto, overlay=self.overlay)
+
+    @property
+    def float_only(self) -> State:
+        """The same without what is for INT8 alone."""
+        return replace(self, overlay=Overlay(moved=self.overlay.moved))
+
+
+@dataclass(frozen=True)
+class Try:
+    """One repair that was tried: what it is by which source, and the loss with it."""
+
+    name: str
+    what: str
+    loss: Loss
+    value: float
+    kept: bool
+    seconds: float
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form of what does not change from run to run."""
+        fields = {"name": self.name, "what": self.what, "kept": self.kept, "value": self.value}
+        return {**fields, "loss": self.loss.to_document()}
+
+
+@dataclass(frozen=True)
+class Improved:
+    """The best that was found: repairs, ranges for the repaired model, the model with Q/DQ."""
+
+    repairs: Repairs
+    calibration: Calibration
+    quantized: QuantizedModel
+    tries: tuple[Try, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How much to try (`fast` or `best`), for how long (s), and what for."""
+
+    effort: str = "fast"
+    seconds: float = 600.0
+    objective: str = "sqnr"
+    metric: OwnMetric | None = None
+    leave_out: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
+
+    def takes(self, repair: str) -> bool:
+        """Tell whether a repair is to be tried."""
+        return repair not in self.leave_out and (self.only is None or repair in self.only)

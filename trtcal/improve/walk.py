@@ -1,0 +1,254 @@
+"""Go through a network layer by layer, in float and in INT8 side by side, and mend each layer's INT8.
+
+What goes into a layer in INT8 is what the layers before it, mended already, give: so a layer makes up
+for the errors that reach it too. Values between two layers lie in temporary files, a batch at a time:
+every node runs once a sample and side, and memory does not grow with samples.
+
+Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction"
+(2019), appendix D, for the empirical correction of biases; see `rounding` for the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session
+from trtcal.calibration import Calibration
+from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch
+from trtcal.graph import constant, import_graph
+from trtcal.improve.moments import measure_moments
+from trtcal.improve.patches import Form, form_of
+from trtcal.improve.rounding import adapted, clipped, rounded
+from trtcal.model import Model
+from trtcal.overlay import Floats, Grid, Overlay
+from trtcal.quantize import find_layers, quantize
+from trtcal.quantize.biased import Bias, bias_of
+from trtcal.quantize.weighted import Layer, Weight
+from trtcal.quantize.weights import quantize_weight
+from trtcal.search.segments import Segment, Twins, reads
+from trtcal.search.shelf import Shelf
+
+BATCH = 16
+SIDES = ("float", "int8")
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+@dataclass(frozen=True)
+class Mending:
+    """What is mended in a layer: its `bias`, its integers by `rounding`, its scales by `clipping`."""
+
+    bias: bool = True
+    rounding: bool = False
+    clipping: bool = False
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A layer in the walk: what runs before it, itself, and all that is known of it.
+
+    `read` is the tensor that it reads, `scale` that tensor's; `axis` has the channels of its output.
+    """
+
+    layer: Layer
+    before: Segment
+    itself: Segment
+    read: str
+    scale: np.float32
+    values: Floats
+    weight: Weight
+    form: Form | None
+    bias: Bias | None
+    axis: int
+
+    @property
+    def made(self) -> str:
+        """The tensor that the layer makes."""
+        return self.itself.outputs[0]
+
+
+class Walk:
+    """Walks over samples of a dataset, from the first on. A context manager.
+
+    Layers that a dataset's samples do not reach, and those without constant weights, stay as they are.
+    """
+
+    def __init__(
+        self, model: Model, calibration: Calibration, dataset: Dataset, samples: int
+    ) -> None:
+        self.model, self.calibration = model, calibration
+        self.twins = Twins(model, quantize(model, calibration).proto)
+        self.dataset, self.samples = dataset, samples
+        self.shelf = Shelf()
+        self.batches = 0
+
+    def __enter__(self) -> Walk:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shelf.close()
+        give_back()
+
+    def mend(
+        self, mending: Mending, progress: Callable[[int], None] = lambda done: None
+    ) -> Overlay:
+        """Walk once, and return what was found for the layers, one step of progress each."""
+        size = fixed_batch(self.model) or BATCH
+        for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
+            for side in SIDES:
+                self.shelf.keep(side, number, feeds)
+            self.batches = number + 1
+        overlay = self.model.overlay
+        for step in self.steps():
+            self._advance(step.before)
+            overlay = self._mend(step, mending, overlay)
+            progress(1)
+        return overlay
+
+    def steps(self) -> Iterator[_Step]:
+        """Yield the layers that have constant weights, in graph order."""
+        nodes = {node.name: node for node in import_graph(self.model.proto).nodes}
+        placement = find_layers(self.model)
+        layers = {one.name: one for one in placement.layers}
+        place = 0
+        for number, node in enumerate(self.twins.nodes):
+            layer = layers.get(node.name)
+            if layer is None or layer.weight is None or node.name not in self.twins.quantizable:
+                continue
+            own = nodes[node.name]
+            (read,) = layer.activations.values()
+            values = constant(own.inputs[layer.weight.index])
+            if values is None or values.dtype != np.float32:
+                continue
+            yield _Step(
+                layer,
+                self._segment(place, number),
+                self._segment(number, number + 1),
+                read,
+                np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
+                values,
+                layer.weight,
+                form_of(own, layer),
+                bias_of(own),
+                1 if node.op_type in CONVOLUTIONS else -1,
+            )
+            place = number + 1
+
+    def _segment(self, start: int, stop: int) -> Segment:
+        nodes = self.twins.nodes
+        made = {name for node in nodes[start:stop] for name in node.output if name}
+        read = dict.fromkeys(name for node in nodes[start:stop] for name in reads(node))
+        known = set(self.twins.tensors) | made
+        inputs = tuple(name for name in read if name not in known)
+        return Segment(start, stop, inputs, tuple(sorted(made & self._later(stop))), ())
+
+    def _later(self, stop: int) -> set[str]:
+        """Return what is read from a place on."""
+        later = {name for node in self.twins.nodes[stop:] for name in reads(node)}
+        return later.union(self.twins.outputs)
+
+    def _advance(self, segment: Segment) -> None:
+        """Run what lies before a layer, on both sides."""
+        if not segment.outputs:
+            return
+        for side, int8 in zip(SIDES, ((), self.twins.quantizable), strict=True):
+            session = open_session(lower(self.twins.part(segment, int8)))
+            for number in range(self.batches):
+                self._run(side, number, segment, session)
+
+    def _run(
+        self,
+        side: str,
+        number: int,
+        segment: Segment,
+        session: Session,
+        instead: Mapping[str, Array] | None = None,
+    ) -> Array:
+        """Run a segment, on `instead` where given; keep what later nodes read, return the first."""
+        kept = self.shelf.get(side, number)
+        fed = {name: {**kept, **(instead or {})}[name] for name in segment.inputs}
+        made = run_session(session, segment.outputs, fed)
+        after = {**kept, **dict(zip(segment.outputs, made, strict=True))}
+        later = self._later(segment.stop)
+        self.shelf.keep(side, number, {name: one for name, one in after.items() if name in later})
+        return made[0]
+
+    def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:
+        grid = overlay.weights.get(step.layer.name)
+        if mending.rounding and step.form is not None:
+            grid = self._rounded(step, step.form, mending)
+        means = self._means(step, grid)
+        bias = None
+        if mending.bias and step.bias is not None:
+            shift = (means[0] - means[1]).astype(np.float32)
+            bias = step.bias.values + shift
+            self._shift(step, shift)
+        return overlay.with_layer(step.layer.name, grid, bias)
+
+    def _means(self, step: _Step, grid: Grid | None) -> Floats:
+        """Run a layer on both sides; return what its channels are in the mean, (sides, channels)."""
+        part = self.twins.part(step.itself, ())
+        snapped = _with_weight(
+            part, step, grid or Grid(*quantize_weight(step.values, step.weight.axis))
+        )
+        totals, places = [], 0
+        for side, proto in zip(SIDES, (part, snapped), strict=True):
+            session, total, places = open_session(proto), 0.0, 0
+            for number in range(self.batches):
+                instead = None if side == "float" else {step.read: self._snapped(step, number)}
+                made = self._run(side, number, step.itself, session, instead)
+                moved = np.moveaxis(made, step.axis, 0).reshape(made.shape[step.axis], -1)
+                total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
+            totals.append(total / places)
+        return np.array(totals)
+
+    def _shift(self, step: _Step, shift: Floats) -> None:
+        for number in range(self.batches):
+            values = self.shelf.get("int8", number)
+            shape = [1] * values[step.made].ndim
+            shape[step.axis] = -1
+            self.shelf.keep(
+                "int8", number, {**values, step.made: values[step.made] + shift.reshape(shape)}
+            )
+
+    def _rounded(self, step: _Step, form: Form, mending: Mending) -> Grid:
+        centred = mending.bias and step.bias is not None
+        read = partial(self._read, step)
+        turns = [range(self.batches)[i::2] for i in range(2)]
+        halves = [measure_moments(form, turn, read, centred) for turn in turns if turn]
+        if len(halves) < 2:
+            raise ValueError("adaptive rounding wants two batches")
+        weight, gram = form.matrix(step.values), halves[0].with_other(halves[1]).gram
+        scale = quantize_weight(step.values, step.weight.axis)[1].reshape(form.groups, -1)
+        wanted = adapted(weight, halves)
+        scale = clipped(wanted, scale, gram) if mending.clipping else scale
+        return Grid(form.weight(rounded(wanted, scale, gram)), scale.reshape(-1))
+
+    def _read(self, step: _Step, number: int) -> tuple[Floats, Floats]:
+        """Return what a layer reads in a batch, on both sides."""
+        return self.shelf.get("float", number)[step.read], self._snapped(step, number)
+
+    def _snapped(self, step: _Step, number: int) -> Floats:
+        """Return what Q and DQ hand on to a layer in INT8."""
+        steps = np.rint(self.shelf.get("int8", number)[step.read] / step.scale)
+        np.clip(steps, -128, 127, out=steps)
+        steps *= step.scale
+        return steps
+
+
+def _with_weight(part: onnx.ModelProto, step: _Step, grid: Grid) -> onnx.ModelProto:
+    """Return a layer as a model, with a weight on the grid."""
+    name = part.graph.node[0].input[step.weight.index]
+    changed = onnx.ModelProto()
+    changed.CopyFrom(part)
+    for one in changed.graph.initializer:
+        if one.name == name:
+            one.CopyFrom(numpy_helper.from_array(grid.floats(step.weight.axis), name))
+    return changed
