@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from trtcal.cli.output import note, print_table, progress, required, say
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 class Asked:
     """What the options say: effort, seconds, objective, a metric's file, data, where to write."""
 
-    effort: str
+    effort: str | None
     seconds: float
     objective: str
     metric: Path | None
@@ -27,18 +30,25 @@ class Asked:
     output: Path
     floats: Path | None
 
+    def check(self, repairs: Path | None) -> None:
+        """Refuse options that say nothing together."""
+        if self.effort and repairs:
+            raise click.UsageError("--improve finds repairs of its own: leave --repairs out")
+        if not self.effort and (self.data or self.metric or self.floats):
+            raise click.UsageError("--data, --metric and --float-output belong to --improve")
+
     def wanted(self) -> Wanted:
         """Return it as the library takes it."""
         from trtcal.compare.own_metric import load_metric
         from trtcal.improve import Wanted
 
         metric = load_metric(self.metric) if self.metric else None
-        return Wanted(self.effort, self.seconds, self.objective, metric)
+        return Wanted(self.effort or "fast", self.seconds, self.objective, metric)
 
 
 def improved_model(
     original: Model, prepared: Model, config: Config, asked: Asked
-) -> tuple[Model, Calibration, dict[str, object]]:
+) -> tuple[Model, Calibration, dict[str, Any]]:
     """Find repairs, write them and the ranges beside the output; return model, ranges and record."""
     from trtcal.calibration import write_calibration
     from trtcal.data import open_dataset
@@ -79,27 +89,25 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
     note(f"wrote {path}, in float, and {ranges}")
 
 
-def show_tries(document: dict[str, object]) -> None:
+def show_tries(document: dict[str, Any]) -> None:
     """Print what was tried, and what each brought."""
     tries = document["tries"]
     rows = [
         (
             one["name"],
             f"{one['value']:.4g}",
-            "-" if not one["loss"]["noise"] else f"{_decibels(one['loss']['noise']):.2f}",
+            _decibels(one["loss"]["noise"]),
             "-" if one["loss"]["disagreement"] is None else f"{one['loss']['disagreement']:.2f}",
             "kept" if one["kept"] else "not kept",
         )
-        for one in tries  # type: ignore[attr-defined]
+        for one in tries
     ]
     samples = document["samples"]
-    title = f"on {samples['selection']} samples held back"  # type: ignore[index]
+    title = f"on {samples['selection']} samples held back"
     print_table(("repair", "loss", "SQNR dB", "disagreement %", ""), rows, title)
-    for name in document["untried"]:  # type: ignore[attr-defined]
+    for name in document["untried"]:
         say(f"not tried for lack of time: {name}")
 
 
-def _decibels(noise: float) -> float:
-    import math
-
-    return -10 * math.log10(noise)
+def _decibels(noise: float | None) -> str:
+    return f"{-10 * math.log10(noise):.2f}" if noise else "-"

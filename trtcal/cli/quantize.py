@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trtcal.backends.options import ShapeRanges
     from trtcal.calibration import Calibration
     from trtcal.model import Model
-    from trtcal.quantize import Plan
+    from trtcal.onnxfile import OnnxFile
+    from trtcal.quantize import Plan, QuantizedModel
     from trtcal.quantize.islands import Islands
 
 
@@ -148,24 +149,15 @@ def command(
     from trtcal.backends.shapes import parse_shapes
     from trtcal.calibration import read_calibration
     from trtcal.model import load_model
-    from trtcal.quantize import Plan, Rule, quantize, read_plan, write_quantized
+    from trtcal.quantize import quantize, write_quantized
 
-    if only and plan_path:
-        raise click.UsageError("--only makes a plan of its own: leave --plan out")
-    if effort and repairs:
-        raise click.UsageError("--improve finds repairs of its own: leave --repairs out")
-    if not effort and (data or metric or floats):
-        raise click.UsageError("--data, --metric and --float-output belong to --improve")
     config = config_here(config_path)
-    path = required(model or config.model, "the model", "MODEL")
-    plan = read_plan(plan_path) if plan_path else Plan("fp32" if only else "int8")
-    rules = [Rule("fp32", glob, reason="--keep-float") for glob in keep_float]
-    rules += [Rule("int8", glob, reason="--only") for glob in only]
-    plan = replace(plan, rules=(*rules, *plan.rules))
-    loaded, record = load_model(path), None
+    asked = Asked(effort, time_limit, objective, metric, data, output, floats)
+    asked.check(repairs)
+    plan = _plan(plan_path, keep_float, only)
+    loaded, record = load_model(required(model or config.model, "the model", "MODEL")), None
     prepared = prepared_model(loaded, config, skipped, repairs)
     if effort:
-        asked = Asked(effort, time_limit, objective, metric, data, output, floats)
         prepared, calibration, record = improved_model(loaded, prepared, config, asked)
     else:
         calibration = read_calibration(ranges)
@@ -174,24 +166,42 @@ def command(
         plan = _tuned(prepared, calibration, plan, target, shapes, tune_time, output)
     quantized = quantize(prepared, calibration, plan)
     written = write_quantized(output, quantized)
-    if as_json:
-        print_json(
-            {
-                "output": str(output),
-                "digest": written.digest,
-                "weights": written.weights,
-                "asked": quantized.asked,
-                "skipped": quantized.skipped,
-                "excluded": quantized.excluded,
-                "islands": asdict(quantized.islands),
-                "improvement": record,
-            }
-        )
+    if not as_json:
+        _show(quantized, written, output, record)
         return
+    print_json(
+        {
+            "output": str(output),
+            "digest": written.digest,
+            "weights": written.weights,
+            "asked": quantized.asked,
+            "skipped": quantized.skipped,
+            "excluded": quantized.excluded,
+            "islands": asdict(quantized.islands),
+            "improvement": record,
+        }
+    )
+
+
+def _plan(path: Path | None, keep_float: tuple[str, ...], only: tuple[str, ...]) -> Plan:
+    """Return the plan of a file, with the rules of options before its own."""
+    from trtcal.quantize import Plan, Rule, read_plan
+
+    if only and path:
+        raise click.UsageError("--only makes a plan of its own: leave --plan out")
+    plan = read_plan(path) if path else Plan("fp32" if only else "int8")
+    rules = [Rule("fp32", glob, reason="--keep-float") for glob in keep_float]
+    rules += [Rule("int8", glob, reason="--only") for glob in only]
+    return replace(plan, rules=(*rules, *plan.rules))
+
+
+def _show(
+    quantized: QuantizedModel, written: OnnxFile, output: Path, record: dict[str, Any] | None
+) -> None:
     if record:
         show_tries(record)
-    precisions = list(quantized.asked.values())
-    say(f"{precisions.count('int8')} of {len(precisions)} heavy layers are asked in INT8")
+    asked = list(quantized.asked.values())
+    say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
     for name, reason in quantized.excluded.items():
         say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
