@@ -120,9 +120,7 @@ def _clip(node: gs.Node, found: Channels) -> bool:
     if bounds is None or bounds[0] != 0.0:
         return False
     if node.inputs[0].name in found.of:
-        _, ids = found.of[node.inputs[0].name]
-        for one in map(int, ids):
-            found.limits[one] = min(bounds[1], found.limits.get(one, np.inf))
+        found.limits[node.outputs[0].name] = bounds[1]
     return _alike(node, found)
 
 

@@ -32,11 +32,14 @@ class Edit:
 
 @dataclass
 class Channels:
-    """The channels of a sorted graph: `of` a tensor its (axis, ids)."""
+    """The channels of a sorted graph: `of` a tensor its (axis, ids).
+
+    `limits` are tensors in which no value is larger than that, whatever the scale.
+    """
 
     of: dict[str, tuple[int, Ids]] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
-    limits: dict[int, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     parent: list[int] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
 

@@ -63,9 +63,12 @@ def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved 
     wanted = [name for name in sorted(quantized) if name in channels.of]
     if not wanted:
         return None
-    peaks = _peaks(model, dataset, samples, {name: channels.of[name][0] for name in wanted})
-    factors = _factors(graph, channels, peaks)
-    constants = _edited(graph, channels.edits, factors)
+    axes = {name: channels.of[name][0] for name in (*wanted, *channels.limits)}
+    peaks = _peaks(model, dataset, samples, axes)
+    factors = _factors(
+        graph, channels, {name: peaks[name] for name in wanted}, _room(channels, peaks)
+    )
+    constants = edited(graph, channels.edits, factors)
     scaled = {name for name, (_, ids) in channels.of.items() if (factors[ids] != 1.0).any()}
     return Moved(constants, frozenset(scaled | _outputs(graph, constants))) if constants else None
 
@@ -98,7 +101,9 @@ def _peaks(
     return found
 
 
-def _factors(graph: gs.Graph, channels: Channels, peaks: Mapping[str, Values]) -> Values:
+def _factors(
+    graph: gs.Graph, channels: Channels, peaks: Mapping[str, Values], room: Values
+) -> Values:
     """Return what each channel is multiplied with, shape (numbers,)."""
     count = len(channels.parent)
     roots = channels.roots(np.arange(count))
@@ -111,9 +116,6 @@ def _factors(graph: gs.Graph, channels: Channels, peaks: Mapping[str, Values]) -
         np.maximum.at(reads, ids, _shares(constant(tensors[edit.tensor]), edit))
         if edit.groups < len(ids):
             depthwise[ids] = False
-    limit = np.full(count, np.inf)
-    for one, most in channels.limits.items():
-        limit[roots[one]] = min(limit[roots[one]], most)
     usable = channels.is_free()[roots] & (peak > 0) & (reads > 0)
     part = np.where(depthwise, 1.0, STRENGTH)
     factors = np.ones(count)
@@ -127,10 +129,19 @@ def _factors(graph: gs.Graph, channels: Channels, peaks: Mapping[str, Values]) -
         # of a constant factor nothing depends; this one leaves the largest channel where it is
         mean = 1 / (wide[mine] * peak[mine]).max() * peak[mine].max()
         factors[mine] = np.clip(wide[mine] * mean, 1 / MOST, MOST)
-    bound = np.isfinite(limit)
-    room = np.maximum(limit / np.maximum(peak * MARGIN, 1e-30), 1.0)
-    factors = np.where(bound & usable, np.clip(factors, 1.0, np.minimum(room, MOST)), factors)
+    bounded = np.clip(factors, 1.0, np.minimum(room, MOST))
+    factors = np.where(np.isfinite(room), bounded, factors)
     return np.where(usable, factors, 1.0)[roots]
+
+
+def _room(channels: Channels, peaks: Mapping[str, Values]) -> Values:
+    """Return how far each channel can be scaled up before a limit cuts it off, at least 1."""
+    roots = channels.roots(np.arange(len(channels.parent)))
+    room = np.full(len(roots), np.inf)
+    for name, limit in channels.limits.items():
+        mine = limit / np.maximum(MARGIN * peaks[name], limit / MOST)
+        np.minimum.at(room, roots[channels.of[name][1]], np.maximum(mine, 1.0))
+    return room
 
 
 def _together(channels: Channels, peaks: Mapping[str, Values], roots: Any) -> list[Any]:
@@ -162,7 +173,8 @@ def _shares(weight: Any, edit: Edit) -> Values:
     return np.asarray((rows / np.maximum(largest, 1e-30)).max(axis=1), np.float64)
 
 
-def _edited(graph: gs.Graph, edits: Sequence[Edit], factors: Values) -> dict[str, Floats]:
+def edited(graph: gs.Graph, edits: Sequence[Edit], factors: Values) -> dict[str, Floats]:
+    """Return the constants that change when channels are scaled by factors, shape (numbers,)."""
     tensors = graph.tensors()
     found: dict[str, Values] = {}
     for edit in edits:

@@ -1,0 +1,56 @@
+"""Networks on which INT8 loses what a repair can give back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import helper
+
+from tests.networks import rng, save
+
+
+def separable_net(path: Path, activation: str = "Relu") -> Path:
+    """A dense and a depthwise layer, between them channels whose sizes differ a hundredfold."""
+    draw = rng(1)
+    sizes = np.geomspace(0.02, 2.0, 16).astype(np.float32)
+    weights = {
+        "w0": draw.standard_normal((16, 3, 3, 3)).astype(np.float32)
+        * sizes[:, None, None, None]
+        / 5,
+        "b0": draw.standard_normal(16).astype(np.float32) * sizes / 5,
+        "w1": draw.standard_normal((16, 1, 3, 3)).astype(np.float32) / sizes[:, None, None, None],
+        "b1": draw.standard_normal(16).astype(np.float32),
+        "w2": draw.standard_normal((6, 16)).astype(np.float32),
+        "low": np.float32(0.0),
+        "high": np.float32(6.0),
+    }
+    bounds = ["low", "high"] if activation == "Clip" else []
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "dense", pads=[1] * 4),
+        helper.make_node(activation, ["c0", *bounds], ["r0"], "first"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], "depthwise", group=16, pads=[1] * 4),
+        helper.make_node(activation, ["c1", *bounds], ["r1"], "second"),
+        helper.make_node("GlobalAveragePool", ["r1"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w2"], ["y"], "head", transB=1),
+    ]
+    used = {name: one for name, one in weights.items() if bounds or name not in ("low", "high")}
+    return save(path, nodes, used, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6]})
+
+
+def offset_net(path: Path) -> Path:
+    """A layer whose Relu cuts nothing off, and one by one pixel that reads it."""
+    draw = rng(2)
+    weights = {
+        "w0": 0.1 * draw.standard_normal((8, 3, 1, 1)).astype(np.float32),
+        "b0": np.full(8, 5.0, np.float32),
+        "w1": draw.standard_normal((4, 8, 1, 1)).astype(np.float32),
+        "b1": np.zeros(4, np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "first"),
+        helper.make_node("Relu", ["c0"], ["r0"], "relu"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["y"], "second"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
