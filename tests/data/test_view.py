@@ -1,0 +1,89 @@
+"""A part of a dataset is a dataset: the same samples, under a fingerprint of its own."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import PLAIN, model_of
+from tests.data.test_parts import COUNT, KINDS, stored
+from tests.networks import conv_net, samples
+from trtcal.calibration import calibrate
+from trtcal.data import open_dataset, part
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.observe import observe
+
+
+@pytest.fixture(params=KINDS)
+def scene(tmp_path, request):
+    images, path = stored(tmp_path, request.param)
+    return images, lambda: open_dataset(path, model_of(tmp_path / "net.onnx"), PLAIN)
+
+
+def read(dataset, size=3, start=0, stop=None):
+    return np.concatenate([feeds["x"] for feeds in dataset.batches(size, start, stop)])
+
+
+def test_it_has_the_samples_of_its_range_and_no_others(scene):
+    images, opened = scene
+    data = part(opened(), 3, 9)
+    assert len(data) == 6
+    assert data.inputs == ("x",)
+    assert np.array_equal(read(data), images[3:9])
+    assert np.array_equal(read(data, 2, 1, 4), images[4:7])
+    assert np.array_equal(read(data, 4, 2, 99), images[5:9])
+    assert [len(feeds["x"]) for feeds in data.batches(4)] == [4, 2]
+    assert np.array_equal(read(part(data, 2, 5)), images[5:8])
+
+
+def test_the_fingerprint_tells_parts_apart_and_is_the_same_each_time(scene):
+    _, opened = scene
+    whole = opened()
+    parts = [part(whole, 0, 4), part(whole, 4, 8), part(whole, 0, COUNT)]
+    assert len({one.fingerprint for one in [whole, *parts]}) == 4
+    assert len({one.identity for one in [whole, *parts]}) == 4
+    assert part(opened(), 4, 8).fingerprint == parts[1].fingerprint
+
+
+def test_it_goes_to_another_process_and_what_was_read_there_comes_back(scene):
+    images, opened = scene
+    here = part(opened(), 3, 9)
+    there = pickle.loads(pickle.dumps(here))  # noqa: S301
+    assert np.array_equal(read(there), images[3:9])
+    here.learn(there.witnessed())
+    assert np.array_equal(here.witnessed(), there.witnessed())
+    assert here.fingerprint == part(opened(), 3, 9).fingerprint
+
+
+def test_another_sample_than_before_is_refused(tmp_path):
+    _, path = stored(tmp_path, "images")
+    data = part(open_dataset(path, model_of(tmp_path / "net.onnx"), PLAIN), 3, 9)
+    read(data)
+    with pytest.raises(InputError, match="not the same"):
+        data.learn(data.witnessed()[::-1])
+
+
+def test_labels_are_cut_along(tmp_path):
+    data = open_dataset(samples(tmp_path / "data.npz"), load_model(conv_net(tmp_path / "net.onnx")))
+    assert part(data, 5, 8).labels.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("span", [(-1, 4), (4, 4), (5, 4), (0, 25)])
+def test_a_range_that_is_not_there_is_refused(tmp_path, span):
+    data = open_dataset(samples(tmp_path / "data.npz"), load_model(conv_net(tmp_path / "net.onnx")))
+    with pytest.raises(InputError, match="24 samples"):
+        part(data, *span)
+
+
+def test_histograms_of_parts_add_up_to_those_of_the_whole(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    data = open_dataset(samples(tmp_path / "data.npz"), model)
+    tensors = ["x", "b", "e"]
+    whole = observe(model, data, tensors)
+    first, second = (observe(model, part(data, *span), tensors) for span in ((0, 8), (8, 24)))
+    assert (first.samples, second.samples) == (8, 16)
+    for name, histogram in first.histograms.items():
+        histogram.merge(second.histograms[name])
+        assert histogram.amax == whole.histograms[name].amax
+    assert calibrate(first, "minmax").ranges == calibrate(whole, "minmax").ranges
