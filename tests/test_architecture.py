@@ -24,6 +24,7 @@ HOUSE = [
     {"formats"},
     {"compare", "tuning", "checkup"},
     {"search"},
+    {"improve"},
     {"report"},
     {"history", "verification"},
     {"pipeline"},

@@ -69,9 +69,12 @@ NAMED = 10  # arrays or files that a note names, at most
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path("calibration.json"),
-    show_default=True,
-    help="Where to write the ranges.",
+    help="Where to write the ranges.  [default: calibration.json]",
+)
+@click.option(
+    "--how-many",
+    is_flag=True,
+    help="Choose no ranges: say how many samples this model needs, and how sure that is.",
 )
 @skip_option
 @config_option
@@ -87,7 +90,8 @@ def command(
     max_memory: str | None,
     profile: bool,
     histograms: Path | None,
-    output: Path,
+    output: Path | None,
+    how_many: bool,
     skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
@@ -99,6 +103,7 @@ def command(
     from the checkpoint beside its output.
     """
     from trtcal.calibration import calibrate, create_calibrator, write_calibration
+    from trtcal.cli.learning import note_if_few, refuse, show_curve
     from trtcal.compare.comparison import batch_for
     from trtcal.data import open_dataset
     from trtcal.model import load_model
@@ -120,6 +125,21 @@ def command(
         names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
         note(f"note: not used from the data: {names}")
 
+    if how_many:
+        refuse(
+            {
+                "batch": batch,
+                "workers": workers,
+                "cluster": cluster,
+                "max-memory": max_memory,
+                "profile": profile,
+                "histograms": histograms,
+            }
+        )
+        show_curve(prepared, dataset, chosen, given, output, as_json)
+        return
+    note_if_few(len(dataset))
+    output = output or Path("calibration.json")
     ceiling = None if max_memory is None else size_in_bytes(max_memory)
     profiles: list[Profile] = []
 

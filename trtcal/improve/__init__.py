@@ -1,0 +1,1 @@
+"""Better INT8 for the same layers: how many samples it takes."""
