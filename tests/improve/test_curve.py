@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from scipy import stats
 
@@ -10,14 +11,26 @@ from calibrators import Histogram
 from tests.networks import conv_net, rng, transposed_net
 from trtcal.calibration import calibrate
 from trtcal.compare.statistics import Interval
-from trtcal.data import open_dataset
+from trtcal.data import open_dataset, part
 from trtcal.errors import InputError
 from trtcal.improve.curve import LearningCurve, Point, learning_curve
 from trtcal.improve.draws import Chunks, draw
 from trtcal.improve.spread import excess, sample_margin, spread_of
 from trtcal.model import load_model
 from trtcal.observe import observe
-from trtcal.quantize import prepare
+from trtcal.quantize import find_layers, prepare, tensors_to_observe
+from trtcal.search.evaluating import judge
+from trtcal.search.memory import Memory
+
+SCRIPT = """
+from pathlib import Path
+import numpy as np
+def load_data():
+    with Path(__file__).with_suffix(".log").open("a") as log:
+        log.write("run ")
+    for sample in np.load(Path(__file__).with_suffix(".npy")):
+        yield {"x": sample[None]}
+"""
 
 
 def images(count, seed=9):
@@ -122,11 +135,6 @@ def test_a_curve_that_falls_says_so_and_is_the_same_each_time(scene):
 
 def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     """The chunk's own calibration, made the plain way, gives the loss that the curve has for it."""
-    from trtcal.data import part
-    from trtcal.quantize import find_layers, tensors_to_observe
-    from trtcal.search.evaluating import judge
-    from trtcal.search.memory import Memory
-
     model, dataset = scene(images(40))
     curve, drawn = learning_curve(model, dataset, "minmax"), draw(model, dataset)
     (first, *_) = drawn.of[8]
@@ -134,7 +142,7 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     ranges = calibrate(observe(model, samples, tensors_to_observe(find_layers(model)), 8), "minmax")
     held_back = part(dataset, drawn.first, len(dataset))
     with judge(model, held_back, len(held_back), Memory(None, {})) as measure:
-        loss = measure(replace(ranges, dataset=dataset.fingerprint))
+        loss = measure(replace(ranges, dataset=dataset.identity))
     assert curve.measure == "kl"
     assert curve.points[0].losses[0] == pytest.approx(loss.kl, rel=1e-6)
 
@@ -154,10 +162,37 @@ def test_outputs_that_are_no_class_scores_are_judged_by_their_noise(scene):
     assert all(0 < point.loss.value < 1 for point in curve.points)
 
 
+def test_a_fixed_batch_is_kept_to(scene):
+    """Chunks and held-back samples are whole batches of three."""
+
+    def write(path):
+        proto = onnx.load(conv_net(path))
+        for value in (proto.graph.input[0], proto.graph.output[0]):
+            value.type.tensor_type.shape.dim[0].dim_value = 3
+        onnx.save(proto, path)
+        return path
+
+    model, dataset = scene(images(60), write)
+    curve = learning_curve(model, dataset, "minmax")
+    assert [point.samples for point in curve.points] == [9, 18, 27]
+    assert (curve.chunk, curve.held_back) == (9, 18)
+
+
+def test_a_script_is_not_begun_again_for_each_chunk(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    np.save(tmp_path / "loader.npy", images(128))
+    (tmp_path / "loader.py").write_text(SCRIPT)
+    dataset = open_dataset(tmp_path / "loader.py", model)
+    log = tmp_path / "loader.log"
+    before = len(log.read_text().split())
+    learning_curve(prepare(model), dataset, "minmax")
+    assert len(log.read_text().split()) - before <= 2
+
+
 def test_samples_in_the_order_of_their_classes_are_noted(scene):
     model, dataset = scene(images(40), labels=np.repeat(np.arange(4), 10))
     notes = learning_curve(model, dataset, "minmax").notes
-    assert any("class by class" in one for one in notes)
+    assert any("order of their classes" in one for one in notes)
 
 
 def curve_of(*ends):

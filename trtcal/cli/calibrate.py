@@ -101,6 +101,9 @@ def command(
     MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
     tensor; a method only reads the histograms. If it is interrupted or killed, the same command goes on
     from the checkpoint beside its output.
+
+    With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
+    Nothing is written then, unless -o says where the learning curve goes.
     """
     from trtcal.calibration import calibrate, create_calibrator, write_calibration
     from trtcal.cli.learning import note_if_few, refuse, show_curve
@@ -110,6 +113,9 @@ def command(
     from trtcal.observe import cached, observe, unfinished
     from trtcal.quantize import find_layers, tensors_to_observe
 
+    if how_many:
+        options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
+        refuse(options | {"max-memory": max_memory, "histograms": histograms})
     config = config_here(config_path)
     settings = config.calibration
     chosen = method or settings.method
@@ -126,16 +132,6 @@ def command(
         note(f"note: not used from the data: {names}")
 
     if how_many:
-        refuse(
-            {
-                "batch": batch,
-                "workers": workers,
-                "cluster": cluster,
-                "max-memory": max_memory,
-                "profile": profile,
-                "histograms": histograms,
-            }
-        )
         show_curve(prepared, dataset, chosen, given, output, as_json)
         return
     note_if_few(len(dataset))

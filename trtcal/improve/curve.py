@@ -7,19 +7,20 @@ like those of the field, and what more samples than the largest size would bring
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trtcal import __version__
-from trtcal.calibration import Parameters, calibrate, create_calibrator
+from trtcal.calibration import Calibration, Parameters, calibrate, create_calibrator
 from trtcal.compare.statistics import Interval
-from trtcal.data import Dataset, part
+from trtcal.data import Dataset
 from trtcal.errors import InputError
 from trtcal.improve.draws import Chunks, Draws, draw
 from trtcal.improve.spread import Losses, Values, excess, sample_margin, spread_of
 from trtcal.model import Model
+from trtcal.observe import Observation
 from trtcal.quantize import find_layers, quantize, tensors_to_observe
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.losses import Rows
@@ -85,8 +86,7 @@ class LearningCurve:
     @property
     def at_least(self) -> int:
         """The smallest size that may be enough, by the lower ends; the largest if no other may be."""
-        fit = (one.samples for one in self.points if one.excess.low <= TOLERANCE)
-        return next(fit)
+        return next(one.samples for one in self.points if one.excess.low <= TOLERANCE)
 
     def _from_which_on(self, end: Callable[[Point], float]) -> int | None:
         found = None
@@ -142,26 +142,8 @@ def learning_curve(
     chosen = dict(parameters or {})
     create_calibrator(method, chosen)
     drawn = draws or draw(model, dataset)
-    tensors = tensors_to_observe(find_layers(model))
-    held_back = part(dataset, drawn.first, drawn.first + drawn.held_back)
-    found: dict[int, list[Rows]] = {size: [] for size in drawn.of}
-    with Chunks(model, dataset, drawn.chunk) as chunks:
-        for number in range(drawn.pool // drawn.chunk):
-            chunks.look(number, tensors)
-            progress(drawn.chunk)
-        first = calibrate(chunks.seen(drawn.of[drawn.largest][0]), method, chosen)
-        arguments = (model, first, (), held_back, len(held_back), "fp32", Memory(None, {}))
-        with Evaluator(*arguments) as evaluator:
-            for size, one in ((size, one) for size, sets in drawn.of.items() for one in sets):
-                ranges = calibrate(chunks.seen(one), method, chosen)
-                rows = evaluator.rows(quantize(model, ranges).proto)
-                if rows is None:
-                    raise InputError(
-                        f"with ranges from {size} samples the INT8 outputs are not finite",
-                        "look at the data and at the float model's outputs first",
-                    )
-                found[size].append(rows)
-                progress(len(held_back))
+    ranges = _choose(model, dataset, drawn, lambda seen: calibrate(seen, method, chosen), progress)
+    found = _judge(model, dataset, drawn, ranges, progress)
     measure, losses = _losses(found)
     points = _points(losses, drawn)
     notes = tuple(_notes(points, measure, losses, dataset, drawn))
@@ -169,7 +151,7 @@ def learning_curve(
         model.fingerprint,
         dataset.fingerprint,
         method,
-        first.parameters,
+        ranges[drawn.largest][0].parameters,
         measure,
         drawn.chunk,
         drawn.held_back,
@@ -177,6 +159,46 @@ def learning_curve(
         points,
         notes,
     )
+
+
+def _choose(
+    model: Model,
+    dataset: Dataset,
+    drawn: Draws,
+    choose: Callable[[Observation], Calibration],
+    progress: Callable[[int], None],
+) -> dict[int, list[Calibration]]:
+    """Run every chunk once, and return the ranges from each draw."""
+    tensors = tensors_to_observe(find_layers(model))
+    with Chunks(model, dataset, drawn.chunk) as chunks:
+        for number in range(drawn.pool // drawn.chunk):
+            chunks.look(number, tensors)
+            progress(drawn.chunk)
+        return {size: [choose(chunks.seen(one)) for one in all_] for size, all_ in drawn.of.items()}
+
+
+def _judge(
+    model: Model,
+    dataset: Dataset,
+    drawn: Draws,
+    ranges: Mapping[int, Sequence[Calibration]],
+    progress: Callable[[int], None],
+) -> dict[int, list[Rows]]:
+    """Return the figures of each held-back sample with all layers in INT8, for each draw's ranges."""
+    found: dict[int, list[Rows]] = {size: [] for size in ranges}
+    any_, memory = ranges[drawn.largest][0], Memory(None, {})
+    arguments = (dataset, drawn.held_back, "fp32", memory, drawn.first)
+    with Evaluator(model, any_, (), *arguments) as evaluator:
+        for size, one in ((size, one) for size, all_ in ranges.items() for one in all_):
+            rows = evaluator.rows(quantize(model, one).proto)
+            if rows is None:
+                raise InputError(
+                    f"with ranges from {size} samples the INT8 outputs are not finite",
+                    "look at the data and at the float model's outputs first",
+                )
+            found[size].append(rows)
+            progress(drawn.held_back)
+    return found
 
 
 def _losses(found: Mapping[int, list[Rows]]) -> tuple[str, Losses]:
@@ -238,7 +260,9 @@ def _notes(
         notes.append(f"only the first {drawn.pool} of {drawn.first} samples were drawn from")
     labels = dataset.labels
     if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
-        notes.append("the samples come class by class: shuffle them, or a draw has few classes")
+        notes.append(
+            "the samples come in the order of their classes: shuffle them, so that draws are random"
+        )
     return notes
 
 

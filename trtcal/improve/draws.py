@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrators import Histogram
-from trtcal.data import Dataset, fixed_batch, part, whole_batches
+from trtcal.data import Dataset, fixed_batch, whole_batches
+from trtcal.data.dataset import ArrayDataset
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.observe import Observation, observe
@@ -119,8 +120,10 @@ class Chunks:
         self.shelf.close()
 
     def look(self, number: int, tensors: Sequence[str]) -> None:
-        """Run the samples of one chunk."""
-        samples = part(self.dataset, number * self.chunk, (number + 1) * self.chunk)
+        """Run the samples of one chunk, which are read once: scripts need not begin again."""
+        start = number * self.chunk
+        feeds = next(self.dataset.batches(self.chunk, start, start + self.chunk))
+        samples = ArrayDataset(self.dataset.name, feeds, None, self.dataset.identity)
         seen = observe(self.model, samples, tensors, self.chunk)
         self.shelf.keep("histograms", number, dict(pack(seen.histograms)))
 
@@ -131,4 +134,4 @@ class Chunks:
             for name, histogram in unpack(self.shelf.get("histograms", number)).items():
                 total.setdefault(name, Histogram()).merge(histogram)
         samples = self.chunk * len(draw)
-        return Observation(self.model.fingerprint, self.dataset.fingerprint, samples, total)
+        return Observation(self.model.fingerprint, self.dataset.identity, samples, total)
