@@ -152,7 +152,7 @@ def test_samples_that_are_all_alike_need_no_more_than_the_fewest(scene):
     curve = learning_curve(model, dataset, "percentile")
     assert (curve.needed, curve.at_least, curve.at_most) == (8, 8, 8)
     assert [point.deviation for point in curve.points] == [0.0, 0.0, 0.0]
-    assert "8 samples are enough" in curve.sentence
+    assert "8 samples, the fewest tried, are enough: with" in curve.sentence
 
 
 def test_outputs_that_are_no_class_scores_are_judged_by_their_noise(scene):
@@ -214,7 +214,11 @@ def curve_of(*ends):
             (32, 16, 32),
             "32 samples are enough (between 16 and 32)",
         ),
-        ([(-0.2, 0.0, 0.2), (-0.1, 0.0, 0.04)], (8, 8, 16), "8 samples are enough (between 8 and"),
+        (
+            [(-0.2, 0.0, 0.2), (-0.1, 0.0, 0.04)],
+            (8, 8, 16),
+            "8 samples, the fewest tried, are enough (between 8 and 16)",
+        ),
         ([(-0.2, 0.01, 0.2), (-0.2, 0.0, 0.2)], (8, 8, None), "can't rule out"),
         ([(0.2, 0.4, 0.6), (0.1, 0.2, 0.3)], (None, 32, None), "more than 32 samples"),
         ([(0.2, 0.4, 0.6), (-0.1, 0.2, 0.5)], (None, 16, None), "perhaps more than 32 samples"),

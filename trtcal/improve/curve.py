@@ -106,16 +106,18 @@ class LearningCurve:
                 f"{words} {self.most} samples: with {last.samples} the loss is still"
                 f" {_percent(last.excess)} above that with {self.most}, and may fall further"
             )
+        fewest = ", the fewest tried," if self.needed == self.points[0].samples else ""
         if self.at_most is None:
-            fewer = f", or only {self.at_least}," if self.at_least < self.needed else ""
+            fewer = f", or only {self.at_least}," if self.at_least < self.needed else fewest
             return (
                 f"{self.needed} samples{fewer} seem enough, but these data can't rule out that it takes"
                 f" more than {self.most}"
             )
         between = f" (between {self.at_least} and {self.at_most})"
         return (
-            f"{self.needed} samples are enough{between if self.at_least < self.at_most else ''}: with"
-            f" {self.most} the loss is no more than {TOLERANCE:.0%} lower"
+            f"{self.needed} samples{fewest} are enough"
+            f"{between if self.at_least < self.at_most else ''}: with {self.most} the loss is no more"
+            f" than {TOLERANCE:.0%} lower"
         )
 
     def to_document(self) -> Document:
