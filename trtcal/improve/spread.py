@@ -72,7 +72,7 @@ def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
 
     `margins` are those of the sizes' means over draws, relative too. The interval is that of the
     logarithm of the ratio. Draws of two sizes are taken for independent, though they share
-    samples: it is too wide rather than too narrow.
+    samples: that rather widens it.
     """
     most = max(losses)
     if size == most:
