@@ -17,7 +17,7 @@ from trtcal.calibration import Calibration, Parameters, calibrate, create_calibr
 from trtcal.compare.statistics import Interval
 from trtcal.data import Dataset
 from trtcal.errors import InputError
-from trtcal.improve.draws import Chunks, Draws, draw
+from trtcal.improve.draws import HELD_BACK, Chunks, Draws, draw
 from trtcal.improve.spread import Losses, Values, excess, sample_margin, spread_of
 from trtcal.model import Model
 from trtcal.observe import Observation
@@ -248,9 +248,10 @@ def _notes(
     last, most = points[-2].samples, points[-1].samples
     margin = sample_margin(losses[last], losses[most])
     if margin > TOLERANCE:
+        more = "; give more data" if drawn.held_back < HELD_BACK[1] else ""
         notes.append(
             f"{drawn.held_back} held-back samples are too few to tell {TOLERANCE:.0%}: they alone leave"
-            f" ±{margin:.0%} between {last} and {most} samples; give more data"
+            f" ±{margin:.0%} between {last} and {most} samples{more}"
         )
     worse = [one for one in points if one.excess.high < -TOLERANCE]
     if worse:
