@@ -69,9 +69,12 @@ NAMED = 10  # arrays or files that a note names, at most
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path("calibration.json"),
-    show_default=True,
-    help="Where to write the ranges.",
+    help="Where to write the ranges.  [default: calibration.json]",
+)
+@click.option(
+    "--how-many",
+    is_flag=True,
+    help="Choose no ranges: say how many samples this model needs, and how sure that is.",
 )
 @skip_option
 @config_option
@@ -87,7 +90,8 @@ def command(
     max_memory: str | None,
     profile: bool,
     histograms: Path | None,
-    output: Path,
+    output: Path | None,
+    how_many: bool,
     skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
@@ -97,14 +101,21 @@ def command(
     MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
     tensor; a method only reads the histograms. If it is interrupted or killed, the same command goes on
     from the checkpoint beside its output.
+
+    With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
+    Nothing is written then, unless -o says where the learning curve goes.
     """
     from trtcal.calibration import calibrate, create_calibrator, write_calibration
+    from trtcal.cli.learning import note_if_few, refuse, show_curve
     from trtcal.compare.comparison import batch_for
     from trtcal.data import open_dataset
     from trtcal.model import load_model
     from trtcal.observe import cached, observe, unfinished
     from trtcal.quantize import find_layers, tensors_to_observe
 
+    if how_many:
+        options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
+        refuse(options | {"max-memory": max_memory, "histograms": histograms})
     config = config_here(config_path)
     settings = config.calibration
     chosen = method or settings.method
@@ -120,6 +131,11 @@ def command(
         names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
         note(f"note: not used from the data: {names}")
 
+    if how_many:
+        show_curve(prepared, dataset, chosen, given, output, as_json)
+        return
+    note_if_few(len(dataset))
+    output = output or Path("calibration.json")
     ceiling = None if max_memory is None else size_in_bytes(max_memory)
     profiles: list[Profile] = []
 

@@ -104,11 +104,16 @@ class Evaluator:
 
     def measure(self, proto: onnx.ModelProto) -> Loss:
         """Run a model on all samples, and compare it with the float model."""
+        rows = self.rows(proto)
+        return Loss(self.samples, math.inf) if rows is None else total(rows)
+
+    def rows(self, proto: onnx.ModelProto) -> Rows | None:
+        """Return the figures of each sample, None where a model's outputs are not finite."""
         self._expect()
         session = _opened(proto)
         found = list(self.pool.map(lambda number: self._one(session, number), range(self.batches)))
         rows = [one for one in found if one is not None]
-        return total(joined(rows)) if len(rows) == len(found) else Loss(self.samples, math.inf)
+        return joined(rows) if len(rows) == len(found) else None
 
     def _expect(self) -> None:
         """Run the float model, once."""
