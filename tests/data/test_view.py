@@ -9,7 +9,7 @@ from tests.data.pictures import PLAIN, model_of
 from tests.data.test_parts import COUNT, KINDS, stored
 from tests.networks import conv_net, samples
 from trtcal.calibration import calibrate
-from trtcal.data import open_dataset, part
+from trtcal.data import held_back, open_dataset, part
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.observe import observe
@@ -87,3 +87,32 @@ def test_histograms_of_parts_add_up_to_those_of_the_whole(tmp_path):
         histogram.merge(second.histograms[name])
         assert histogram.amax == whole.histograms[name].amax
     assert calibrate(first, "minmax").ranges == calibrate(whole, "minmax").ranges
+
+
+def test_what_is_held_back_comes_from_all_over(scene):
+    images, opened = scene
+    most, held = held_back(opened(), 4)
+    numbers = [int(np.flatnonzero((images == one).all(axis=(1, 2, 3)))[0]) for one in read(held)]
+    assert len(most) + len(held) == len(images)
+    assert len(held) == 4
+    assert max(np.diff(numbers)) <= len(images) // 4 + 1
+    everything = np.concatenate([read(most), read(held)])
+    assert sorted(one.tobytes() for one in everything) == sorted(one.tobytes() for one in images)
+
+
+def test_runs_are_read_in_whole_batches(scene):
+    _, opened = scene
+    most, held = held_back(opened(), 4)
+    whole = read(most, len(most))
+    assert [len(feeds["x"]) for feeds in most.batches(4)][:-1] == [4] * ((len(most) - 1) // 4)
+    assert np.array_equal(read(most, 4), whole)
+    assert np.array_equal(read(most, 3, 2, 7), whole[2:7])
+    assert most.fingerprint != held.fingerprint
+
+
+def test_runs_are_multiples_of_a_fixed_batch(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    data = open_dataset(samples(tmp_path / "data.npz", count=40), model)
+    most, held = held_back(data, 12, 4)
+    assert (len(most), len(held)) == (28, 12)
+    assert all(len(one) % 4 == 0 for one in (*most.parts, *held.parts))

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtcal import __version__
 from trtcal.calibration import calibrate
-from trtcal.data import Dataset, part
+from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.improve.absorb import absorbed
@@ -52,10 +52,7 @@ def improve(
     sees them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
     """
     held = _held_back(prepared, len(dataset))
-    fit, select = (
-        part(dataset, 0, len(dataset) - held),
-        part(dataset, len(dataset) - held, len(dataset)),
-    )
+    fit, select = held_back(dataset, held, fixed_batch(prepared) or 1)
     with Judge(prepared, select, wanted.objective, wanted.metric) as judge:
         work = _Work(prepared, original, fit, judge, wanted, reporter)
         state = work.run()

@@ -1,0 +1,221 @@
+"""What `quantize --improve` brings: accuracy, time and memory, and each repair off and on.
+
+    python -m benchmarks.improve MODEL --calibration DATA --test DATA [--repairs] [--peers PYTHON ...]
+
+Everything sees the same calibration samples; nothing sees the test samples. First one line each for
+FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR
+of the outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
+seconds over those of a plain `trtcal calibrate`.
+
+With --repairs each repair alone, after the ranges were chosen, and everything without that repair.
+With --peers, in each Python given: NNCF's default, if it has nncf and openvino, and ModelOpt's `max`
+and `entropy`, if it has modelopt; time and memory are those of the peer's process, its imports included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks.accuracy import BATCH, infer, judge
+from benchmarks.calibration_memory import CHILD
+from benchmarks.int8_speed import describe_machine
+from trtcal.backends.sessions import Array
+from trtcal.compare.metrics import Accuracy
+from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.improve import Wanted, improve
+from trtcal.model import Model, load_model
+from trtcal.quantize import prepare
+
+REPAIRS = (
+    "equalization",
+    "smoothing",
+    "bias absorption",
+    "bias correction by BatchNorm",
+    "bias correction",
+    "range refinement",
+    "adaptive rounding",
+    "weight clipping",
+)
+PEAK = """
+import pathlib
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+print(*[line for line in lines if line.startswith("VmHWM")])
+"""
+NNCF = """
+import sys
+import numpy as np, nncf, openvino as ov
+model, data, name, out = sys.argv[1:]
+rows = [{name: one[None]} for one in np.load(data)[name]]
+made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows))
+ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
+"""
+MODELOPT = """
+import sys
+import numpy as np
+from modelopt.onnx.quantization import quantize
+model, data, name, out, method = sys.argv[1:]
+quantize(model, calibration_method=method, calibration_data={name: np.load(data)[name]},
+    calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
+"""
+RUN_OPENVINO = """
+import sys
+import numpy as np, openvino as ov
+path, data, name, out = sys.argv[1:]
+model = ov.Core().compile_model(path, "CPU")
+np.save(out, np.concatenate([model({name: one[None]})[0] for one in np.load(data)[name]]))
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took."""
+
+    seconds: float
+    peak_mb: float
+
+
+def run(python: str, code: str, arguments: list[str], folder: Path) -> Cost | None:
+    """Run code in a process of its own; None if it failed."""
+    started = time.perf_counter()
+    command = [python, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    seconds = time.perf_counter() - started
+    peaks = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmHWM")]
+    if done.returncode or not peaks:
+        print(f"# failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    return Cost(seconds, int(peaks[0]) / 1024)
+
+
+class Bench:
+    """One model with its data, and the outputs of FP32 on the test samples."""
+
+    def __init__(self, model: Model, calibration: Path, test: Dataset) -> None:
+        self.model, self.calibration, self.test = model, calibration, test
+        self.reference = infer(model.proto, test, self.batch)
+
+    @property
+    def batch(self) -> int:
+        """Samples run together."""
+        return fixed_batch(self.model) or BATCH
+
+    def judged(self, proto: onnx.ModelProto) -> Accuracy:
+        """Return a quantized model's figures."""
+        return judge(self.reference, infer(proto, self.test, self.batch), self.test.labels)
+
+    def show(
+        self, label: str, accuracy: Accuracy, cost: Cost | None = None, base: Cost | None = None
+    ) -> None:
+        """Print one line."""
+        figures = [accuracy.top1, accuracy.agreement, accuracy.sqnr_db]
+        cells = [f"{'-' if one is None else format(one, '.2f'):>8}" for one in figures]
+        if cost:
+            cells += [f"{cost.seconds:8.1f}", f"{cost.peak_mb:8.0f}"]
+        if cost and base:
+            cells.append(f"{cost.seconds / base.seconds:6.2f}")
+        print(f"{label:44}" + " ".join(cells), flush=True)
+
+    def commands(self, folder: Path) -> None:
+        """Print FP32, plain percentile, and what the two efforts make."""
+        self.show("FP32", judge(self.reference, self.reference, self.test.labels))
+        given = str(self.model.path.resolve())
+        data = str(self.calibration.resolve())
+        made = str(folder / "int8.onnx")
+        ranges = str(folder / "calibration.json")
+        arguments = ["calibrate", given, "--data", data, "--method", "percentile", "-o", ranges]
+        plain = run(sys.executable, CHILD, arguments, folder)
+        quantized = ["quantize", given, "--calibration", ranges, "-o", made]
+        if run(sys.executable, CHILD, quantized, folder):
+            self.show("percentile", self.judged(onnx.load(made)), plain, plain)
+        for effort in ("fast", "best"):
+            arguments = ["quantize", given, "--improve", effort, "--data", data, "-o", made]
+            if cost := run(sys.executable, CHILD, arguments, folder):
+                self.show(f"--improve {effort}", self.judged(onnx.load(made)), cost, plain)
+
+    def repairs(self) -> None:
+        """Print each repair alone, and all without it."""
+        dataset = open_dataset(self.calibration, self.model)
+        for name in REPAIRS:
+            self._with(f"only {name}", dataset, Wanted("best", only=(name,)), name)
+        for name in REPAIRS:
+            self._with(f"all without {name}", dataset, Wanted("best", leave_out=(name,)), name)
+
+    def _with(self, label: str, dataset: Dataset, wanted: Wanted, name: str) -> None:
+        made = improve(prepare(self.model), dataset, wanted, self.model, silent)
+        tried = [one for one in made.tries if one.name == name]
+        if wanted.only and not tried:
+            print(f"{label:44}nothing to do", flush=True)
+            return
+        kept = "" if not tried or tried[0].kept else " (not kept)"
+        self.show(label + kept, self.judged(made.quantized.proto))
+
+    def peer(self, python: str, folder: Path) -> None:
+        """Print what other quantizers make of the same samples."""
+        name = self.model.inputs[0].name
+        files = [str(self.model.path.resolve()), str(self.calibration.resolve()), name, str(folder)]
+        if cost := run(python, NNCF + PEAK, files, folder):
+            self.show("NNCF", self._by_openvino(python, folder), cost)
+        for method in ("max", "entropy"):
+            if cost := run(python, MODELOPT + PEAK, [*files, method], folder):
+                made = onnx.load(folder / "modelopt.onnx")
+                self.show(f"ModelOpt {method}", self.judged(made), cost)
+
+    def _by_openvino(self, python: str, folder: Path) -> Accuracy:
+        """Return NNCF's figures, run by OpenVINO, for whose kernels it is made."""
+        import numpy as np
+
+        name = self.model.inputs[0].name
+        feeds = {name: np.concatenate([one[name] for one in self.test.batches(self.batch)])}
+        np.savez(folder / "test.npz", **feeds)  # type: ignore[arg-type]  # its stub says bool
+        arguments = [str(folder / one) for one in ("nncf.xml", "test.npz")]
+        out = str(folder / "said.npy")
+        run(python, RUN_OPENVINO + PEAK, [*arguments, name, out], folder)
+        said, done, outputs = np.load(out), 0, list[list[Array]]()
+        for batch in self.reference:
+            outputs.append([said[done : done + len(batch[0])]])
+            done += len(batch[0])
+        return judge(self.reference, outputs, self.test.labels)
+
+
+@contextlib.contextmanager
+def silent(title: str, total: int) -> Iterator[object]:
+    """Report nothing."""
+    yield lambda done: None
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--calibration", type=Path, required=True)
+    parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--repairs", action="store_true")
+    parser.add_argument("--peers", nargs="*", default=[])
+    options = parser.parse_args()
+    model = load_model(options.model)
+    test = open_dataset(options.test, model)
+    samples = len(open_dataset(options.calibration, model))
+    print(f"# {model.name}, {describe_machine()}, {samples} samples, tested on {len(test)}")
+    head = ("top-1 %", "agree %", "SQNR dB", "s", "MB", "times")
+    print(f"{'':44}" + " ".join(f"{one:>8}" for one in head[:5]) + f" {head[5]:>6}")
+    bench = Bench(model, options.calibration, test)
+    with tempfile.TemporaryDirectory() as name:
+        bench.commands(Path(name))
+        for python in options.peers:
+            bench.peer(python, Path(name))
+    if options.repairs:
+        bench.repairs()
+
+
+if __name__ == "__main__":
+    main()
