@@ -9,7 +9,7 @@ seconds over those of a plain `trtcal calibrate`.
 
 With --repairs each repair alone, after the ranges were chosen, and everything without that repair.
 With --peers, in each Python given: NNCF's default, if it has nncf and openvino, and ModelOpt's `max`
-and `entropy`, if it has modelopt; time and memory are those of the peer's process, its imports included.
+and `entropy`, if it has modelopt; time and memory are those of the peer's process, with its imports.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def run(python: str, code: str, arguments: list[str], folder: Path) -> Cost | No
     """Run code in a process of its own; None if it failed."""
     started = time.perf_counter()
     command = [python, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)  # noqa: S603
     seconds = time.perf_counter() - started
     peaks = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmHWM")]
     if done.returncode or not peaks:

@@ -10,7 +10,7 @@ import numpy as np
 from trtcal.improve.patches import Form
 from trtcal.overlay import Floats
 
-ROWS = 16384  # of a layer's input, at most
+ROWS = 8192  # of a layer's input, at most
 ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
 
 

@@ -1,0 +1,205 @@
+"""The whole of `--improve`: it helps, it composes, it refuses what does not fit."""
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.improve.nets import separable_net
+from tests.networks import conv_net, samples
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.cli.main import run_command
+from trtcal.compare.layerwise import compare_layers
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.improve import Wanted, improve, in_float, read_repairs, write_repairs
+from trtcal.improve.judging import Judge
+from trtcal.model import load_model
+from trtcal.quantize import Plan, find_layers, prepare, quantize
+from trtcal.search import measure_sensitivities
+from trtcal.storage import read_document
+
+
+@contextlib.contextmanager
+def silent(title, total):
+    yield lambda done: None
+
+
+def improved(net, wanted):
+    return improve(net.prepared, net.dataset, wanted, net.given, silent)
+
+
+@pytest.fixture
+def net(subject):
+    return subject(separable_net, count=64)
+
+
+@pytest.fixture
+def best(net):
+    return improved(net, Wanted("best"))
+
+
+def judged(net, quantized):
+    with Judge(net.prepared, net.dataset) as judge:
+        return judge.measure(quantized.proto).value
+
+
+def test_best_loses_much_less_than_percentile(net, best):
+    assert best.tries[0].name == "ranges: percentile"
+    assert judged(net, best.quantized) < net.decibels() - 10.0
+    kept = [one.name for one in best.tries if one.kept]
+    assert {"equalization", "adaptive rounding"} <= set(kept)
+
+
+def test_what_is_kept_is_less_than_all_before(best):
+    least = np.inf
+    for one in best.tries:
+        assert one.kept == (one.value < least)
+        least = min(least, one.value)
+
+
+def test_the_same_layers_are_asked_in_int8(net, best):
+    plain = quantize(net.prepared, net.calibrated())
+    assert best.quantized.asked == plain.asked
+    ops = [sorted(node.op_type for node in one.proto.graph.node) for one in (plain, best.quantized)]
+    assert ops[0] == ops[1]
+
+
+def test_two_runs_find_the_same(net, best):
+    again = improved(net, Wanted("best"))
+    assert again.repairs.digest == best.repairs.digest
+    assert again.quantized.digest == best.quantized.digest
+
+
+def test_repairs_are_read_as_they_were_written(net, best, tmp_path):
+    write_repairs(tmp_path / "repairs.npz", best.repairs)
+    again = read_repairs(tmp_path / "repairs.npz")
+    assert again.digest == best.repairs.digest
+    model = again.apply(net.prepared)
+    assert model.fingerprint == best.calibration.model != net.prepared.fingerprint
+    assert quantize(model, best.calibration).digest == best.quantized.digest
+
+
+def test_repairs_of_another_model_are_refused(net, best, tmp_path):
+    other = prepare(load_model(conv_net(tmp_path / "other.onnx")))
+    with pytest.raises(InputError, match="for another model"):
+        best.repairs.apply(other)
+    with pytest.raises(InputError, match="made for another model"):
+        quantize(net.prepared, best.calibration)
+
+
+def test_an_altered_file_is_refused(best, tmp_path):
+    path = tmp_path / "repairs.npz"
+    write_repairs(path, best.repairs)
+    arrays = dict(np.load(path))
+    arrays["bias/0/values"] = arrays["bias/0/values"] + np.float32(1.0)
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="was altered"):
+        read_repairs(path)
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(InputError):
+        read_repairs(path)
+
+
+def test_a_plan_leaves_repaired_layers_in_float_as_they_were(net, best):
+    model = best.repairs.apply(net.prepared)
+    floats = dict.fromkeys([one.name for one in find_layers(model).layers], "fp32")
+    quantized = quantize(model, best.calibration, Plan("int8", floats))
+    feeds = next(net.dataset.batches(16))
+    (before,) = run_session(open_session(net.prepared.proto), None, feeds)
+    (after,) = run_session(open_session(quantized.proto), None, feeds)
+    assert np.abs(after - before).max() < 1e-3 * np.abs(before).max()
+
+
+def test_sensitivities_of_the_repaired_model_are_less(net, best):
+    model = best.repairs.apply(net.prepared)
+    repaired = measure_sensitivities(model, best.calibration, net.dataset, 32)
+    plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, 32)
+    assert repaired.whole.noise < 0.2 * plain.whole.noise
+
+
+def test_the_repaired_model_in_float_is_near_the_quantized_one(net, best):
+    model = in_float(best.repairs.apply(net.prepared))
+    calibration = replace(best.calibration, model=model.fingerprint)
+    again = quantize(model, calibration)
+    assert abs(judged(net, again) - judged(net, best.quantized)) < 3.0
+
+
+def test_moved_tensors_are_not_held_against_the_given_model(net, best):
+    quantized = replace(net.given, proto=best.quantized.proto)
+    found = compare_layers(net.given, quantized, net.dataset)
+    plain = replace(net.given, proto=quantize(net.prepared, net.calibrated()).proto)
+    all_of_them = compare_layers(net.given, plain, net.dataset)
+    assert len(all_of_them.figures) - len(found.figures) == found.unknown > 0
+    assert min(one.arrives_db or 99.0 for one in found.figures) > 10.0
+
+
+def test_no_time_tries_ranges_only(net):
+    made = improved(net, Wanted("best", seconds=0.0))
+    assert all(one.name.startswith("ranges") for one in made.tries)
+    assert "adaptive rounding" in made.repairs.record["untried"]
+
+
+def test_too_few_samples_are_refused(subject):
+    with pytest.raises(InputError, match="too few"):
+        improved(subject(separable_net, count=20), Wanted())
+
+
+def test_few_samples_are_warned_of(subject):
+    made = improved(subject(separable_net, count=40), Wanted())
+    assert "are few" in made.warnings[0]
+
+
+def test_a_metric_decides(net, tmp_path):
+    from trtcal.compare.own_metric import load_metric
+
+    path = tmp_path / "metric.py"
+    path.write_text(
+        "def metric(outputs, labels):\n    return {'less': float(outputs['y'].sum())}\n"
+    )
+    made = improved(net, Wanted("fast", metric=load_metric(path)))
+    values = [one.value for one in made.tries]
+    assert made.repairs.record["objective"] == "metric"
+    assert len(set(values)) > 1
+
+
+def run(capsys, *arguments):
+    status = run_command([str(one) for one in arguments])
+    return status, capsys.readouterr()
+
+
+def test_the_command_writes_all_that_later_ones_take(tmp_path, capsys):
+    model = separable_net(tmp_path / "net.onnx")
+    data = samples(tmp_path / "data.npz", count=48)
+    output = tmp_path / "int8.onnx"
+    floats = tmp_path / "repaired.onnx"
+    arguments = ("quantize", model, "--improve", "fast", "--data", data, "-o", output)
+    status, said = run(capsys, *arguments, "--float-output", floats)
+    assert status == 0
+    assert "bias correction" in said.out
+    record = read_document(tmp_path / "int8.repairs.json", "repairs")
+    assert record["samples"]["selection"] == 16
+    ranges = ("--calibration", tmp_path / "int8.calibration.json")
+    repairs = ("--repairs", tmp_path / "int8.repairs.npz")
+    again = tmp_path / "again.onnx"
+    status, _ = run(capsys, "quantize", model, *ranges, *repairs, "-o", again)
+    assert status == 0
+    assert again.read_bytes() == output.read_bytes()
+    status, said = run(capsys, "quantize", model, *ranges, "-o", again)
+    assert status == 2
+    assert "another model" in said.err
+    own = ("--calibration", tmp_path / "repaired.calibration.json")
+    assert run(capsys, "quantize", floats, *own, "-o", again)[0] == 0
+    assert run(capsys, "sensitivity", model, *ranges, *repairs, "--data", data)[0] == 0
+
+
+def test_options_that_say_nothing_together(tmp_path, capsys):
+    model, data = separable_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
+    status, said = run(capsys, "quantize", model, "--data", data, "-o", tmp_path / "y.onnx")
+    assert status == 2
+    assert "belong to --improve" in said.err
+    both = ("--improve", "fast", "--repairs", "none.npz")
+    status, said = run(capsys, "quantize", model, *both, "-o", tmp_path / "y.onnx")
+    assert status == 2
+    assert open_dataset(data, load_model(model)).name == "data"
