@@ -12,7 +12,7 @@ from typing import Any
 from trtcal import __version__
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
-from trtcal.data.dataset import fixed_batch
+from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import InputError
 from trtcal.improve.absorb import absorbed
 from trtcal.improve.equalize import Moved, equalized
@@ -21,7 +21,7 @@ from trtcal.improve.normalized import corrected_by_normalization
 from trtcal.improve.ranges import refined
 from trtcal.improve.repairs import KIND, Repairs
 from trtcal.improve.state import Improved, State, Try, Wanted
-from trtcal.improve.walk import Mending, Walk
+from trtcal.improve.walk import Mending, Walk, samples_in_memory
 from trtcal.model import Model
 from trtcal.observe import Observation, observe
 from trtcal.overlay import Overlay
@@ -99,7 +99,10 @@ class _Work:
     ) -> None:
         self.prepared, self.original, self.fit = prepared, original, fit
         self.judge, self.wanted, self.reporter = judge, wanted, reporter
-        self.samples = min(FITTED[wanted.effort], len(fit))
+        samples = min(FITTED[wanted.effort], len(fit))
+        if wanted.effort == "fast":
+            samples = samples_in_memory(prepared, samples)
+        self.samples = min(whole_batches(samples, prepared), len(fit))
         self.until = time.monotonic() + wanted.seconds
         self.tries = list[Try]()
         self.untried = list[str]()

@@ -19,7 +19,7 @@ from trtcal.search.losses import Loss, Rows, joined, rows_of, total
 from trtcal.search.shelf import Shelf
 
 BATCH = 16
-OBJECTIVES = ("sqnr", "kl")
+ROOM = 1 << 28  # bytes of samples and outputs that are kept in memory
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Judge:
         self.dataset, self.objective, self.metric = dataset, objective, metric
         self.names = [spec.name for spec in reference.outputs]
         self.size = fixed_batch(reference) or BATCH
-        self.shelf = Shelf()
+        self.shelf = Shelf(ROOM)
         session = open_session(reference.proto)
         self.batches = 0
         for feeds in dataset.batches(self.size):

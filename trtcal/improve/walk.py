@@ -10,6 +10,7 @@ Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from trtcal.improve.moments import measure_moments
 from trtcal.improve.patches import Form, form_of
 from trtcal.improve.rounding import adapted, clipped, rounded
 from trtcal.model import Model
+from trtcal.onnxfile import stand_in
 from trtcal.overlay import Floats, Grid, Overlay
 from trtcal.quantize import find_layers, quantize
 from trtcal.quantize.biased import Bias, bias_of
@@ -38,7 +40,17 @@ from trtcal.search.shelf import Shelf
 
 BATCH = 16
 SIDES = ("float", "int8")
+LEAST = 16
+ROOM = 1 << 28  # bytes of values between two layers that are kept in memory
 CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def samples_in_memory(model: Model, most: int) -> int:
+    """Return how many samples a walk can hold in memory, as far as shapes tell; at least 16."""
+    graph = onnx.shape_inference.infer_shapes(stand_in(model.proto)).graph
+    shapes = [[d.dim_value for d in one.type.tensor_type.shape.dim[1:]] for one in graph.value_info]
+    largest = max((4 * math.prod(shape) for shape in shapes), default=1)
+    return min(most, max(LEAST, ROOM // max(2 * len(SIDES) * largest, 1)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class Walk:
         self.model, self.calibration = model, calibration
         self.twins = Twins(model, quantize(model, calibration).proto)
         self.dataset, self.samples = dataset, samples
-        self.shelf = Shelf()
+        self.shelf = Shelf(ROOM)
         self.batches = 0
 
     def __enter__(self) -> Walk:
@@ -195,9 +207,7 @@ class Walk:
     def _means(self, step: _Step, grid: Grid | None) -> Floats:
         """Run a layer on both sides; return what its channels are in the mean, (sides, channels)."""
         part = self.twins.part(step.itself, ())
-        snapped = _with_weight(
-            part, step, grid or Grid(*quantize_weight(step.values, step.weight.axis))
-        )
+        snapped = _with_weight(part, step, grid or self._nearest(step))
         totals, places = [], 0
         for side, proto in zip(SIDES, (part, snapped), strict=True):
             session, total, places = open_session(proto), 0.0, 0
@@ -208,6 +218,13 @@ class Walk:
                 total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
             totals.append(total / places)
         return np.array(totals)
+
+    def _nearest(self, step: _Step) -> Grid:
+        """Return the weight as it is quantized without repairs."""
+        node = self.twins.twins[step.layer.name]
+        pair = self.twins.producers[node.input[step.weight.index]]
+        values, scale = (numpy_helper.to_array(self.twins.tensors[name]) for name in pair.input[:2])
+        return Grid(values, scale)
 
     def _shift(self, step: _Step, shift: Floats) -> None:
         for number in range(self.batches):
