@@ -24,6 +24,7 @@ import numpy.typing as npt
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import Model, load_model
 from trtcal.suspicion import check_data
+from trtcal.suspicion.checking import TOGETHER
 from trtcal.suspicion.drawing import Images, draw, find_images
 from trtcal.suspicion.forms import (
     CENTRED,
@@ -97,7 +98,9 @@ def trials(
     images: Images, form: Form, planes: Array, labels: Array | None, rng: np.random.Generator
 ) -> Iterator[tuple[str, ArrayDataset, set[str]]]:
     """Yield name, data and the codes that name the fault, for one draw of samples."""
-    kinds = {"without labels": None} if labels is None else {"labels": labels, "without labels": None}
+    kinds = (
+        {"without labels": None} if labels is None else {"labels": labels, "without labels": None}
+    )
     for kind, given in kinds.items():
         yield f"right data, {kind}", dataset(images, planes, given), set()
         for name, spoil, codes in (*pixel_faults(form), *sample_faults()):
@@ -112,7 +115,8 @@ def trials(
 def measure(model: Model, path: Path, form: Form | None, draws: int, samples: int) -> None:
     """Print how many draws had each fault named, and what else was."""
     images = find_images(model)
-    assert images is not None, "the model has no image input"
+    if images is None:
+        raise SystemExit("the model has no image input")
     stored = np.load(path)
     every = images.planes(stored[images.name])
     form = form or forms_of(every[:64])[0]
@@ -125,19 +129,22 @@ def measure(model: Model, path: Path, form: Form | None, draws: int, samples: in
             found = {one.code for one in check_data(model, data)}
             named[name] += bool(found & codes) if codes else not found
             others.setdefault(name, Counter()).update(found - codes)
-    print(f"{model.name}, pixels as {form.text}, {draws} draws of {samples}, cost "
-          f"{cost(model, dataset(images, every[:samples], None)):.1f} passes")  # fmt: skip
+    passes = cost(model, dataset(images, every[:samples], None))
+    print(
+        f"{model.name}, pixels as {form.text}: {draws} draws of {samples}, cost {passes:.1f} passes"
+    )
     for name, wrong in others.items():
         said = ", ".join(f"{code} {times}" for code, times in wrong.items())
         print(f"  {name:40} {named[name]:3} of {draws}   {said}")
-    faults = [name for name in others if not name.startswith("right")]
-    print(f"  faults named: {sum(named[f] for f in faults) / draws / len(faults):.1%}; false alarms: "
-          f"{1 - sum(named[f] for f in others if f not in faults) / draws / (len(others) - len(faults)):.1%}")  # fmt: skip
+    right = [name for name in others if name.startswith("right")]
+    share = sum(named[name] for name in others if name not in right) / (len(others) - len(right))
+    alarms = draws - sum(named[name] for name in right) / len(right)
+    print(f"  faults named: {share / draws:.1%}; false alarms: {alarms / draws:.1%}")
 
 
 def cost(model: Model, data: ArrayDataset) -> float:
     """Return the time of one check over that of one pass, the session opened."""
-    drawn, eye = draw(model, data, len(data)), Eye(model)
+    drawn, eye = draw(model, data, len(data)), Eye(model, TOGETHER)
     started = time.perf_counter()
     eye.look(drawn)
     passed = time.perf_counter()

@@ -9,30 +9,33 @@ from trtcal.data.fingerprint import Array
 from trtcal.model import Model
 from trtcal.suspicion.drawing import Drawn, Images, draw, find_images
 from trtcal.suspicion.forms import Change, changes
-from trtcal.suspicion.judging import Evidence, weigh
+from trtcal.suspicion.judging import BORDERLINE, Evidence, weigh
 from trtcal.suspicion.labels import check_labels
 from trtcal.suspicion.layout import check_layout, relaid
 from trtcal.suspicion.looking import Eye, Look
-from trtcal.suspicion.plain import check_plain
+from trtcal.suspicion.plain import check_plain, different
 from trtcal.suspicion.words import Suspicion, channel_order, values
 
 SAMPLES = 64
 CORRECTED = 32  # of them: so many are tried under every change of values
+TOGETHER = 16  # of them in a batch
 
 
-def check_data(model: Model, dataset: Dataset, samples: int = SAMPLES) -> tuple[Suspicion, ...]:
+def check_data(
+    model: Model, dataset: Dataset, samples: int = SAMPLES, together: int = TOGETHER
+) -> tuple[Suspicion, ...]:
     """Return what seems wrong with data for a model; nothing for data that look right.
 
     Up to `samples` samples from all over the data are run, and up to `CORRECTED` of them once more for
-    each change of their values. `BackendError` if the model cannot be run.
+    each change of their values, `together` at a time. `BackendError` if the model cannot be run.
     """
     drawn = draw(model, dataset, samples)
     found = check_plain(drawn)
     if any(one.code in ("zero_samples", "constant_samples") for one in found):
         return tuple(found)
-    eye = Eye(model)
-    images = find_images(model)
-    mended = drawn
+    if drawn.batch == 1:
+        drawn = drawn.at(different(drawn.feeds))  # copies would count as evidence of their own
+    eye, images, mended = Eye(model, together), find_images(model), drawn
     if images is not None:
         for check in (_layout, _values, _channel_order):
             suspicion, mended = check(eye, images, mended)
@@ -58,26 +61,36 @@ def _values(eye: Eye, images: Images, drawn: Drawn) -> Checked:
         return None, drawn
     few = drawn.first(CORRECTED)
     given = eye.look(few)
-    planes = images.planes(few.feeds[images.name])
-    tried: list[tuple[Evidence, Change]] = []
-    for change in changes(images.planes(array)):
-        looked = eye.look(_changed(few, images, images.packed(change(planes))))
-        tried.append((weigh(given, looked, change.gain, few.labels), change))
+    tried = [
+        (_tried(eye, images, few, given, change), change)
+        for change in changes(images.planes(array))
+    ]
+    if len(few) < len(drawn) and any(_is_borderline(evidence) for evidence, _ in tried):
+        given = eye.look(drawn)
+        tried = [
+            (_tried(eye, images, drawn, given, change), change)
+            for evidence, change in tried
+            if evidence.is_clear or _is_borderline(evidence)
+        ]
     clear = [one for one in tried if one[0].is_clear]
     if not clear:
         return None, drawn
-    evidence, change = max(clear, key=lambda one: _rank(one[0]))
-    whole = images.packed(change(images.planes(array)))
-    return values(images.name, array, change, evidence), _changed(drawn, images, whole)
+    evidence, change = max(clear, key=lambda one: one[0].rank)
+    return values(images.name, array, change, evidence), _through(images, drawn, change)
 
 
-def _rank(evidence: Evidence) -> tuple[float, float]:
-    misfit = evidence.changed.misfit
-    return (-misfit if misfit is not None else 0.0, _mean(evidence.changed) )
+def _tried(eye: Eye, images: Images, drawn: Drawn, given: Look, change: Change) -> Evidence:
+    changed = eye.look(_through(images, drawn, change))
+    return weigh(given, changed, change.gain, drawn.labels, change.is_from_odd)
 
 
-def _mean(look: Look) -> float:
-    return 0.0 if look.sharpness is None else float(look.sharpness.mean())
+def _is_borderline(evidence: Evidence) -> bool:
+    return not evidence.is_clear and evidence.strength > BORDERLINE
+
+
+def _through(images: Images, drawn: Drawn, change: Change) -> Drawn:
+    planes = change(images.planes(drawn.feeds[images.name]))
+    return _changed(drawn, images, images.packed(planes))
 
 
 def _channel_order(eye: Eye, images: Images, drawn: Drawn) -> Checked:

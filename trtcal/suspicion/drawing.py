@@ -1,4 +1,4 @@
-"""The samples that are looked at: short runs from all over the data; and their images, if they are any."""
+"""The samples that are looked at, short runs from all over the data, and the images in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trtcal.model import Model
 
 RUNS = 8  # neighbours show repeats, runs from all over show everything else
 CHANNELS = (1, 3)
-BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,10 @@ class Drawn:
         return len(next(iter(self.feeds.values())))
 
     def first(self, samples: int) -> Drawn:
-        """Return every so-many-th sample, about `samples` of them, in whole batches."""
-        step = max(1, len(self) // samples)
-        rows = np.arange(len(self))[::step]
-        rows = rows[: max(len(rows) // self.batch, 1) * self.batch] if self.batch > 1 else rows
-        return self.at(rows)
+        """Return about `samples` of them, from all over; the first ones where the batch is fixed."""
+        if self.batch > 1:
+            return self.at(np.arange(min(len(self), -(-samples // self.batch) * self.batch)))
+        return self.at(np.arange(0, len(self), max(1, len(self) // samples)))
 
     def at(self, rows: Array) -> Drawn:
         """Return the samples at some places."""

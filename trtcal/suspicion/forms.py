@@ -1,4 +1,4 @@
-"""Forms in which pixels of 0 to 255 reach networks, right ones and spoiled ones, and ways between them."""
+"""Forms in which pixels reach networks, right and spoiled ones, and the ways between them."""
 
 from __future__ import annotations
 
@@ -68,6 +68,11 @@ class Change:
         return 1 / SAME_SCALE < self.gain < SAME_SCALE and apart < SAME_ZERO
 
     @property
+    def is_from_odd(self) -> bool:
+        """Whether no model is trained on the form that data have (some are: (pixel - mean) / 255)."""
+        return self.had.name in SPOILED and self.had.name != "centred over 255"
+
+    @property
     def code(self) -> str:
         """The fault that this way mends."""
         if self.had.name in SPOILED:
@@ -95,10 +100,19 @@ TWICE_SCALED = "scaled_twice"
 NOT_SCALED = "pixels_not_scaled"
 TWICE_NORMAL = "normalized_twice"
 _SPOILED = (
-    (RAW.then(MEAN, STD, "raw minus mean over std", "0 to 255 minus 0.485, over 0.229"), NOT_SCALED),
-    (RAW.then(_three(0.5), _three(0.5), "raw minus half", "0 to 255 minus 0.5, over 0.5"), NOT_SCALED),
+    (
+        RAW.then(MEAN, STD, "raw minus mean over std", "0 to 255 minus 0.485, over 0.229"),
+        NOT_SCALED,
+    ),
+    (
+        RAW.then(_three(0.5), _three(0.5), "raw minus half", "0 to 255 minus 0.5, over 0.5"),
+        NOT_SCALED,
+    ),
     *(
-        (form.then(_three(0.0), _three(255.0), f"{form.name} over 255", f"({form.text}) / 255"), code)
+        (
+            form.then(_three(0.0), _three(255.0), f"{form.name} over 255", f"({form.text}) / 255"),
+            code,
+        )
         for form, code in (
             (UNIT, TWICE_SCALED),
             (SIGNED, TWICE_SCALED),
@@ -107,11 +121,15 @@ _SPOILED = (
         )
     ),
     (
-        UNIT.then(_three(0.0), _three(255.0), "", "").then(MEAN, STD, "fine normal", "0 to 1/255, normalized"),
+        UNIT.then(_three(0.0), _three(255.0), "", "").then(
+            MEAN, STD, "fine normal", "0 to 1/255, normalized"
+        ),
         TWICE_SCALED,
     ),
     (
-        UNIT.then(_three(0.0), _three(255.0), "", "").then(_three(0.5), _three(0.5), "fine signed", "-1 to -0.99"),
+        UNIT.then(_three(0.0), _three(255.0), "", "").then(
+            _three(0.5), _three(0.5), "fine signed", "-1 to -0.99"
+        ),
         TWICE_SCALED,
     ),
     (NORMAL.then(MEAN, STD, "normal twice", "normalized twice"), TWICE_NORMAL),

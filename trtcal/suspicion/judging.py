@@ -1,11 +1,13 @@
 """Whether a model finds changed samples clearly more like what it was trained on than those given.
 
-A change of contrast makes any network more or less sure of itself, right or not. So only measures that
-no factor changes decide there, and being surer counts only where they agree.
+A change of contrast makes any network more or less sure of itself, right or not. There only measures
+decide that no factor changes, or how well the model tells the samples apart; being surer counts where
+they agree. Running statistics of BatchNormalizations, and labels, overrule all that.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,106 +18,119 @@ from trtcal.suspicion.looking import Look, Values
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
+CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
+BORDERLINE = 1.5  # worth more samples
 P = 0.01
-COLLAPSED = 0.5  # of the information: the samples as given tell less than this part
-KEPT = 0.9  # of the information that a change has to keep
+COLLAPSED = 0.5  # as given, samples can be told apart by less than this part of what a change gives
+SOME = 0.2  # nats by which samples differ where the model has anything to tell of them
+LOSES = 1.1  # a change by which they can be told apart less than this is none
 FITS = 0.5  # misfit of BatchNormalizations after over before, where a change mends it
 UNFIT = 1.1  # and where it makes it worse
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How far samples as changed are better than as given: t-statistics, more is better.
+    """How much better samples are as changed than as given.
 
-    `seen` by the model alone, `won` and `lost`: samples that only one of them has right; `fit`: misfit
-    of BatchNormalizations before and after.
+    `seen` is a t-statistic of what the model alone shows, `needed` how much of it is enough; `won` and
+    `lost`: samples that get their label's class only as changed, and only as given.
     """
 
-    seen: float
-    won: int
-    lost: int
-    fit: tuple[float, float] | None
     given: Look
     changed: Look
-
-    @property
-    def told(self) -> float:
-        """What labels say, about normal if there is nothing in it."""
-        return (self.won - self.lost) / max(1, self.won + self.lost) ** 0.5
+    seen: float
+    needed: float
+    won: int
+    lost: int
 
     @property
     def strength(self) -> float:
-        """What the model and the labels say together."""
-        together = (self.seen + self.told) / 2**0.5 if self.won + self.lost else 0.0
-        return max(self.seen, self.told, together)
+        """What the model and the labels say together, as a t-statistic."""
+        if not self.won + self.lost:
+            return self.seen
+        told = (self.won - self.lost) / math.sqrt(self.won + self.lost)
+        return max(self.seen, (self.seen + told) / 2**0.5)
 
     @property
     def is_clear(self) -> bool:
-        """Whether the change is clearly better."""
-        if self.lost - self.won > 1:
+        """Whether the samples are clearly better as changed."""
+        if self.lost > self.won + 1:
             return False
-        if self.fit is not None:
-            before, after = self.fit
+        before, after = self.given.misfit, self.changed.misfit
+        if before is not None and after is not None:
             if after > UNFIT * before:
                 return False
             if after < FITS * before:
                 return True
         if self.won > self.lost and mcnemar(self.lost, self.won) < P:
             return True
-        return self.strength >= CLEAR and self.seen > 0
+        return self.seen > 0 and self.strength >= self.needed
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """What orders changes, the best last."""
+        told = self.changed.told
+        return (
+            -(self.changed.misfit or 0.0),
+            float(self.won - self.lost),
+            0.0 if told is None else float(told.mean()),
+        )
 
     def sentence(self) -> str:
         """Say in figures what is better."""
         parts = []
         if self.won + self.lost:
-            parts.append(f"{self.won} more samples have their label's class and {self.lost} fewer")
-        if self.fit is not None:
-            before, after = self.fit
+            parts.append(f"{self.won} more samples get their label's class, {self.lost} no more")
+        if self.given.misfit is not None:
             parts.append(
-                f"inputs of BatchNormalizations miss their statistics by {after:.3g} not {before:.3g}"
+                "what BatchNormalizations read is off their statistics by "
+                f"{self.changed.misfit:.3g}, not {self.given.misfit:.3g}"
             )
-        if self.given.sharpness is not None and self.changed.sharpness is not None:
-            after, before = np.mean(self.changed.sharpness), np.mean(self.given.sharpness)
-            parts.append(
-                f"the best class stands out by {after:.2f} not {before:.2f} standard deviations"
-            )
+        for name, text in (("peak", "the best class leads by"), ("told", "samples differ by")):
+            before, after = getattr(self.given, name), getattr(self.changed, name)
+            if before is not None and after is not None:
+                parts.append(f"{text} {np.mean(after):.3g}, not {np.mean(before):.3g}")
         return ", ".join(parts)
 
 
-def weigh(given: Look, changed: Look, gain: float, labels: Labels | None) -> Evidence:
-    """Compare two looks at the same samples; `gain` is by how much the change stretches contrast."""
+def weigh(
+    given: Look, changed: Look, gain: float, labels: Labels | None, odd: bool = False
+) -> Evidence:
+    """Compare two looks at the same samples.
+
+    `gain` is by how much the change stretches contrast; `odd`: no model is trained on the form given.
+    """
     won = lost = 0
     if labels is not None and given.classes is not None and changed.classes is not None:
-        right = changed.classes == labels
-        before = given.classes == labels
-        won, lost = int((right & ~before).sum()), int((before & ~right).sum())
-    fit = None
-    if given.misfit is not None and changed.misfit is not None:
-        fit = given.misfit, changed.misfit
-    return Evidence(_seen(given, changed, gain), won, lost, fit, given, changed)
+        before, after = given.classes == labels, changed.classes == labels
+        won, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    seen = _seen(given, changed, gain, odd)
+    return Evidence(given, changed, seen, CLEAR_ODD if odd else CLEAR, won, lost)
 
 
-def _seen(given: Look, changed: Look, gain: float) -> float:
-    """Return the t-statistic of what the model alone shows, 0 where it shows nothing."""
-    if given.peak is None or changed.peak is None:
+def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
+    if given.told is None or changed.told is None:
         return 0.0
-    if changed.information < KEPT * given.information:
+    tells = given.told.mean() / max(float(changed.told.mean()), 1e-9)
+    if tells > LOSES:
         return 0.0
     peak = advantage(changed.peak, given.peak)
     if gain == 1.0:
         return peak
     sharp = advantage(changed.sharpness, given.sharpness)
-    surer = advantage(-changed.entropy, -given.entropy)
-    collapsed = given.information < COLLAPSED * changed.information
-    if collapsed and sharp >= 1 and surer > sharp:
-        return surer
-    return min(peak, sharp) if gain > 1 else sharp
+    seen = min(peak, sharp) if gain > 1 else sharp
+    # Samples of one class are told apart better by what confuses the model: it is less sure then.
+    confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
+    if tells < COLLAPSED and changed.told.mean() > SOME and (odd or not confused):
+        return max(seen, advantage(changed.told, given.told))
+    return seen
 
 
 def advantage(changed: Values | None, given: Values | None) -> float:
     """Return the paired t-statistic of `changed` minus `given`; 0 for too few samples."""
-    assert changed is not None and given is not None
+    if changed is None or given is None or len(given) < ENOUGH:
+        return 0.0
     apart = changed - given
-    if len(apart) < ENOUGH or not apart.any():
+    if not apart.any():
         return 0.0
     return float(apart.mean() / (apart.std(ddof=1) / len(apart) ** 0.5 + 1e-12))

@@ -53,4 +53,5 @@ def roughness(planes: Array) -> Array:
     values -= values.mean((2, 3), keepdims=True)
     steps = sum(np.square(np.diff(values, axis=axis)).mean((1, 2, 3)) for axis in (2, 3)) / 2
     spread = 2 * np.square(values).mean((1, 2, 3))
-    return np.sqrt(np.divide(steps, spread, out=np.zeros(len(values)), where=spread > 0))
+    rough: Array = np.sqrt(np.divide(steps, spread, out=np.zeros(len(values)), where=spread > 0))
+    return rough

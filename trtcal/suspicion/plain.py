@@ -27,7 +27,9 @@ def check_plain(drawn: Drawn) -> list[Suspicion]:
     zeros, constant = _still(drawn.feeds)
     if constant.mean() > SHARE and constant.sum() > 1:
         found.append(_constant(zeros, constant))
-    repeated = len(drawn) - len(_different(drawn.feeds, ~constant)) - int(constant.sum())
+    own = np.zeros(len(drawn), bool)
+    own[different(drawn.feeds)] = True
+    repeated = int((~own & ~constant).sum())
     if repeated > SHARE * len(drawn) and repeated > 1:
         found.append(
             Suspicion(
@@ -71,7 +73,9 @@ def _constant_rows(array: Array) -> Array:
     return still
 
 
-def _different(feeds: Feeds, rows: Array) -> set[bytes]:
-    """Return the bytes of each sample that differs from all others."""
-    places = np.flatnonzero(rows)
-    return {b"".join(array[i].tobytes() for array in feeds.values()) for i in places}
+def different(feeds: Feeds) -> Array:
+    """Return the places of the samples without those that are copies of an earlier one."""
+    first = dict[bytes, int]()
+    for i in range(len(next(iter(feeds.values())))):
+        first.setdefault(b"".join(array[i].tobytes() for array in feeds.values()), i)
+    return np.array(list(first.values()))
