@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trtcal.data import Dataset
@@ -10,7 +12,7 @@ from trtcal.model import Model
 from trtcal.suspicion.drawing import Drawn, Images, draw, find_images
 from trtcal.suspicion.forms import Change, changes
 from trtcal.suspicion.judging import BORDERLINE, Evidence, weigh
-from trtcal.suspicion.labels import check_labels
+from trtcal.suspicion.labels import check_labels, check_numbers
 from trtcal.suspicion.layout import check_layout, relaid
 from trtcal.suspicion.looking import Eye, Look
 from trtcal.suspicion.plain import check_plain, different
@@ -35,14 +37,26 @@ def check_data(
         return tuple(found)
     if drawn.batch == 1:
         drawn = drawn.at(different(drawn.feeds))  # copies would count as evidence of their own
-    eye, images, mended = Eye(model, together), find_images(model), drawn
+    eye = Eye(model, together)
+    if drawn.labels is not None:
+        numbers = check_numbers(eye.look(drawn), drawn.labels)
+        if numbers:
+            found.append(numbers)
+            drawn = replace(drawn, labels=None)
+    return (*found, *_of_model(eye, find_images(model), drawn))
+
+
+def _of_model(eye: Eye, images: Images | None, drawn: Drawn) -> list[Suspicion]:
+    """Return what the model shows; each fault is looked for with those before it mended."""
+    found, mended = [], drawn
     if images is not None:
-        for check in (_layout, _values, _channel_order):
+        for check in CHECKS:
             suspicion, mended = check(eye, images, mended)
             found += [suspicion] if suspicion else []
-    if mended is drawn and drawn.labels is not None:
-        found += check_labels(eye.look(drawn), drawn.labels)
-    return tuple(found)
+    if not found and drawn.labels is not None:
+        suspicion = check_labels(eye.look(drawn), drawn.labels)
+        found += [suspicion] if suspicion else []
+    return found
 
 
 Checked = tuple[Suspicion | None, Drawn]
@@ -75,8 +89,17 @@ def _values(eye: Eye, images: Images, drawn: Drawn) -> Checked:
     clear = [one for one in tried if one[0].is_clear]
     if not clear:
         return None, drawn
-    evidence, change = max(clear, key=lambda one: one[0].rank)
+    evidence, change = _best(clear)
+    if change.is_mild and _order_evidence(eye, images, drawn).surpasses(evidence):
+        return None, drawn
     return values(images.name, array, change, evidence), _through(images, drawn, change)
+
+
+def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
+    """Return the best change; of those as good as that, the one with the least contrast."""
+    best = max((evidence for evidence, _ in tried), key=lambda one: one.rank)
+    as_good = [one for one in tried if one[0].is_as_good_as(best)]
+    return min(as_good, key=lambda one: one[1].gain)
 
 
 def _tried(eye: Eye, images: Images, drawn: Drawn, given: Look, change: Change) -> Evidence:
@@ -94,16 +117,26 @@ def _through(images: Images, drawn: Drawn, change: Change) -> Drawn:
 
 
 def _channel_order(eye: Eye, images: Images, drawn: Drawn) -> Checked:
-    planes = images.planes(drawn.feeds[images.name])
-    if planes.shape[1] != 3:
-        return None, drawn
-    turned = _changed(drawn, images, images.packed(planes[:, ::-1]))
-    evidence = weigh(eye.look(drawn), eye.look(turned), 1.0, drawn.labels)
+    evidence = _order_evidence(eye, images, drawn)
     if not evidence.is_clear:
         return None, drawn
-    return channel_order(images.name, evidence), turned
+    return channel_order(images.name, evidence), _turned(images, drawn)
+
+
+def _order_evidence(eye: Eye, images: Images, drawn: Drawn) -> Evidence:
+    """Weigh the samples with their first and last channel exchanged; nothing changes with one."""
+    given = eye.look(drawn)
+    return weigh(given, eye.look(_turned(images, drawn)), 1.0, drawn.labels)
+
+
+def _turned(images: Images, drawn: Drawn) -> Drawn:
+    planes = images.planes(drawn.feeds[images.name])
+    return _changed(drawn, images, images.packed(planes[:, ::-1]))
 
 
 def _changed(drawn: Drawn, images: Images, array: Array) -> Drawn:
     feeds = {**drawn.feeds, images.name: np.ascontiguousarray(array)}
-    return Drawn(feeds, drawn.labels, drawn.total, drawn.batch)
+    return replace(drawn, feeds=feeds)
+
+
+CHECKS = (_layout, _values, _channel_order)

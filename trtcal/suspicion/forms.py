@@ -14,6 +14,7 @@ CAFFE_MEAN = (104.0, 117.0, 123.0)
 TOLERANCE = 6.0  # pixel values by which a form may miss 0 and 255: filters overshoot
 SPREAD, DARK = 80.0, 70.0  # what images have of 0 to 255, at least, and where their dark ends
 SAME_SCALE, SAME_ZERO = 1.4, 0.2  # closer forms are no fault that could be told
+SCALED = 20.0  # times the contrast, where pixels were divided or were not
 MOST = 2  # forms that data are taken for
 
 
@@ -68,6 +69,11 @@ class Change:
         return 1 / SAME_SCALE < self.gain < SAME_SCALE and apart < SAME_ZERO
 
     @property
+    def is_mild(self) -> bool:
+        """Whether the model may well see something without it."""
+        return 1 / SCALED < self.gain < SCALED and not self.is_from_odd
+
+    @property
     def is_from_odd(self) -> bool:
         """Whether no model is trained on the form that data have (some are: (pixel - mean) / 255)."""
         return self.had.name in SPOILED and self.had.name != "centred over 255"
@@ -77,9 +83,9 @@ class Change:
         """The fault that this way mends."""
         if self.had.name in SPOILED:
             return SPOILED[self.had.name]
-        if self.gain < 1 / 20:
+        if self.gain < 1 / SCALED:
             return "pixels_not_scaled"
-        if self.gain > 20:
+        if self.gain > SCALED:
             return "pixels_scaled"
         plain = self.had.name in ("unit", "raw")
         return "not_normalized" if plain else "other_normalization"

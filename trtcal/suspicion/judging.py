@@ -21,6 +21,7 @@ CLEAR = 3.0  # of a paired t-statistic, or of two taken together
 CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
 BORDERLINE = 1.5  # worth more samples
 P = 0.01
+AS_GOOD = 0.95  # of what the best change tells
 COLLAPSED = 0.5  # as given, samples can be told apart by less than this part of what a change gives
 SOME = 0.2  # nats by which samples differ where the model has anything to tell of them
 LOSES = 1.1  # a change by which they can be told apart less than this is none
@@ -67,14 +68,23 @@ class Evidence:
         return self.seen > 0 and self.strength >= self.needed
 
     @property
-    def rank(self) -> tuple[float, float, float]:
+    def rank(self) -> tuple[float, int, float]:
         """What orders changes, the best last."""
-        told = self.changed.told
-        return (
-            -(self.changed.misfit or 0.0),
-            float(self.won - self.lost),
-            0.0 if told is None else float(told.mean()),
-        )
+        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.tells)
+
+    @property
+    def tells(self) -> float:
+        """By how many nats the samples differ to the model as changed."""
+        return 0.0 if self.changed.told is None else float(self.changed.told.mean())
+
+    def is_as_good_as(self, best: Evidence) -> bool:
+        """Whether nothing speaks for another change instead of this one."""
+        same = self.rank[:2] >= best.rank[:2]
+        return same and self.tells >= AS_GOOD * best.tells
+
+    def surpasses(self, other: Evidence) -> bool:
+        """Whether this is clear, and more so than another."""
+        return self.is_clear and self.strength > other.strength
 
     def sentence(self) -> str:
         """Say in figures what is better."""
@@ -111,17 +121,19 @@ def weigh(
 def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
     if given.told is None or changed.told is None:
         return 0.0
-    tells = given.told.mean() / max(float(changed.told.mean()), 1e-9)
-    if tells > LOSES:
-        return 0.0
+    before, after = float(given.told.mean()), float(changed.told.mean())
     peak = advantage(changed.peak, given.peak)
+    if before > LOSES * after:
+        return 0.0
     if gain == 1.0:
         return peak
+    if after < SOME:  # samples of one class: another offset moves them all alike, as chance has it
+        return 0.0
     sharp = advantage(changed.sharpness, given.sharpness)
     seen = min(peak, sharp) if gain > 1 else sharp
     # Samples of one class are told apart better by what confuses the model: it is less sure then.
     confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
-    if tells < COLLAPSED and changed.told.mean() > SOME and (odd or not confused):
+    if before < COLLAPSED * after and (odd or not confused):
         return max(seen, advantage(changed.told, given.told))
     return seen
 

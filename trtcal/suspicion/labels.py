@@ -16,21 +16,28 @@ AS_GOOD = 0.05  # p-value above which labels are no better than shuffled ones
 GAP = 0.2  # between what the model is sure of and the most that labels may grant it
 
 
-def check_labels(look: Look, labels: Labels) -> list[Suspicion]:
-    """Return the suspicion that labels are numbered otherwise, or are not those of the samples."""
+def check_numbers(look: Look, labels: Labels) -> Suspicion | None:
+    """Return the suspicion that labels are numbered from another class than the model's first."""
     if look.classes is None or len(labels) < ENOUGH:
-        return []
+        return None
     right = look.classes == labels
     for offset in (1, -1):
         moved = look.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
-        if won > lost and mcnemar(lost, won) < P:
-            return [_moved(offset, int(right.sum()), int(moved.sum()), len(labels))]
-    expected = float(look.sureness.mean()) if look.sureness is not None else 0.0
-    most = _most(int(right.sum()), len(labels))
-    if expected - most > GAP and _like_shuffled(look.classes, labels):
-        return [_unlike(int(right.sum()), len(labels), expected)]
-    return []
+        clear = won > lost and mcnemar(lost, won) < P
+        if clear and not _like_shuffled(look.classes, labels + offset):
+            return _moved(offset, int(right.sum()), int(moved.sum()), len(labels))
+    return None
+
+
+def check_labels(look: Look, labels: Labels) -> Suspicion | None:
+    """Return the suspicion that labels are not those of the samples."""
+    if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
+        return None
+    right, expected = int((look.classes == labels).sum()), float(look.sureness.mean())
+    if expected - _most(right, len(labels)) > GAP and _like_shuffled(look.classes, labels):
+        return _unlike(right, len(labels), expected)
+    return None
 
 
 def _most(right: int, samples: int) -> float:

@@ -152,7 +152,7 @@ def _highest(output: Array) -> Array | None:
 
 def _probabilities(scores: Array) -> npt.NDArray[np.bool_]:
     """Tell which columns are probabilities; beside such ones, the others are coordinates."""
-    found: npt.NDArray[np.bool_] = ((scores >= 0) & (scores <= 1)).all(0)
+    found = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
     return found if found.sum() >= FEWEST_CLASSES else np.ones_like(found)
 
 
