@@ -53,7 +53,7 @@ def test_calibrate_warns_and_goes_on(place, capsys):
 def test_a_run_warns_before_it_observes(place, capsys):
     (place / "trtcal.toml").write_text(
         'model = "digits.onnx"\noutput = "made"\n[calibration]\ndata = "raw.npz"\n'
-        'methods = ["minmax"]\n[evaluation]\ndata = "right.npz"\n[build]\ntargets = []\n'
+        'methods = ["minmax"]\n[evaluation]\ndata = "right.npz"\n[build]\ntargets = ["cpu"]\n'
     )
     status, out, err = run(capsys, "run", "--no-history", "--json")
     assert "warning: 'image' has values of 0 to 255" in err

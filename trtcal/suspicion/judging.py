@@ -25,6 +25,7 @@ AS_GOOD = 0.95  # of what the best change tells
 COLLAPSED = 0.5  # as given, samples can be told apart by less than this part of what a change gives
 SOME = 0.2  # nats by which samples differ where the model has anything to tell of them
 LOSES = 1.1  # a change by which they can be told apart less than this is none
+FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as in training
 FITS = 0.5  # misfit of BatchNormalizations after over before, where a change mends it
 UNFIT = 1.1  # and where it makes it worse
 
@@ -61,7 +62,7 @@ class Evidence:
         if before is not None and after is not None:
             if after > UNFIT * before:
                 return False
-            if after < FITS * before:
+            if after < min(FITS * before, FITTING) and self.seen > -1:
                 return True
         if self.won > self.lost and mcnemar(self.lost, self.won) < P:
             return True
@@ -125,10 +126,10 @@ def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
     peak = advantage(changed.peak, given.peak)
     if before > LOSES * after:
         return 0.0
+    if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
+        return 0.0
     if gain == 1.0:
         return peak
-    if after < SOME:  # samples of one class: another offset moves them all alike, as chance has it
-        return 0.0
     sharp = advantage(changed.sharpness, given.sharpness)
     seen = min(peak, sharp) if gain > 1 else sharp
     # Samples of one class are told apart better by what confuses the model: it is less sure then.
