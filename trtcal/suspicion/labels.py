@@ -13,18 +13,20 @@ from trtcal.suspicion.words import Suspicion
 
 SHUFFLES = 999
 AS_GOOD = 0.05  # p-value above which labels are no better than shuffled ones
+PART = 0.5  # of what the model is sure of: other numbers have to be right in more
 GAP = 0.2  # between what the model is sure of and the most that labels may grant it
 
 
 def check_numbers(look: Look, labels: Labels) -> Suspicion | None:
     """Return the suspicion that labels are numbered from another class than the model's first."""
-    if look.classes is None or len(labels) < ENOUGH:
+    if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
         return None
+    least = PART * look.sureness.mean()
     right = look.classes == labels
     for offset in (1, -1):
         moved = look.classes == labels + offset
         won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
-        clear = won > lost and mcnemar(lost, won) < P
+        clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
         if clear and not _like_shuffled(look.classes, labels + offset):
             return _moved(offset, int(right.sum()), int(moved.sum()), len(labels))
     return None
