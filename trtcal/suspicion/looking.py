@@ -15,7 +15,7 @@ from trtcal.compare.per_sample import SUM_TOLERANCE, class_scores
 from trtcal.data import Feeds
 from trtcal.data.fingerprint import Array
 from trtcal.model import Model
-from trtcal.onnxfile import array_of
+from trtcal.onnxfile import array_of, fits
 from trtcal.suspicion.drawing import Drawn
 
 Values = npt.NDArray[np.float64]
@@ -65,7 +65,10 @@ class Eye:
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
         self.read = [*(spec.name for spec in model.outputs), *(norm.tensor for norm in self.norms)]
         self.inside = Inside(model.proto, self.read) if self.norms else None
-        self.session = self.inside.session if self.inside else open_session(model.proto)
+        source = (
+            model.proto if fits(model.proto) else model.path
+        )  # large weights stay in their files
+        self.session = self.inside.session if self.inside else open_session(source)
 
     def look(self, drawn: Drawn) -> Look:
         """Run the model on samples; `BackendError` if that fails."""
