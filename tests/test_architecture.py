@@ -23,7 +23,7 @@ HOUSE = [
     {"calibration"},
     {"formats"},
     {"compare", "tuning", "checkup"},
-    {"search"},
+    {"search", "suspicion"},
     {"improve"},
     {"report"},
     {"history", "verification"},

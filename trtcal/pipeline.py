@@ -45,6 +45,7 @@ from trtcal.quantize import (
 from trtcal.report import assemble, write_page
 from trtcal.report.prices import named_price, with_costs
 from trtcal.storage import Document, read_document, unwritable
+from trtcal.suspicion import Suspicion, check_data
 from trtcal.tuning import compiler, described, tune_placement
 
 OUTPUTS = (
@@ -66,6 +67,10 @@ Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
 """Called with a stage's title and its number of steps; gives what to call as they are done."""
 
 
+Warn = Callable[[Sequence[Suspicion]], None]
+"""Called with what the calibration data are suspected of, before they are observed."""
+
+
 @contextlib.contextmanager
 def silent(title: str, total: int) -> Iterator[Advance]:
     """Report nothing."""
@@ -74,12 +79,16 @@ def silent(title: str, total: int) -> Iterator[Advance]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report document, builds that could not be made, and limits they break."""
+    """Where a run lies, its report document, builds that could not be made, and limits they break.
+
+    `suspicions`: what the calibration data look wrong in.
+    """
 
     folder: Path
     report: Document
     missing_builds: dict[str, str]
     breaches: tuple[str, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
 
 
 def run(
@@ -88,6 +97,7 @@ def run(
     reporter: Reporter = silent,
     say: Callable[[str], None] = lambda message: None,
     history: History | None = None,
+    warn: Warn = lambda suspicions: None,
 ) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
 
@@ -103,9 +113,11 @@ def run(
         raise unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         job = _Job(config, Path(name), reporter, say, history)
+        suspicions = check_data(job.model, job.calibration_data)
+        warn(suspicions)
         report = job.run(command)
         _replace(folder, Path(name))
-    return RunResult(folder, report, job.lineage.missing, tuple(job.breaches))
+    return RunResult(folder, report, job.lineage.missing, tuple(job.breaches), suspicions)
 
 
 def _check_replaceable(folder: Path) -> None:

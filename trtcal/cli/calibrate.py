@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.check_data import warn
 from trtcal.cli.output import (
     config_here,
     config_option,
@@ -112,6 +113,7 @@ def command(
     from trtcal.model import load_model
     from trtcal.observe import cached, observe, unfinished
     from trtcal.quantize import find_layers, tensors_to_observe
+    from trtcal.suspicion import check_data
 
     if how_many:
         options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
@@ -140,6 +142,7 @@ def command(
     profiles: list[Profile] = []
 
     def look() -> Observation:
+        warn(check_data(loaded, dataset, together=16 if ceiling is None else 1))
         with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:
             return observe(
                 prepared,

@@ -18,6 +18,7 @@ from trtcal.errors import INTERRUPTED, TrtcalError
 COMMANDS = {
     "run": "Do the whole job that trtcal.toml describes, and write a report.",
     "prepare": "Make a model ready for Q/DQ, and show what that changed.",
+    "check-data": "Say whether data look wrongly prepared for a model.",
     "calibrate": "Choose the range of every tensor from data.",
     "calibration": "Show, diff, import and export tables of ranges.",
     "plan": "Show what a plan of precisions decides, and diff two of them.",
@@ -50,7 +51,7 @@ class LazyGroup(click.Group):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"trtcal.cli.{cmd_name}")
+        module = import_module(f"trtcal.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

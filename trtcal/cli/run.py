@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
 from trtcal.cli.output import json_option, note, print_json, progress, say
 from trtcal.config import FILE
@@ -35,7 +36,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     settings = read_config(config)
     history = None if no_history else _history(settings)
     tell = lambda message: note(f"note: {message}")  # noqa: E731
-    result = run(settings, command_line, progress, tell, history)
+    result = run(settings, command_line, progress, tell, history, warn)
     if history is not None:
         _record(history, result)
     verdict = result.report["measured"]["verdict"]

@@ -1,0 +1,169 @@
+"""What `trtcal check-data` names of faults planted in right data, and how often it is wrong there.
+
+    python -m benchmarks.input_checks MODEL DATA [--form normal] [--draws 10] [--samples 64]
+
+DATA is an .npz that is right for MODEL, with one image input and perhaps labels; `--form` says in which
+form its pixels are (raw, unit, signed, normal, centred), where the values do not tell. Each draw takes
+samples at random and plants every fault in them, with labels and without. Printed: in how many draws
+the fault was named, and what else was named; on right data anything named is a false alarm. The cost
+is that of one check in samples run, by its time over that of one FP32 pass over as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.data.dataset import ArrayDataset
+from trtcal.model import Model, load_model
+from trtcal.suspicion import check_data
+from trtcal.suspicion.checking import TOGETHER
+from trtcal.suspicion.drawing import Images, draw, find_images
+from trtcal.suspicion.forms import (
+    CENTRED,
+    MEAN,
+    NORMAL,
+    RAW,
+    RIGHT,
+    SIGNED,
+    STD,
+    UNIT,
+    Change,
+    Form,
+    forms_of,
+)
+from trtcal.suspicion.looking import Eye
+
+Array = npt.NDArray[Any]
+Fault = tuple[str, Callable[[Array], Array], set[str]]
+
+SPOILED = 4  # one sample in so many is made constant, or a copy of another
+SCALE = {"pixels_not_scaled", "pixels_scaled", "scaled_twice"}
+NORMALIZATION = {"not_normalized", "other_normalization", "normalized_twice"}
+HALF = ((0.5,) * 3, (0.5,) * 3)
+
+
+def pixel_faults(form: Form) -> Iterator[Fault]:
+    """Yield name, what to do to planes in their right form, and the codes that name the fault."""
+    if form in (RAW, CENTRED):
+        yield "divided by 255", lambda x: x / 255, {"pixels_scaled"}
+        yield "0 to 1", Change(form, UNIT), {"pixels_scaled"}
+    else:
+        yield "not divided by 255", Change(form, RAW), {"pixels_not_scaled"}
+        fine = Change(UNIT, form)
+        yield "divided twice", lambda x: fine(Change(form, UNIT)(x) / 255), SCALE
+        yield "prepared, then / 255", lambda x: x / 255, SCALE
+    if form in (SIGNED, NORMAL):
+        mean, std = HALF if form == SIGNED else (MEAN, STD)
+        yield "no mean and std", Change(form, UNIT), NORMALIZATION
+        yield "mean and std twice", Change(form, form.then(mean, std, "", "")), NORMALIZATION
+        spoiled = RAW.then(mean, std, "", "")
+        yield "mean and std, not / 255", Change(form, spoiled), {"pixels_not_scaled"}
+    if form == CENTRED:
+        yield "no mean", Change(form, RAW), NORMALIZATION
+    yield "BGR for RGB", lambda x: x[:, ::-1], {"channel_order"}
+    yield "NHWC reshaped", lambda x: np.moveaxis(x, 1, -1).reshape(x.shape), {"layout"}
+
+
+def sample_faults() -> Iterator[Fault]:
+    """Yield the faults of samples, as `pixel_faults` does."""
+    yield "constant", _some(lambda x: x.mean((2, 3), keepdims=True)), {"constant_samples"}
+    yield "all zero", _some(np.zeros_like), {"zero_samples"}
+    yield "repeated", _some(lambda x: np.repeat(x[:1], len(x), 0)), {"repeated_samples"}
+
+
+def _some(spoil: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    def work(planes: Array) -> Array:
+        spoiled = planes.copy()
+        spoiled[::SPOILED] = spoil(planes[::SPOILED])
+        return spoiled
+
+    return work
+
+
+def dataset(images: Images, planes: Array, labels: Array | None) -> ArrayDataset:
+    """Return samples as the dataset that a user would have opened."""
+    array = np.ascontiguousarray(images.packed(planes), np.float32)
+    return ArrayDataset("planted", {images.name: array}, labels, "")
+
+
+def trials(
+    images: Images, form: Form, planes: Array, labels: Array | None, rng: np.random.Generator
+) -> Iterator[tuple[str, ArrayDataset, set[str]]]:
+    """Yield name, data and the codes that name the fault, for one draw of samples."""
+    kinds = (
+        {"without labels": None} if labels is None else {"labels": labels, "without labels": None}
+    )
+    for kind, given in kinds.items():
+        yield f"right data, {kind}", dataset(images, planes, given), set()
+        for name, spoil, codes in (*pixel_faults(form), *sample_faults()):
+            if name != "BGR for RGB" or planes.shape[1] == 3:
+                yield f"{name}, {kind}", dataset(images, spoil(planes), given), codes
+    if labels is not None:
+        shuffled = dataset(images, planes, rng.permutation(labels))
+        yield "shuffled, labels", shuffled, {"labels_disagree"}
+        yield "off by one, labels", dataset(images, planes, labels + 1), {"labels_off_by_one"}
+
+
+def measure(model: Model, path: Path, form: Form | None, draws: int, samples: int) -> None:
+    """Print how many draws had each fault named, and what else was."""
+    images = find_images(model)
+    if images is None:
+        raise SystemExit("the model has no image input")
+    stored = np.load(path)
+    every = images.planes(stored[images.name])
+    form = form or forms_of(every[:64])[0]
+    rng = np.random.default_rng(0)
+    named, others = Counter[str](), dict[str, Counter[str]]()
+    for _ in range(draws):
+        rows = np.sort(rng.choice(len(every), min(samples, len(every)), replace=False))
+        labels = stored["labels"][rows].astype(np.int64) if "labels" in stored else None
+        for name, data, codes in trials(images, form, every[rows], labels, rng):
+            found = {one.code for one in check_data(model, data)}
+            named[name] += bool(found & codes) if codes else not found
+            others.setdefault(name, Counter()).update(found - codes)
+    passes = cost(model, dataset(images, every[:samples], None))
+    print(
+        f"{model.name}, pixels as {form.text}: {draws} draws of {samples}, cost {passes:.1f} passes"
+    )
+    for name, wrong in others.items():
+        said = ", ".join(f"{code} {times}" for code, times in wrong.items())
+        print(f"  {name:40} {named[name]:3} of {draws}   {said}")
+    right = [name for name in others if name.startswith("right")]
+    share = sum(named[name] for name in others if name not in right) / (len(others) - len(right))
+    alarms = draws - sum(named[name] for name in right) / len(right)
+    print(f"  faults named: {share / draws:.1%}; false alarms: {alarms / draws:.1%}")
+
+
+def cost(model: Model, data: ArrayDataset) -> float:
+    """Return the time of one check over that of one pass, the session opened."""
+    drawn, eye = draw(model, data, len(data)), Eye(model, TOGETHER)
+    started = time.perf_counter()
+    eye.look(drawn)
+    passed = time.perf_counter()
+    check_data(model, data)
+    return (time.perf_counter() - passed) / (passed - started)
+
+
+def main() -> None:
+    """Measure one model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--form", choices=[form.name for form in RIGHT])
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--samples", type=int, default=64)
+    given = parser.parse_args()
+    form = next((form for form in RIGHT if form.name == given.form), None)
+    measure(load_model(given.model), given.data, form, given.draws, given.samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from trtcal.cli.main import run_command
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, digits):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(digits / "digits.onnx", tmp_path)
+    stored = np.load(digits / "calibration.npz")
+    right = {"image": stored["image"][:96], "labels": stored["labels"][:96]}
+    np.savez(tmp_path / "right.npz", **right)
+    np.savez(tmp_path / "raw.npz", **{**right, "image": right["image"] * 255})
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = run_command(list(arguments))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_right_data_end_with_status_0(place, capsys):
+    status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "right.npz")
+    assert (status, err) == (0, "")
+    assert "nothing suspected" in out
+
+
+def test_a_fault_ends_with_status_1_and_is_told_as_json(place, capsys):
+    status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "raw.npz", "--json")
+    assert status == 1
+    assert "pixels_not_scaled" in err
+    (found,) = json.loads(out)["suspicions"]
+    assert found["code"] == "pixels_not_scaled"
+    assert "0 to 255" in found["seen"]
+    assert "divide" in found["fix"]
+
+
+def test_calibrate_warns_and_goes_on(place, capsys):
+    command = ["calibrate", "digits.onnx", "--json", "--data"]
+    status, out, err = run(capsys, *command, "raw.npz")
+    assert status == 0
+    assert json.loads(out)["samples"] == 96
+    assert "warning: 'image' has values of 0 to 255" in err
+    status, _, err = run(capsys, *command, "right.npz")
+    assert (status, "warning" in err) == (0, False)
+
+
+def test_a_run_warns_before_it_observes(place, capsys):
+    (place / "trtcal.toml").write_text(
+        'model = "digits.onnx"\noutput = "made"\n[calibration]\ndata = "raw.npz"\n'
+        'methods = ["minmax"]\n[evaluation]\ndata = "right.npz"\n[build]\ntargets = ["cpu"]\n'
+    )
+    status, out, err = run(capsys, "run", "--no-history", "--json")
+    assert "warning: 'image' has values of 0 to 255" in err
+    assert json.loads(out)["measured"]
+    assert status in (0, 1)  # the ranges are wrong for the right data

@@ -1,0 +1,188 @@
+"""Faults that are planted in data are named, and right data are left in peace."""
+
+import numpy as np
+import pytest
+from onnx import helper
+from scipy import ndimage
+
+from tests.networks import save
+from trtcal.data import open_dataset
+from trtcal.data.dataset import ArrayDataset
+from trtcal.model import load_model
+from trtcal.suspicion import check_data
+from trtcal.suspicion.forms import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.suspicion.layout import roughness
+
+SIZE, CLASSES = 16, 6
+
+
+def paint(labels, seed):
+    """Return smooth colour images with something of their class in them, pixels 0 to 255."""
+    rng = np.random.default_rng(7)
+    templates = np.stack([smooth(rng) for _ in range(CLASSES)])
+    rng = np.random.default_rng(seed)
+    images = templates[labels] + 0.5 * np.stack([smooth(rng) for _ in labels])
+    return np.clip(127 + 70 * images, 0, 255), np.clip(127 + 70 * templates, 0, 255)
+
+
+def smooth(rng):
+    field = ndimage.zoom(rng.standard_normal((3, 4, 4)), (1, SIZE / 4, SIZE / 4), order=1)
+    return field / field.std()
+
+
+@pytest.fixture(scope="module", params=[NORMAL, SIGNED, CENTRED, UNIT], ids=lambda form: form.name)
+def colours(request, tmp_path_factory):
+    """A classifier that compares normalized images with templates of its classes, and right data."""
+    form = request.param
+    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
+    pixels, templates = paint(labels, 2)
+    rows = Change(RAW, form)(templates).reshape(CLASSES, -1)
+    sharpness = 40 / np.square(rows - rows.mean(0)).sum(1).mean()
+    weights = {
+        "w": (sharpness * rows).astype(np.float32),
+        "b": (-sharpness / 2 * np.square(rows).sum(1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+    ]
+    path = tmp_path_factory.mktemp("colours") / "colours.onnx"
+    save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
+    return load_model(path), form, Change(RAW, form)(pixels).astype(np.float32), labels
+
+
+def codes(model, images, labels=None):
+    name = model.inputs[0].name
+    data = ArrayDataset("planted", {name: np.ascontiguousarray(images)}, labels, "")
+    return [one.code for one in check_data(model, data)]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_right_colours_are_left_in_peace(colours, labelled):
+    model, _, images, labels = colours
+    assert codes(model, images, labels if labelled else None) == []
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_swapped_channels_are_named(colours, labelled):
+    model, _, images, labels = colours
+    found = codes(model, images[:, ::-1], labels if labelled else None)
+    assert found == ["channel_order"]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_reshaped_images_are_named(colours, labelled):
+    model, _, images, labels = colours
+    reshaped = np.moveaxis(images, 1, -1).reshape(images.shape)
+    assert codes(model, reshaped, labels if labelled else None) == ["layout"]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_pixels_of_another_scale_are_named(colours, labelled):
+    model, form, images, labels = colours
+    planted = Change(form, UNIT if form == CENTRED else RAW)(images)
+    wanted = "pixels_scaled" if form == CENTRED else "pixels_not_scaled"
+    assert wanted in codes(model, planted, labels if labelled else None)
+
+
+def test_labels_of_other_samples_and_other_numbers_are_named(colours):
+    model, _, images, labels = colours
+    assert codes(model, images, np.random.default_rng(3).permutation(labels)) == ["labels_disagree"]
+    assert codes(model, images, labels + 1) == ["labels_off_by_one"]
+    assert codes(model, images, labels - 1) == ["labels_off_by_one"]
+
+
+def test_one_class_alone_is_no_fault(colours):
+    model, form, _, _ = colours
+    labels = np.full(64, 2)
+    images = Change(RAW, form)(paint(labels, 5)[0]).astype(np.float32)
+    assert codes(model, images, labels) == []
+    assert codes(model, images) == []
+
+
+@pytest.mark.parametrize("name", ["calibration", "glitch", "test"])
+def test_the_digits_are_left_in_peace(digits, name):
+    model = load_model(digits / "digits.onnx")
+    assert check_data(model, open_dataset(digits / f"{name}.npz", model)) == ()
+
+
+def blank(images):
+    images[::4] = images[::4].mean((2, 3), keepdims=True)
+    return images
+
+
+def repeat(images):
+    images[::4] = images[0]
+    return images
+
+
+def black(images):
+    images[::4] = 0
+    return images
+
+
+PLANTED = {
+    "pixels_not_scaled": lambda x: x * 255,
+    "scaled_twice": lambda x: x / 255,
+    "constant_samples": blank,
+    "zero_samples": black,
+    "repeated_samples": repeat,
+    "too_few_samples": lambda x: x[:9],
+}
+
+
+@pytest.mark.parametrize("code", PLANTED)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_faults_of_digits_are_named(digits, code, labelled):
+    model = load_model(digits / "digits.onnx")
+    stored = np.load(digits / "test.npz")
+    images = PLANTED[code](stored["image"][:64].copy())
+    labels = stored["labels"][: len(images)] if labelled else None
+    assert codes(model, images, labels) == [code]
+
+
+def test_data_that_are_no_images_are_checked_for_what_any_data_may_be(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    weights = {"w": np.eye(20, 5, dtype=np.float32)}
+    model = load_model(save(tmp_path / "m.onnx", nodes, weights, {"x": ["n", 20]}, {"y": ["n", 5]}))
+    rows = np.random.default_rng(0).standard_normal((40, 20)).astype(np.float32)
+    assert codes(model, rows) == []
+    assert codes(model, rows * 0) == ["zero_samples"]
+    assert codes(model, rows[np.arange(40) % 8]) == ["repeated_samples"]
+
+
+def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path):
+    labels = np.random.default_rng(1).integers(0, CLASSES, 96)
+    pixels, templates = paint(labels, 2)
+    rows = np.moveaxis(templates / 255, 1, -1).reshape(CLASSES, -1)
+    weights = {
+        "w": rows.astype(np.float32),
+        "b": (-np.square(rows).sum(1) / 2).astype(np.float32),
+        "shape": np.array([48, -1]),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+    ]
+    path = tmp_path / "m.onnx"
+    save(path, nodes, weights, {"x": [48, SIZE, SIZE, 3]}, {"y": [48, CLASSES]})
+    model = load_model(path)
+    images = np.moveaxis(pixels / 255, 1, -1).astype(np.float32)
+    assert codes(model, images, labels) == []
+    assert codes(model, images[..., ::-1], labels) == ["channel_order"]
+    reshaped = np.moveaxis(images, -1, 1).reshape(images.shape)
+    assert codes(model, reshaped) == ["layout"]
+
+
+def test_the_form_of_pixels_is_told_from_their_values():
+    pixels = paint(np.arange(CLASSES), 0)[1]
+    pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 255
+    for form in (RAW, UNIT, SIGNED, NORMAL, CENTRED):
+        assert forms_of(Change(RAW, form)(pixels))[0] == form
+
+
+def test_roughness_tells_noise_from_images():
+    noise = np.random.default_rng(0).standard_normal((2, 3, 32, 32))
+    assert roughness(noise) == pytest.approx([1, 1], abs=0.1)
+    assert (roughness(ndimage.gaussian_filter(noise, (0, 0, 3, 3))) < 0.4).all()
+    assert (roughness(np.ones((2, 3, 32, 32))) == 0).all()

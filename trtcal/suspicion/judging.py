@@ -1,0 +1,149 @@
+"""Whether a model finds changed samples clearly more like what it was trained on than those given.
+
+A change of contrast makes any network more or less sure of itself, right or not. There only measures
+decide that no factor changes, or how well the model tells the samples apart; being surer counts where
+they agree. Running statistics of BatchNormalizations, and labels, overrule all that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trtcal.compare.paired import mcnemar
+from trtcal.compare.per_sample import Labels
+from trtcal.suspicion.looking import Look, Values
+
+ENOUGH = 8  # samples, at least, to judge by
+CLEAR = 3.0  # of a paired t-statistic, or of two taken together
+CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
+BORDERLINE = 1.5  # worth more samples
+P = 0.01
+AS_GOOD = 0.95  # of what the best change tells
+COLLAPSED = 0.5  # as given, samples can be told apart by less than this part of what a change gives
+SOME = 0.2  # nats by which samples differ where the model has anything to tell of them
+LOSES = 1.1  # a change by which they can be told apart less than this is none
+FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as in training
+FITS = 0.5  # misfit of BatchNormalizations after over before, where a change mends it
+UNFIT = 1.1  # and where it makes it worse
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How much better samples are as changed than as given.
+
+    `seen` is a t-statistic of what the model alone shows, `needed` how much of it is enough; `won` and
+    `lost`: samples that get their label's class only as changed, and only as given.
+    """
+
+    given: Look
+    changed: Look
+    seen: float
+    needed: float
+    won: int
+    lost: int
+
+    @property
+    def strength(self) -> float:
+        """What the model and the labels say together, as a t-statistic."""
+        if not self.won + self.lost:
+            return self.seen
+        told = (self.won - self.lost) / math.sqrt(self.won + self.lost)
+        return max(self.seen, (self.seen + told) / 2**0.5)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the samples are clearly better as changed."""
+        if self.lost > self.won + 1:
+            return False
+        before, after = self.given.misfit, self.changed.misfit
+        if before is not None and after is not None:
+            if after > UNFIT * before:
+                return False
+            if after < min(FITS * before, FITTING) and self.seen > -1:
+                return True
+        if self.won > self.lost and mcnemar(self.lost, self.won) < P:
+            return True
+        return self.seen > 0 and self.strength >= self.needed
+
+    @property
+    def rank(self) -> tuple[float, int, float]:
+        """What orders changes, the best last."""
+        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.tells)
+
+    @property
+    def tells(self) -> float:
+        """By how many nats the samples differ to the model as changed."""
+        return 0.0 if self.changed.told is None else float(self.changed.told.mean())
+
+    def is_as_good_as(self, best: Evidence) -> bool:
+        """Whether nothing speaks for another change instead of this one."""
+        same = self.rank[:2] >= best.rank[:2]
+        return same and self.tells >= AS_GOOD * best.tells
+
+    def surpasses(self, other: Evidence) -> bool:
+        """Whether this is clear, and more so than another."""
+        return self.is_clear and self.strength > other.strength
+
+    def sentence(self) -> str:
+        """Say in figures what is better."""
+        parts = []
+        if self.won + self.lost:
+            parts.append(f"{self.won} more samples get their label's class, {self.lost} no more")
+        if self.given.misfit is not None:
+            parts.append(
+                "what BatchNormalizations read is off their statistics by "
+                f"{self.changed.misfit:.3g}, not {self.given.misfit:.3g}"
+            )
+        for name, text in (("peak", "the best class leads by"), ("told", "samples differ by")):
+            before, after = getattr(self.given, name), getattr(self.changed, name)
+            if before is not None and after is not None:
+                parts.append(f"{text} {np.mean(after):.3g}, not {np.mean(before):.3g}")
+        return ", ".join(parts)
+
+
+def weigh(
+    given: Look, changed: Look, gain: float, labels: Labels | None, odd: bool = False
+) -> Evidence:
+    """Compare two looks at the same samples.
+
+    `gain` is by how much the change stretches contrast; `odd`: no model is trained on the form given.
+    """
+    won = lost = 0
+    if labels is not None and given.classes is not None and changed.classes is not None:
+        before, after = given.classes == labels, changed.classes == labels
+        won, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    seen = _seen(given, changed, gain, odd)
+    return Evidence(given, changed, seen, CLEAR_ODD if odd else CLEAR, won, lost)
+
+
+def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
+    if given.told is None or changed.told is None:
+        return 0.0
+    before, after = float(given.told.mean()), float(changed.told.mean())
+    peak = advantage(changed.peak, given.peak)
+    if before > LOSES * after:
+        return 0.0
+    if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
+        return 0.0
+    if gain == 1.0:
+        return peak
+    sharp = advantage(changed.sharpness, given.sharpness)
+    seen = min(peak, sharp) if gain > 1 else sharp
+    # Samples of one class are told apart better by what confuses the model: it is less sure then.
+    confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
+    if before < COLLAPSED * after and (odd or not confused):
+        return max(seen, advantage(changed.told, given.told))
+    return seen
+
+
+def advantage(changed: Values | None, given: Values | None) -> float:
+    """Return the paired t-statistic of `changed` minus `given`; 0 for too few samples."""
+    if changed is None or given is None or len(given) < ENOUGH:
+        return 0.0
+    apart = changed - given
+    if not apart.any():
+        return 0.0
+    return float(apart.mean() / (apart.std(ddof=1) / len(apart) ** 0.5 + 1e-12))
