@@ -57,7 +57,7 @@ def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder
     (one,) = repairs(improved(folder))
     assert one["sentence"] == (
         "Repairs of the INT8 model raised its signal to noise from 14.0 to 21.2 dB "
-        "on 32 samples that none was fitted to."
+        "on 32 samples that no repair was fitted to."
     )
 
 

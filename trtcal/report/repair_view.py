@@ -45,7 +45,7 @@ def _sentence(record: Document) -> str:
     """Return what repairs brought over the best ranges without them."""
     kept = [one for one in record["tries"] if one["kept"]]
     plain = [one for one in kept if one["name"].startswith(RANGES)]
-    held = f"on {text.count(record['samples']['selection'], 'sample')} that none was fitted to"
+    held = f"on {text.count(record['samples']['selection'], 'sample')} that no repair was fitted to"
     if not plain or kept[-1] is plain[-1]:
         return f"No repair of the INT8 model helped {held}."
     before, after = (sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
