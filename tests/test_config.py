@@ -24,6 +24,14 @@ def test_the_price_of_an_hour_is_read(tmp_path):
     assert (report.price_per_hour, report.currency) == (2.0, "USD")
 
 
+def test_repairs_are_asked_for(tmp_path):
+    before = read_config(written(tmp_path, "[calibration]")).calibration
+    assert (before.improve, before.improve_time_limit_s) == (None, 600.0)
+    text = '[calibration]\nimprove = "best"\nimprove_time_limit_s = 90'
+    asked = read_config(written(tmp_path, text)).calibration
+    assert (asked.improve, asked.improve_time_limit_s) == ("best", 90.0)
+
+
 def test_paths_start_from_the_files_folder(tmp_path):
     config = read_config(written(tmp_path, 'model = "m.onnx"\n[calibration]\ndata = "d.npz"'))
     assert config.model == tmp_path / "m.onnx"
@@ -45,6 +53,9 @@ def test_paths_start_from_the_files_folder(tmp_path):
         ("[calibration]\nmethods = []", "'calibration.methods'"),
         ("[calibration]\nmethods = 'minmax'", "'calibration.methods'"),
         ("[calibration]\npercentile = 9", "unknown key 'calibration.percentile'"),
+        ("[calibration]\nimprove = 'most'", "'calibration.improve' must be one of 'fast', 'best'"),
+        ("[calibration]\nimprove = true", "'calibration.improve'"),
+        ("[calibration]\nimprove_time_limit_s = -1", "'calibration.improve_time_limit_s'"),
         ("[prepare]\nskipped = ['scales']", "unknown key 'prepare.skipped'"),
         ("[prepare]\nskip = 'scales'", "'prepare.skip'"),
         ("[gates]\nmax_top1_drop = -1", "'gates.max_top1_drop'"),

@@ -10,7 +10,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
-from trtcal.pipeline import run
+from trtcal.pipeline import run, silent
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 TARGETS = ["cpu", "sm89"] if RTX.works else ["cpu"]
@@ -144,6 +144,40 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     assert (place / "out" / "notes.txt").read_text() == "my own"
     assert not (place / "out" / "builds" / "stray.json").exists()
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
+
+
+def test_an_improved_candidate_is_compared_built_told_and_the_same_again(place):
+    configured(place, conv_net, "second")
+    samples(place / "data.npz", count=40)
+    text = (place / "trtcal.toml").read_text().partition("[plans")[0]
+    asked = 'data.npz"\nmethods = ["minmax"]\nimprove = "fast"'
+    text = text.replace('data.npz"', asked) + '[build]\ntargets = ["cpu"]'
+    (place / "trtcal.toml").write_text(text)
+    lines, titles = [], []
+
+    def reporter(title, total):
+        titles.append(title)
+        return silent(title, total)
+
+    config = read_config(place / "trtcal.toml")
+    result = run(config, reporter=reporter, say=lines.append)
+    first = stages(place / "out")
+    assert any("24 samples to fit to and 16 to judge by are few" in line for line in lines)
+    assert "correcting biases" in titles
+    (repairs,) = result.report["repairs"]
+    assert repairs["candidates"] == ["int8-improved"]
+    assert repairs["tries"][-1]["name"] == "bias correction"
+    assert "int8-improved" in {build["model_name"] for build in result.report["builds"]}
+    assert "of the INT8 model" in (place / "out" / "report.html").read_text()
+    command("verify", "out")
+    found = ["--calibration", "out/calibrations/improved.json"]
+    found += ["--repairs", "out/repairs/improved.npz"]
+    command("quantize", "net.onnx", *found, "-o", "hand.onnx")
+    assert (place / "hand.onnx").read_bytes() == (
+        place / "out/models/int8-improved.onnx"
+    ).read_bytes()
+    run(config)
+    assert stages(place / "out") == first
 
 
 def test_a_folder_that_is_not_a_run_is_never_replaced(place):

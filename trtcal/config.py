@@ -39,7 +39,18 @@ TABLES = (
     "suppress",
     "report",
 )
-CALIBRATION = ("data", "labels", "methods", "method", "batch", "workers", "parameters")
+CALIBRATION = (
+    "data",
+    "labels",
+    "methods",
+    "method",
+    "batch",
+    "workers",
+    "improve",
+    "improve_time_limit_s",
+    "parameters",
+)
+EFFORTS = ("fast", "best")
 LABEL_SOURCES = ("csv", "folders")
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -82,7 +93,8 @@ class CalibrationConfig:
     """The data and methods to calibrate with; `method` is the one used where one is wanted.
 
     `workers` is the number of processes that observe, which share the cores out.
-    `labels` says where the labels of an image folder stand: "csv" or "folders".
+    `labels` says where the labels of an image folder stand: "csv" or "folders". `improve` says how
+    much is tried to repair the INT8 model ("fast", "best"), None for nothing, and for how long.
     """
 
     data: Path | None = None
@@ -91,6 +103,8 @@ class CalibrationConfig:
     method: str = "percentile"
     batch: int = 32
     workers: int = 1
+    improve: str | None = None
+    improve_time_limit_s: float = 600.0
     parameters: dict[str, Parameters] = field(default_factory=dict)
 
 
@@ -249,6 +263,11 @@ class _Reader:
             method=self.get(here, table, "method", str, _preferred(methods)),
             batch=self.positive(here, table, "batch", default.batch),
             workers=self.positive(here, table, "workers", default.workers),
+            improve=self.choice(here, table, "improve", EFFORTS),
+            improve_time_limit_s=self.number(
+                here, table, "improve_time_limit_s", default.improve_time_limit_s
+            )
+            or 0.0,
             parameters={name: self.scalars(here, parameters, name) for name in parameters},
         )
 

@@ -26,6 +26,8 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.history import History, against_last
+from trtcal.improve import Wanted, improve, write_improved
+from trtcal.improve.saved import REPAIRS
 from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
 from trtcal.model import Model, load_model
@@ -55,6 +57,7 @@ OUTPUTS = (
     "histograms.npz",
     "models",
     "plans",
+    "repairs",
     "report.html",
     "report.json",
     "run.json",
@@ -276,21 +279,40 @@ class _Job:
         for name, plan in self.config.plans.items():
             calibration = calibrations[plan.method or self.config.calibration.method]
             made.append(self._quantize(name, calibration, self.plans[name]))
+        if self.config.calibration.improve is not None:
+            made.append(self._improved(self.config.calibration.improve))
         return made
 
-    def _quantize(self, name: str, calibration: Calibration, plan: Plan) -> Path:
-        plan = self._tune(name, calibration, plan)
+    def _improved(self, effort: str) -> Path:
+        """Return the candidate with the repairs that help on samples held back."""
+        wanted = Wanted(effort, self.config.calibration.improve_time_limit_s)
+        with self._step("improve", REPAIRS) as record:
+            found = improve(self.prepared, self.calibration_data, wanted, self.model, self.reporter)
+            digests = write_improved(self.folder, found)
+            record(digests.pop(REPAIRS))
+        self.lineage.steps += [Step("improve", *item) for item in digests.items()]
+        for line in found.warnings:
+            self.say(f"improvement: {line}")
+        model = found.repairs.apply(self.prepared)
+        return self._quantize("int8-improved", found.calibration, Plan(), model)
+
+    def _quantize(
+        self, name: str, calibration: Calibration, plan: Plan, model: Model | None = None
+    ) -> Path:
+        """Write a candidate of the prepared model, or of `model`, which has repairs too."""
+        model = model or self.prepared
+        plan = self._tune(name, model, calibration, plan)
         if name in self.plans or plan != Plan():
             output = f"plans/{name}.json"
             with self._step("plan", output) as record:
                 record(str(write_plan(self.folder / output, plan)["digest"]))
         path = self.folder / "models" / f"{name}.onnx"
         with self._step("quantize", f"models/{name}.onnx") as record:
-            quantized = quantize(self.prepared, calibration, plan)
+            quantized = quantize(model, calibration, plan)
             record(write_quantized(path, quantized).digest)
         return path
 
-    def _tune(self, name: str, calibration: Calibration, plan: Plan) -> Plan:
+    def _tune(self, name: str, model: Model, calibration: Calibration, plan: Plan) -> Plan:
         """Return the plan with what trials on the compiler kept, if `build.tune_placement` asks."""
         settings = self.config.build
         if settings.tune_placement is None:
@@ -298,8 +320,8 @@ class _Job:
         backend, target = find_backend(None, settings.tune_placement)
         options = BuildOptions(target, parse_shapes(settings.shapes), settings.time_limit_s)
         try:
-            measure = compiler(backend, options, self.prepared)
-            tuned = tune_placement(self.prepared, calibration, plan, measure)
+            measure = compiler(backend, options, model)
+            tuned = tune_placement(model, calibration, plan, measure)
         except BackendError as error:
             self.lineage.missing[f"placement of {name} for {target}"] = error.message
             return plan

@@ -5,10 +5,15 @@ import pytest
 from tests.networks import conv_net, samples
 from tests.quantize.test_quantize import calibrated
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import calibrate
 from trtcal.compare import layerwise
 from trtcal.compare.layerwise import Layerwise, compare_layers
 from trtcal.data import open_dataset
+from trtcal.improve.equalize import equalized
+from trtcal.improve.state import State
 from trtcal.model import load_model
+from trtcal.observe import observe
+from trtcal.overlay import Overlay
 from trtcal.quantize import quantize, write_quantized
 
 
@@ -111,6 +116,26 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
         for names in (node.input, node.output):
             names[:] = [name if name in constants else f"other/{name}" for name in names]
     assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
+
+
+def test_what_a_repair_moved_is_left_out_and_counted(tmp_path):
+    path = conv_net(tmp_path / "net.onnx")
+    prepared, ranges, data = calibrated(path, tmp_path)
+    moved = equalized(prepared, data, len(data), "layers")
+    model = State(ranges, moved.constants, Overlay(moved=moved.tensors)).of(prepared)
+    again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
+    whole, layers = quantize(prepared, ranges), quantize(model, again)
+    write_quantized(tmp_path / "whole.onnx", whole)
+    write_quantized(tmp_path / "moved.onnx", layers)
+    plain, found = (
+        compare_layers(load_model(path), load_model(tmp_path / name), data)
+        for name in ("whole.onnx", "moved.onnx")
+    )
+    left_out = set(named(plain)) - set(named(found))
+    assert "b" in left_out
+    assert found.unknown == len(left_out) == len(plain.figures) - len(found.figures)
+    for name, one in named(found).items():
+        assert one.own_db == pytest.approx(named(plain)[name].own_db, abs=0.01)
 
 
 def test_uint8_with_a_zero_point_by_another_tool_is_understood(tmp_path):

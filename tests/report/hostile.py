@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.report.samples import accuracy, comparison, latency
+from tests.report.samples import accuracy, comparison, improvement, latency, write_improvement
 from trtcal.backends.manifest import Build
 from trtcal.buildlog.diagnosis import Outcome
 from trtcal.buildlog.layers import Layer, TensorInfo
@@ -82,6 +82,8 @@ def write_hostile_run(parent: Path, texts: Sequence[str]) -> Path:
     name = Names(texts)
     folder = parent / name.file()
     rows = [_row(name, 0.2), _row(name, 6.0)]
+    ranges = write_improvement(folder, _improvement(name))
+    rows[0] = replace(rows[0], quantization={"method": name(), "calibration": ranges.digest})
     compared = comparison(*rows, reference=name())
     compared = replace(compared, dataset_name=name(), dataset=name(), machine={name(): name()})
     write_comparison(folder / "comparison.json", compared)
@@ -177,6 +179,13 @@ def _calibration(name: Names) -> Calibration:
         ranges={name(): TensorRange(2.0, 3.0, 0.001, name())},
         unranged={name(): name()},
     )
+
+
+def _improvement(name: Names) -> dict[str, object]:
+    tries = [{**one, "name": name(), "what": name()} for one in improvement()["tries"]]
+    layers = [{"name": name(), "weights": 9, "rounded": 1, "bias": 0.5}]
+    told = {"effort": name(), "objective": name(), "untried": [name()], "warnings": [name()]}
+    return improvement(tries=tries, layers=layers, repairs=name(), model=name(), **told)
 
 
 def _plan(name: Names) -> Plan:

@@ -10,7 +10,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.report.samples import LOG, accuracy, build, comparison, latency, row, write_build
+from tests.report.samples import (
+    LOG,
+    accuracy,
+    build,
+    comparison,
+    improvement,
+    latency,
+    row,
+    write_build,
+    write_improvement,
+)
 from trtcal.backends.manifest import Build
 from trtcal.calibration import calibrate, most_stretched, write_calibration
 from trtcal.checkup import write_diagnosis
@@ -44,6 +54,7 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
         row(CANDIDATES[2], accuracy(8.4, 6.0, 10.8), latency(0.9, 2.2)),
     )
     rows = tuple(replace(one, **real[one.name]) for one in rows)
+    write_improvement(folder, improvement(layers=_repaired(layers)))
     compared = comparison(*rows, gates=Gates(1.0, None), reference="backbone")
     write_comparison(folder / "comparison.json", compared)
     for number, name in enumerate(CANDIDATES):
@@ -106,6 +117,14 @@ def _outcomes(layers: int, lost: int) -> dict[str, str]:
     got = ["fp32" if number % (12 - 3 * lost) == 5 else "int8" for number in range(layers)]
     got[::40] = ["unknown"] * len(got[::40])
     return dict(zip(nodes, got, strict=True))
+
+
+def _repaired(layers: int) -> list[dict[str, Any]]:
+    """Return what was made up that repairs changed in each layer."""
+    return [
+        {"name": _node(place), "weights": 4, "rounded": place % 5, "bias": place / 1000}
+        for place in range(layers)
+    ]
 
 
 def _node(number: int) -> str:

@@ -13,8 +13,10 @@ from trtcal.calibration import Calibration, TensorRange, write_calibration
 from trtcal.compare.comparison import Comparison, Gates, Row, write_comparison
 from trtcal.compare.latency import Latency
 from trtcal.compare.metrics import Accuracy
+from trtcal.improve.repairs import KIND as REPAIRS
+from trtcal.improve.repairs import repaired_fingerprint
 from trtcal.quantize.plan import Plan, write_plan
-from trtcal.storage import digest_file, write_document
+from trtcal.storage import Document, digest_file, seal, write_document
 
 EXACT = Accuracy(500, 98.6, 0.0, (-0.39, 0.39), 100.0, None, 1.0)
 LOG = (
@@ -111,3 +113,49 @@ def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
     write_calibration(folder / "calibrations" / "percentile.json", calibration(note="kept short"))
     write_plan(folder / "plan.json", Plan("int8", {"head/gemm": "fp32"}))
     return folder
+
+
+def improvement(**changes: Any) -> Document:
+    """Return a record of repairs: ranges, one that did not help and one that did."""
+    tries = (
+        ("ranges: percentile", "", True, -12.9, 0.05),
+        ("ranges: auto", "", True, -14.0, 0.01),
+        ("equalization", "channels scaled alike (2019)", False, -13.0, 0.02),
+        ("adaptive rounding", "by each layer's output error (2020)", True, -21.2, 0.001),
+    )
+    return {
+        "kind": REPAIRS,
+        "schema_version": 1,
+        "model": "sha256:prepared",
+        "repairs": "sha256:repairs",
+        "effort": "best",
+        "objective": "sqnr",
+        "samples": {"fitted": 64, "calibration": 96, "selection": 32},
+        "tries": [
+            {
+                "name": name,
+                "what": what,
+                "kept": kept,
+                "value": value,
+                "loss": {"noise": noise, "disagreement": 100 * noise, "kl": 0.1},
+            }
+            for name, what, kept, value, noise in tries
+        ],
+        "untried": [],
+        "layers": [
+            {"name": "conv1", "weights": 1000, "rounded": 75, "bias": 0.5},
+            {"name": "gemm", "weights": None, "rounded": None, "bias": None},
+        ],
+        "warnings": [],
+        "measured": {"seconds": [0.1, 0.2, 0.3, 0.4]},
+        **changes,
+    }
+
+
+def write_improvement(folder: Path, record: Document) -> Calibration:
+    """Write a record of repairs into a run folder, and the ranges of the repaired model."""
+    write_document(folder / "repairs" / "improved.json", seal(record))
+    fingerprint = repaired_fingerprint(record["model"], record["repairs"])
+    made = replace(calibration("auto"), model=fingerprint)
+    write_calibration(folder / "calibrations" / "improved.json", made)
+    return made

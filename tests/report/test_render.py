@@ -114,8 +114,8 @@ def test_sections_stand_in_their_order(page):
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == [
         *("verdict", "steps", "against", "chart", "tests", "slices", "candidates"),
-        *("errors", "findings", "layers", "ranges", "fusions", "skipped", "log", "calibration"),
-        *("reproduce", "provenance", "glossary"),
+        *("errors", "repairs", "findings", "layers", "ranges", "fusions", "skipped", "log"),
+        *("calibration", "reproduce", "provenance", "glossary"),
     ]
 
 

@@ -15,6 +15,7 @@ from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import InputError
 from trtcal.improve.absorb import absorbed
+from trtcal.improve.changes import layer_changes
 from trtcal.improve.equalize import Moved, equalized
 from trtcal.improve.judging import Judge, Verdict
 from trtcal.improve.normalized import corrected_by_normalization
@@ -258,6 +259,7 @@ def _record(
         "samples": {"fitted": work.samples, "calibration": fit, "selection": held},
         "tries": tries,
         "untried": work.untried,
+        "layers": layer_changes(work.state.of(prepared), work.state.calibration),
         "warnings": list(warnings),
         "measured": {"seconds": [round(one.seconds, 3) for one in work.tries]},
     }

@@ -66,7 +66,7 @@ class Repairs:
                 "make them again for this one",
             )
         proto = with_constants(prepared.proto, self.constants)
-        fingerprint = digest_bytes(canonical_json([self.model, self.digest]))
+        fingerprint = repaired_fingerprint(self.model, self.digest)
         return checked(
             replace(prepared, proto=proto, fingerprint=fingerprint, overlay=self.overlay)
         )
@@ -84,6 +84,11 @@ class Repairs:
             yield f"bias/{number}/values", bias
         if self.overlay.moved:
             yield "moved", np.array(sorted(self.overlay.moved))
+
+
+def repaired_fingerprint(model: str, repairs: str) -> str:
+    """Return the fingerprint of a model with repairs, of its own and the digest of these."""
+    return digest_bytes(canonical_json([model, repairs]))
 
 
 def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> onnx.ModelProto:

@@ -18,11 +18,13 @@ from trtcal.compare.comparison import Comparison, read_comparison
 from trtcal.compare.deciding import KIND as AB
 from trtcal.diagnosis import KIND as DIAGNOSIS
 from trtcal.errors import InputError
+from trtcal.improve.repairs import KIND as REPAIRS
 from trtcal.model import Model, load_model
 from trtcal.observe import Observation, is_observation, read_observation
 from trtcal.observe.tails import KIND as TAILS
 from trtcal.quantize.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantize.plan import KIND as PLAN
+from trtcal.report.repairs import read_record
 from trtcal.storage import Document, read_document, read_json
 
 RUN = "run"
@@ -52,6 +54,7 @@ class Findings:
     tails: tuple[Document, ...] = ()
     tests: tuple[Document, ...] = ()
     models: dict[str, Model] = field(default_factory=dict)
+    repairs: tuple[Document, ...] = ()
 
     @property
     def failed_builds(self) -> dict[str, str]:
@@ -100,6 +103,7 @@ def collect(folder: Path) -> Findings:
         tails=documents(TAILS),
         tests=documents(AB),
         models=_models(folder, {build.model for build in builds}),
+        repairs=read(REPAIRS, read_record),
     )
 
 
@@ -118,7 +122,7 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN, TAILS, AB)
+    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN, TAILS, AB, REPAIRS)
     return str(kind) if known and "schema_version" in document else None
 
 

@@ -30,13 +30,14 @@ from trtcal.model import Model
 from trtcal.quantize.plan import Plan
 from trtcal.report.checks import check_limits, overall
 from trtcal.report.collect import Findings, collect
+from trtcal.report.repairs import is_repaired, repair_facts
 from trtcal.report.tensors import tensor_facts
 from trtcal.report.verdict import judge, without_comparison
 from trtcal.report.wiring import wire
 from trtcal.storage import Document, canonical_json, digest_file, seal
 
 KIND = "report"
-VERSION = 2
+VERSION = 3
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
@@ -53,7 +54,10 @@ def assemble(folder: Path) -> Document:
     """
     findings = collect(folder)
     builds = sorted(findings.builds, key=_build_order)
-    calibrations = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
+    every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
+    calibrations = [one for one in every if not is_repaired(one, findings.repairs)]
+    told = [(one, _calibration(one)) for one in every if is_repaired(one, findings.repairs)]
+    rows = findings.comparison.rows if findings.comparison else ()
     body = {
         "kind": KIND,
         "schema_version": VERSION,
@@ -63,6 +67,7 @@ def assemble(folder: Path) -> Document:
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
+        "repairs": repair_facts(findings.repairs, told, rows),
         "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
         "measured": _measured(findings),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from trtcal.report import finding_view, layer_view, sections, text, view
+from trtcal.report import finding_view, layer_view, repair_view, sections, text, view
 from trtcal.report.versions import current
 from trtcal.storage import Document
 
@@ -20,6 +20,7 @@ JOINER = "\u2060"
 NAME_SHOWN, SENTENCE_SHOWN = 80, 500
 # Characters that a section may have, so that all of them stay under 60,000.
 REASONS, CANDIDATES, FINDINGS, LAYERS, AGAINST, DIGESTS = 6000, 12000, 14000, 6000, 4000, 8000
+REPAIRS = 3000
 FINDINGS_SHOWN, LOST_SHOWN, NODES_SHOWN = 10, 5, 5
 
 
@@ -30,6 +31,7 @@ def to_markdown(document: Document) -> str:
         _verdict(document),
         _candidates(document),
         _checks(document),
+        _repairs(document),
         _findings(document),
         _layers(document),
         _against(document),
@@ -138,6 +140,21 @@ def _checks(document: Document) -> list[str]:
     heads = ("Measure", "Limit", "Value", "95 % interval", "Margin", "State")
     table = _table(heads, rows) if rows else []
     return ["### Limits", "", *table, "", f"Rule: {escaped(found['rule'], 2 * SENTENCE_SHOWN)}"]
+
+
+def _repairs(document: Document) -> list[str]:
+    """Return what each improvement brought, and each of its tries in a line, where there is one."""
+    lines = []
+    for one in repair_view.repairs(document):
+        lines.append(f"- {code(one['title'])}: {escaped(one['sentence'])}")
+        lines += [f"  - {_try(made)}" for made in one["tries"]]
+    return ["### Repairs", "", *_within(lines, REPAIRS)] if lines else []
+
+
+def _try(made: view.View) -> str:
+    before, after = (text.number(made[when]["sqnr"]) for when in ("before", "after"))
+    result = "kept" if made["kept"] else "not kept"
+    return f"{escaped(made['name'], NAME_SHOWN)}: SQNR {before} to {after} dB, {result}"
 
 
 def _findings(document: Document) -> list[str]:

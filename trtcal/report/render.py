@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from trtcal.errors import InputError
-from trtcal.report import finding_view, layer_view, sections, text, view
+from trtcal.report import finding_view, layer_view, repair_view, sections, text, view
 from trtcal.report.document import assemble
 from trtcal.report.histograms import draw_histograms
 from trtcal.report.seals import seal_page
@@ -55,14 +55,16 @@ def _shown(document: Document) -> dict[str, Any]:
     chosen = next((row for row in rows if row["is_chosen"]), None)
     builds = layer_view.builds(document, chosen["model"] if chosen else None)
     verdict, tests = view.verdict(document), sections.tests(document)
-    slices = sections.slices(chosen)
+    slices, repairs = sections.slices(chosen), repair_view.repairs(document)
     findings, logs = finding_view.findings(document), finding_view.logs(document)
     events = finding_view.log_events(logs)
     layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
     ranges, costs = sections.ranges(document), sections.costs(document, rows)
     return {
         "subject": rows[0]["name"] if rows else _subject(document),
-        "places": _places(bool(rows), costs is not None, tests=tests, slices=slices),
+        "places": _places(
+            bool(rows), costs is not None, tests=tests, slices=slices, repairs=repairs
+        ),
         "verdict": verdict,
         "steps": sections.first_steps(findings["shown"], chosen, verdict["fails"]),
         "costs": costs,
@@ -71,6 +73,7 @@ def _shown(document: Document) -> dict[str, Any]:
         "rows": rows,
         "tests": tests,
         "slices": slices,
+        "repairs": repairs,
         "errors": sections.errors(chosen),
         "findings": findings,
         "builds": builds,
@@ -103,6 +106,7 @@ PLACES = (
     ("slices", "Slices", False),
     ("candidates", "Candidates", True),
     ("errors", "Errors", True),
+    ("repairs", "Repairs", False),
     ("findings", "Findings", True),
     ("layers", "Layers", True),
     ("ranges", "Ranges", True),

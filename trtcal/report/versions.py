@@ -8,7 +8,7 @@ from trtcal.report.document import KIND, VERSION
 from trtcal.storage import Document, parsing, read_document, read_json
 
 FIRST = 1
-NOTHING: Document = {"tests": [], "tensors": []}
+NOTHING: Document = {"tests": [], "tensors": [], "repairs": []}
 OF_BUILDS = {"wiring": None, "fusions": None, "estimated_on": None}
 OF_LAYERS = {"bytes": None, "macs": None, "estimated_ms": None}
 

@@ -177,6 +177,11 @@ def commands(document: Document) -> list[str]:
     lines += [
         "trtcal quantize MODEL.onnx --calibration CALIBRATION.json [--plan PLAN.json] -o INT8.onnx"
     ]
+    lines += [
+        f"trtcal quantize MODEL.onnx --improve {shlex.quote(one['effort'])} "
+        "--data CALIBRATION_DATA -o INT8.onnx"
+        for one in document["repairs"]
+    ]
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
         lines.append(f"trtcal build INT8.onnx {where} -o {shlex.quote(f'builds/{target}')}")
@@ -214,6 +219,11 @@ def digests(document: Document) -> list[tuple[str, str]]:
         found.append((f"calibration {one['method']}", one["digest"]))
         found.append((f"calibration data of {one['method']}", one["dataset"]))
         found.append((f"histograms of {one['method']}", one["histograms"]))
+    for one in document["repairs"]:
+        names = ", ".join(one["candidates"]) or "no candidate"
+        found.append((f"repairs of {names}", one["repairs"]))
+        found.append((f"record of repairs of {names}", one["digest"]))
+        found += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
     found += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
     found += [
         (f"build of {build['model_name']} for {build['target']}", build["digest"])
