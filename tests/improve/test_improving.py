@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.improve.nets import separable_net
@@ -144,6 +145,17 @@ def test_no_time_tries_ranges_only(net):
 def test_too_few_samples_are_refused(subject):
     with pytest.raises(InputError, match="too few"):
         improved(subject(separable_net, count=20), Wanted())
+
+
+def test_one_batch_of_a_fixed_size_is_enough(tmp_path):
+    path = separable_net(tmp_path / "net.onnx")
+    proto = onnx.load(path)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 16
+    onnx.save(proto, path)
+    given = load_model(path)
+    data = open_dataset(samples(tmp_path / "data.npz", count=32), given)
+    made = improve(prepare(given), data, Wanted("best"), given, silent)
+    assert {one.name for one in made.tries} >= {"bias correction", "adaptive rounding"}
 
 
 def test_few_samples_are_warned_of(subject):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.check_data import warn
 from trtcal.cli.output import note, print_table, progress, required, say
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ def improved_model(
     from trtcal.data import open_dataset
     from trtcal.improve import improve, write_repairs
     from trtcal.storage import write_document
+    from trtcal.suspicion import check_data
 
     source = required(asked.data or config.calibration.data, "the data", "--data")
     dataset = open_dataset(source, original, config.images, config.calibration.labels)
+    warn(check_data(original, dataset))
     found = improve(prepared, dataset, asked.wanted(), original, progress)
     for line in found.warnings:
         note(f"warning: {line}")
@@ -95,7 +98,7 @@ def show_tries(document: dict[str, Any]) -> None:
     rows = [
         (
             one["name"],
-            f"{one['value']:.4g}",
+            "-" if one["value"] is None else f"{one['value']:.4g}",
             _decibels(one["loss"]["noise"]),
             "-" if one["loss"]["disagreement"] is None else f"{one['loss']['disagreement']:.2f}",
             "kept" if one["kept"] else "not kept",

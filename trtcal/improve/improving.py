@@ -52,7 +52,7 @@ def improve(
     Of the samples a quarter (16 to 128) is held back: on these, every try is judged, and nothing else
     sees them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
     """
-    held = _held_back(prepared, len(dataset))
+    held = samples_to_hold_back(prepared, len(dataset))
     fit, select = held_back(dataset, held, fixed_batch(prepared) or 1)
     with Judge(prepared, select, wanted.objective, wanted.metric) as judge:
         work = _Work(prepared, original, fit, judge, wanted, reporter)
@@ -66,7 +66,8 @@ def improve(
     return Improved(repairs, calibration, quantized, tuple(work.tries), warnings)
 
 
-def _held_back(model: Model, samples: int) -> int:
+def samples_to_hold_back(model: Model, samples: int) -> int:
+    """Return on how many of so many samples repairs are judged; `InputError` if there are too few."""
     if samples < LEAST:
         raise InputError(
             f"{samples} samples are too few to improve a model: some are held back to judge by",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -48,7 +49,8 @@ class Try:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form of what does not change from run to run."""
-        fields = {"name": self.name, "what": self.what, "kept": self.kept, "value": self.value}
+        value = self.value if math.isfinite(self.value) else None
+        fields = {"name": self.name, "what": self.what, "kept": self.kept, "value": value}
         return {**fields, "loss": self.loss.to_document()}
 
 

@@ -38,7 +38,7 @@ from trtcal.quantize.weights import quantize_weight
 from trtcal.search.segments import Segment, Twins, reads
 from trtcal.search.shelf import Shelf
 
-BATCH = 16
+BATCH = 8
 SIDES = ("float", "int8")
 LEAST = 16
 ROOM = 1 << 28  # bytes of values between two layers that are kept in memory
@@ -240,11 +240,9 @@ class Walk:
         read = partial(self._read, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
         halves = [measure_moments(form, turn, read, centred) for turn in turns if turn]
-        if len(halves) < 2:
-            raise ValueError("adaptive rounding wants two batches")
-        weight, gram = form.matrix(step.values), halves[0].with_other(halves[1]).gram
+        weight, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
         scale = quantize_weight(step.values, step.weight.axis)[1].reshape(form.groups, -1)
-        wanted = adapted(weight, halves)
+        wanted = adapted(weight, halves) if len(halves) > 1 else weight
         scale = clipped(wanted, scale, gram) if mending.clipping else scale
         return Grid(form.weight(rounded(wanted, scale, gram)), scale.reshape(-1))
 
