@@ -11,7 +11,9 @@ from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
 from trtcal.suspicion import check_data
 from trtcal.suspicion.forms import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.suspicion.judging import weigh
 from trtcal.suspicion.layout import roughness
+from trtcal.suspicion.looking import Look
 
 SIZE, CLASSES = 16, 6
 
@@ -186,3 +188,18 @@ def test_roughness_tells_noise_from_images():
     assert roughness(noise) == pytest.approx([1, 1], abs=0.1)
     assert (roughness(ndimage.gaussian_filter(noise, (0, 0, 3, 3))) < 0.4).all()
     assert (roughness(np.ones((2, 3, 32, 32))) == 0).all()
+
+
+def look(peak, sharpness):
+    """Return a look at samples that differ in nothing but these two."""
+    rng, ones = np.random.default_rng(0), np.ones(32)
+    peak, sharpness = (value + 0.1 * rng.standard_normal(32) for value in (peak, sharpness))
+    return Look(None, ones, peak, sharpness, ones, ones, None)
+
+
+def test_other_values_have_to_make_a_model_surer_whatever_the_factor():
+    given, louder, better = look(1, 1), look(2, 0.5), look(2, 2)
+    for gain in (0.5, 1.0, 2.0):  # what only shifts the values is no exception
+        assert not weigh(given, louder, gain, None).is_clear
+        assert weigh(given, better, gain, None).is_clear
+    assert weigh(given, louder, None, None).is_clear  # exchanged channels change no value

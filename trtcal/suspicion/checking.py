@@ -126,7 +126,7 @@ def _channel_order(eye: Eye, images: Images, drawn: Drawn) -> Checked:
 def _order_evidence(eye: Eye, images: Images, drawn: Drawn) -> Evidence:
     """Weigh the samples with their first and last channel exchanged; nothing changes with one."""
     given = eye.look(drawn)
-    return weigh(given, eye.look(_turned(images, drawn)), 1.0, drawn.labels)
+    return weigh(given, eye.look(_turned(images, drawn)), None, drawn.labels)
 
 
 def _turned(images: Images, drawn: Drawn) -> Drawn:

@@ -105,11 +105,12 @@ class Evidence:
 
 
 def weigh(
-    given: Look, changed: Look, gain: float, labels: Labels | None, odd: bool = False
+    given: Look, changed: Look, gain: float | None, labels: Labels | None, odd: bool = False
 ) -> Evidence:
     """Compare two looks at the same samples.
 
-    `gain` is by how much the change stretches contrast; `odd`: no model is trained on the form given.
+    `gain` is by how much the change stretches contrast, None if it changes no value; `odd`: no model is
+    trained on the form given.
     """
     won = lost = 0
     if labels is not None and given.classes is not None and changed.classes is not None:
@@ -119,7 +120,7 @@ def weigh(
     return Evidence(given, changed, seen, CLEAR_ODD if odd else CLEAR, won, lost)
 
 
-def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
+def _seen(given: Look, changed: Look, gain: float | None, odd: bool) -> float:
     if given.told is None or changed.told is None:
         return 0.0
     before, after = float(given.told.mean()), float(changed.told.mean())
@@ -128,10 +129,10 @@ def _seen(given: Look, changed: Look, gain: float, odd: bool) -> float:
         return 0.0
     if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
         return 0.0
-    if gain == 1.0:
+    if gain is None:
         return peak
     sharp = advantage(changed.sharpness, given.sharpness)
-    seen = min(peak, sharp) if gain > 1 else sharp
+    seen = min(peak, sharp) if gain >= 1 else sharp
     # Samples of one class are told apart better by what confuses the model: it is less sure then.
     confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
     if before < COLLAPSED * after and (odd or not confused):
