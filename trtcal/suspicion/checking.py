@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from trtcal.suspicion.words import Suspicion, channel_order, values
 
 SAMPLES = 64
 CORRECTED = 32  # of them: so many are tried under every change of values
+SCREENED = 8  # of them: so many see every change, more only what these do not speak against
 TOGETHER = 16  # of them in a batch
 
 
@@ -74,11 +76,9 @@ def _values(eye: Eye, images: Images, drawn: Drawn) -> Checked:
     if array.dtype.kind != "f":
         return None, drawn
     few = drawn.first(CORRECTED)
-    given = eye.look(few)
-    tried = [
-        (_tried(eye, images, few, given, change), change)
-        for change in changes(images.planes(array))
-    ]
+    hopeful = _hopeful(eye, images, drawn, changes(images.planes(array)))
+    given = eye.look(few) if hopeful else None
+    tried = [(_tried(eye, images, few, given, change), change) for change in hopeful if given]
     if len(few) < len(drawn) and any(_is_borderline(evidence) for evidence, _ in tried):
         given = eye.look(drawn)
         tried = [
@@ -93,6 +93,16 @@ def _values(eye: Eye, images: Images, drawn: Drawn) -> Checked:
     if change.is_mild and _order_evidence(eye, images, drawn).surpasses(evidence):
         return None, drawn
     return values(images.name, array, change, evidence), _through(images, drawn, change)
+
+
+def _hopeful(eye: Eye, images: Images, drawn: Drawn, ways: Sequence[Change]) -> list[Change]:
+    """Return the changes that a few samples do not speak against: most can be left out at once."""
+    few = drawn.first(SCREENED)
+    if not ways or len(few) == len(drawn):
+        return list(ways)
+    given = eye.look(few)
+    tried = [(_tried(eye, images, few, given, change), change) for change in ways]
+    return [change for evidence, change in tried if evidence.may_be_clear]
 
 
 def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:

@@ -19,6 +19,7 @@ from trtcal.suspicion.looking import Look, Values
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
 CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
+HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
 P = 0.01
 AS_GOOD = 0.95  # of what the best change tells
@@ -67,6 +68,13 @@ class Evidence:
         if self.won > self.lost and mcnemar(self.lost, self.won) < P:
             return True
         return self.seen > 0 and self.strength >= self.needed
+
+    @property
+    def may_be_clear(self) -> bool:
+        """Whether more samples might make it so."""
+        before, after = self.given.misfit, self.changed.misfit
+        fits = before is not None and after is not None and after < before
+        return self.is_clear or fits or self.won > self.lost or self.strength > HOPE
 
     @property
     def rank(self) -> tuple[float, int, float]:
