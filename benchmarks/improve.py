@@ -7,7 +7,8 @@ FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with
 of the outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
 seconds over those of a plain `trtcal calibrate`.
 
-With --repairs each repair alone, after the ranges were chosen, and everything without that repair.
+With --repairs each repair alone, after the ranges were chosen, and everything without each one that was
+kept: without the others it is the same.
 With --peers, in each Python given: NNCF's default, if it has nncf and openvino, and ModelOpt's `max`
 and `entropy`, if it has modelopt; time and memory are those of the peer's process, with its imports.
 """
@@ -145,19 +146,23 @@ class Bench:
     def repairs(self) -> None:
         """Print each repair alone, and all without it."""
         dataset = open_dataset(self.calibration, self.model)
+        kept = self._with("all of them", dataset, Wanted("best"))
         for name in REPAIRS:
-            self._with(f"only {name}", dataset, Wanted("best", only=(name,)), name)
-        for name in REPAIRS:
-            self._with(f"all without {name}", dataset, Wanted("best", leave_out=(name,)), name)
+            self._with(f"only {name}", dataset, Wanted("best", only=(name,)))
+        for name in (one for one in REPAIRS if one in kept):
+            self._with(f"all without {name}", dataset, Wanted("best", leave_out=(name,)))
 
-    def _with(self, label: str, dataset: Dataset, wanted: Wanted, name: str) -> None:
+    def _with(self, label: str, dataset: Dataset, wanted: Wanted) -> list[str]:
+        """Print what the repairs wanted bring; return those that were kept."""
         made = improve(prepare(self.model), dataset, wanted, self.model, silent)
-        tried = [one for one in made.tries if one.name == name]
-        if wanted.only and not tried:
+        tried = [one for one in made.tries if not one.name.startswith("ranges")]
+        kept = [one.name for one in tried if one.kept]
+        if tried:
+            note = "" if kept else " (not kept)"
+            self.show(label + note, self.judged(made.quantized.proto))
+        else:
             print(f"{label:44}nothing to do", flush=True)
-            return
-        kept = "" if not tried or tried[0].kept else " (not kept)"
-        self.show(label + kept, self.judged(made.quantized.proto))
+        return kept
 
     def peer(self, python: str, folder: Path) -> None:
         """Print what other quantizers make of the same samples."""
