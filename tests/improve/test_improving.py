@@ -15,10 +15,11 @@ from trtcal.compare.layerwise import compare_layers
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.improve import Wanted, improve, in_float, read_repairs, write_repairs
-from trtcal.improve.judging import Judge
+from trtcal.improve.judging import Judge, Verdict
 from trtcal.model import load_model
 from trtcal.quantize import Plan, find_layers, prepare, quantize
 from trtcal.search import measure_sensitivities
+from trtcal.search.losses import Loss
 from trtcal.storage import read_document
 
 
@@ -53,11 +54,24 @@ def test_best_loses_much_less_than_percentile(net, best):
     assert {"equalization", "adaptive rounding"} <= set(kept)
 
 
-def test_what_is_kept_is_less_than_all_before(best):
-    least = np.inf
-    for one in best.tries:
-        assert one.kept == (one.value < least)
-        least = min(least, one.value)
+def test_what_is_kept_is_less_than_what_was_kept_before(best):
+    kept = [one.value for one in best.tries if one.kept]
+    assert best.tries[0].kept
+    assert kept == sorted(kept, reverse=True)
+    assert any(not one.kept for one in best.tries)
+
+
+def verdict(*values):
+    return Verdict(Loss(len(values), 0.1), np.array(values, float))
+
+
+def test_a_difference_within_its_error_is_no_evidence():
+    before = verdict(-10, -12, -14, -16)
+    assert verdict(-11, -13, -15, -17).is_better(before)
+    assert not verdict(-20, -5, -15, -13).is_better(before)
+    assert not verdict(-9, -12, -14, -16).is_better(before)
+    assert not verdict(np.inf, -30, -30, -30).is_better(before)
+    assert before.is_better(verdict(np.inf, -30, -30, -30))
 
 
 def test_the_same_layers_are_asked_in_int8(net, best):

@@ -11,6 +11,7 @@ import onnx
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.compare.own_metric import OwnMetric
+from trtcal.compare.per_sample import Values
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import BackendError
@@ -24,14 +25,27 @@ ROOM = 1 << 28  # bytes of samples and outputs that are kept in memory
 
 @dataclass(frozen=True)
 class Verdict:
-    """The loss of a model, and the one number of it that is to be small."""
+    """The loss of a model, and of each sample the one number that is to be small."""
 
     loss: Loss
-    value: float
+    values: Values
+
+    @property
+    def value(self) -> float:
+        """The mean of that number."""
+        return float(self.values.mean())
 
     def is_better(self, other: Verdict) -> bool:
-        """Tell whether it is less; what is not finite never is."""
-        return bool(np.isfinite(self.value)) and not self.value >= other.value
+        """Tell whether it is less, by more than a standard error of the difference sample by sample.
+
+        So what is chosen first stays unless there is evidence. What is not finite is never better.
+        """
+        if not np.isfinite(self.values).all():
+            return False
+        if not np.isfinite(other.values).all():
+            return True
+        less = other.values - self.values
+        return bool(less.mean() > less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else False
 
 
 class Judge:
@@ -82,17 +96,17 @@ class Judge:
             rows.append(rows_of(expected, said, mine))
             own += self._own(said, mine)
         figures = joined(rows)
-        return Verdict(total(figures), -float(np.mean(own)) if own else self._value(figures))
+        return Verdict(total(figures), -np.array(own) if own else self._values(figures))
 
-    def _value(self, rows: Rows) -> float:
-        """Return KL in nats, or noise over signal in dB: the mean over samples of each one's.
+    def _values(self, rows: Rows) -> Values:
+        """Return KL in nats, or noise over signal in dB, of each sample.
 
         A few samples have most of the power of the noise, which would decide alone.
         """
         if self.objective == "kl" and "kl" in rows:
-            return float(rows["kl"].mean())
+            return rows["kl"]
         error, signal = (np.maximum(rows[name], 1e-30) for name in ("error", "signal"))
-        return float(10 * np.log10(error / signal).mean())
+        return np.asarray(10 * np.log10(error / signal))
 
     def _own(self, said: Sequence[Array], labels: Array | None) -> list[float]:
         if self.metric is None:
