@@ -51,10 +51,9 @@ def improved_model(
     original: Model, prepared: Model, config: Config, asked: Asked
 ) -> tuple[Model, Calibration, dict[str, Any]]:
     """Find repairs, write them and the ranges beside the output; return model, ranges and record."""
-    from trtcal.calibration import write_calibration
     from trtcal.data import open_dataset
-    from trtcal.improve import improve, write_repairs
-    from trtcal.storage import write_document
+    from trtcal.improve import improve
+    from trtcal.improve.saved import write_files
     from trtcal.suspicion import check_data
 
     source = required(asked.data or config.calibration.data, "the data", "--data")
@@ -63,18 +62,14 @@ def improved_model(
     found = improve(prepared, dataset, asked.wanted(), original, progress)
     for line in found.warnings:
         note(f"warning: {line}")
-    repairs, record, ranges = (
-        asked.output.with_suffix(ending)
-        for ending in (".repairs.npz", ".repairs.json", ".calibration.json")
-    )
-    document = write_repairs(repairs, found.repairs)
-    write_document(record, document)
-    write_calibration(ranges, found.calibration)
+    endings = (".repairs.npz", ".repairs.json", ".calibration.json")
+    repairs, record, ranges = (asked.output.with_suffix(one) for one in endings)
+    write_files(found, repairs, record, ranges)
     note(f"wrote {repairs}, {record} and {ranges}")
     model = found.repairs.apply(prepared)
     if asked.floats:
         _write_floats(asked.floats, model, found.calibration)
-    return model, found.calibration, document
+    return model, found.calibration, found.repairs.document
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-
-import onnx
-from onnx import numpy_helper
+from collections.abc import Callable, Collection
 
 from trtcal.calibration import Calibration
 from trtcal.data import Dataset
@@ -14,7 +11,8 @@ from trtcal.data.dataset import fixed_batch
 from trtcal.model import Model
 from trtcal.quantize import find_layers, quantize
 from trtcal.search.rerun import Rerun
-from trtcal.search.segments import Segment, Twins
+from trtcal.search.scales import quantized_in, scale_of, scales_by_range, with_range
+from trtcal.search.segments import Twins
 from trtcal.search.sensitivity import BATCH, TOLERANCE
 
 FACTORS = (0.8, 0.9, 1.12, 1.3)
@@ -38,70 +36,39 @@ def refined(
     placement = find_layers(model)
     twins = Twins(model, quantize(model, calibration).proto)
     units = [one.name for one in placement.layers if one.name in twins.quantizable]
-    scales = _scales(twins, placement.range_of)
+    scales = scales_by_range(twins, placement.range_of)
     found, done = dict(calibration.ranges), set[str]()
     with Rerun(twins, units, dataset, samples, fixed_batch(model) or BATCH, TOLERANCE) as rerun:
         whole = rerun.whole()
         measure = "kl" if objective == "kl" and whole.kl is not None else "noise"
         for place, segment in rerun.segments():
-            for source in dict.fromkeys(map(placement.range_of, _quantized_in(twins, segment))):
+            for source in dict.fromkeys(map(placement.range_of, quantized_in(twins, segment))):
                 if source in done or source not in scales or not may():
                     continue
                 done.add(source)
-                factor = _best_factor(rerun, place, scales[source], measure)
-                if factor != 1.0:
-                    before = found[source]
-                    note = f"{before.amax:.6g} times {factor:g}, by what it does to the outputs"
-                    found[source] = dataclasses.replace(
-                        before, amax=before.amax * factor, note=note
-                    )
+                before = found[source].amax
+                amax = _best_range(rerun, place, scales[source], before, measure)
+                if amax != before:
+                    note = f"{before:.6g} times {amax / before:g}, by what it does to the outputs"
+                    found[source] = dataclasses.replace(found[source], amax=amax, note=note)
                 progress(1)
     if found == calibration.ranges:
         return None
     return dataclasses.replace(calibration, ranges=found)
 
 
-def _best_factor(rerun: Rerun, place: int, scales: set[str], measure: str) -> float:
-    """Return by what the loss becomes least, 1 if nothing helps, and go on with it."""
-    best, gain = 1.0, LEAST_GAIN * rerun.whole().of(measure)
-    for factor in FACTORS:
-        loss = rerun.loss_with("int8", dict(_with_scale(rerun, place, scales, factor)))
+def _best_range(
+    rerun: Rerun, place: int, scales: Collection[str], amax: float, measure: str
+) -> float:
+    """Return by what range the loss becomes least, the given one if none helps, and go on with it."""
+    best, gain = amax, LEAST_GAIN * rerun.whole().of(measure)
+    for tried in (amax * factor for factor in FACTORS):
+        loss = rerun.loss_with("int8", with_range(rerun, place, scales, tried))
         less = rerun.whole(loss.samples).of(measure) - loss.of(measure)
         if less > gain:
-            best, gain = factor, less
-    if best != 1.0:
-        rerun.adopt(dict(_with_scale(rerun, place, scales, best)))
+            best, gain = tried, less
+    if best != amax:
+        rerun.adopt(with_range(rerun, place, scales, best))
         for name in scales:
-            rerun.twins.tensors[name] = _scaled(rerun.twins.tensors[name], best)
+            rerun.twins.tensors[name] = scale_of(best, rerun.twins.tensors[name])
     return best
-
-
-def _scales(twins: Twins, range_of: Callable[[str], str]) -> Mapping[str, set[str]]:
-    """Return the scales that hang on each range, by the tensor whose range it is."""
-    found: dict[str, set[str]] = {}
-    for node in twins.quantized.graph.node:
-        if node.op_type == "QuantizeLinear":
-            found.setdefault(range_of(node.input[0]), set()).add(node.input[1])
-    return found
-
-
-def _quantized_in(twins: Twins, segment: Segment) -> Iterator[str]:
-    nodes = twins.part(segment, twins.quantizable).graph.node
-    return (node.input[0] for node in nodes if node.op_type == "QuantizeLinear")
-
-
-def _with_scale(
-    rerun: Rerun, start: int, scales: set[str], factor: float
-) -> Iterator[tuple[int, onnx.ModelProto]]:
-    """Yield the segments, from one on, in which a range occurs, with `factor` times that range."""
-    for place in range(start, len(rerun.parts)):
-        part = rerun.twins.part(rerun.parts[place], rerun.twins.quantizable)
-        if mine := [one for one in part.graph.initializer if one.name in scales]:
-            for one in mine:
-                one.CopyFrom(_scaled(one, factor))
-            yield place, part
-
-
-def _scaled(tensor: onnx.TensorProto, factor: float) -> onnx.TensorProto:
-    values = numpy_helper.to_array(tensor)
-    return numpy_helper.from_array((values * factor).astype(values.dtype), tensor.name)

@@ -54,6 +54,11 @@ class Repairs:
         parts = {name: digest_bytes(array.tobytes()) for name, array in self._arrays()}
         return digest_bytes(canonical_json([self.model, list(self.constants), parts]))
 
+    @property
+    def document(self) -> Document:
+        """The sealed record, with the digest of the changes."""
+        return seal({**self.record, "repairs": self.digest})
+
     def apply(self, prepared: Model) -> Model:
         """Return a prepared model with the repairs; its fingerprint covers them.
 
@@ -131,7 +136,7 @@ def in_float(repaired: Model) -> Model:
 
 def write_repairs(path: Path, repairs: Repairs) -> Document:
     """Write `repairs.npz`, and return the sealed record in it."""
-    document = seal({**repairs.record, "repairs": repairs.digest})
+    document = repairs.document
     header = {"record": document, "model": repairs.model, "constants": list(repairs.constants)}
     first = ("header", np.array(json.dumps(header, allow_nan=False)))
     write_npz(path, chain([first], repairs._arrays()))

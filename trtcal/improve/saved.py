@@ -16,8 +16,13 @@ RANGES = "calibrations/improved.json"
 
 def write_improved(folder: Path, found: Improved) -> dict[str, str]:
     """Write repairs, the record of them and the ranges; return the digest of each by its path."""
-    record = write_repairs(folder / REPAIRS, found.repairs)
-    write_document(folder / RECORD, record)
-    write_calibration(folder / RANGES, found.calibration)
-    digests = (found.repairs.digest, str(record["digest"]), found.calibration.digest)
+    write_files(found, *(folder / name for name in (REPAIRS, RECORD, RANGES)))
+    record = str(found.repairs.document["digest"])
+    digests = (found.repairs.digest, record, found.calibration.digest)
     return dict(zip((REPAIRS, RECORD, RANGES), digests, strict=True))
+
+
+def write_files(found: Improved, repairs: Path, record: Path, ranges: Path) -> None:
+    """Write repairs, the record of them and the ranges to these places."""
+    write_document(record, write_repairs(repairs, found.repairs))
+    write_calibration(ranges, found.calibration)

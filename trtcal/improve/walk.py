@@ -35,7 +35,7 @@ from trtcal.quantize import find_layers, quantize
 from trtcal.quantize.biased import Bias, bias_of
 from trtcal.quantize.weighted import Layer, Weight
 from trtcal.quantize.weights import quantize_weight
-from trtcal.search.segments import Segment, Twins, reads
+from trtcal.search.segments import Segment, Twins
 from trtcal.search.shelf import Shelf
 
 BATCH = 8
@@ -141,8 +141,8 @@ class Walk:
                 continue
             yield _Step(
                 layer,
-                self._segment(place, number),
-                self._segment(number, number + 1),
+                self.twins.segment(place, number),
+                self.twins.segment(number, number + 1),
                 read,
                 np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
                 values,
@@ -152,19 +152,6 @@ class Walk:
                 1 if node.op_type in CONVOLUTIONS else -1,
             )
             place = number + 1
-
-    def _segment(self, start: int, stop: int) -> Segment:
-        nodes = self.twins.nodes
-        made = {name for node in nodes[start:stop] for name in node.output if name}
-        read = dict.fromkeys(name for node in nodes[start:stop] for name in reads(node))
-        known = set(self.twins.tensors) | made
-        inputs = tuple(name for name in read if name not in known)
-        return Segment(start, stop, inputs, tuple(sorted(made & self._later(stop))), ())
-
-    def _later(self, stop: int) -> set[str]:
-        """Return what is read from a place on."""
-        later = {name for node in self.twins.nodes[stop:] for name in reads(node)}
-        return later.union(self.twins.outputs)
 
     def _advance(self, segment: Segment) -> None:
         """Run what lies before a layer, on both sides."""
@@ -188,8 +175,9 @@ class Walk:
         fed = {name: {**kept, **(instead or {})}[name] for name in segment.inputs}
         made = run_session(session, segment.outputs, fed)
         after = {**kept, **dict(zip(segment.outputs, made, strict=True))}
-        later = self._later(segment.stop)
-        self.shelf.keep(side, number, {name: one for name, one in after.items() if name in later})
+        last = self.twins.last
+        later = {name: one for name, one in after.items() if last.get(name, -1) >= segment.stop}
+        self.shelf.keep(side, number, later)
         return made[0]
 
     def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:

@@ -20,11 +20,6 @@ class Bias:
     index: int
     values: Floats
 
-    @property
-    def output(self) -> gs.Tensor:
-        """The tensor to which it is added."""
-        return self.node.outputs[0]
-
 
 def bias_of(node: gs.Node) -> Bias | None:
     """Return where the bias of a layer stands or can be put, None if there is no such place."""

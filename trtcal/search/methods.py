@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import numpy_helper
-
 from trtcal.calibration import Calibration, TensorRange, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
@@ -21,7 +17,8 @@ from trtcal.quantize import find_layers, quantize
 from trtcal.search.losses import Loss
 from trtcal.search.memory import Memory
 from trtcal.search.rerun import Rerun
-from trtcal.search.segments import Segment, Twins
+from trtcal.search.scales import quantized_in, scales_by_range, with_range
+from trtcal.search.segments import Twins
 from trtcal.search.sensitivity import BATCH, SAMPLES, TOLERANCE
 
 METHODS = ("percentile", "minmax", "entropy", "mse")
@@ -88,12 +85,12 @@ def _choices(
     placement = find_layers(model)
     twins = Twins(model, quantize(model, tables[first]).proto)
     units = [one.name for one in placement.layers if one.name in twins.quantizable]
-    scales = _scales(twins, placement.range_of)
+    scales = scales_by_range(twins, placement.range_of)
     size = fixed_batch(model) or BATCH
     done = set[str]()
     with Rerun(twins, units, dataset, samples, size, TOLERANCE) as rerun:
         for place, _ in rerun.segments():
-            here = _read_from(twins, rerun.parts[place])
+            here = quantized_in(twins, rerun.parts[place])
             for source in dict.fromkeys(placement.range_of(name) for name in here):
                 if source in done or source not in scales:
                     continue
@@ -104,42 +101,16 @@ def _choices(
                     if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
                         continue
                     key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
-                    again = partial(_with_scale, rerun, place, scales[source], amax)
+                    again = partial(_with_range, rerun, place, scales[source], amax)
                     loss = memory.recall(key, again)
                     usual = rerun.whole(loss.samples)
                     losses[method] = loss.of(measure) - usual.of(measure)
                 yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
 
 
-def _scales(twins: Twins, range_of: Callable[[str], str]) -> dict[str, set[str]]:
-    """Return the scales that hang on each range, by the tensor whose range it is."""
-    found: dict[str, set[str]] = {}
-    for node in twins.quantized.graph.node:
-        if node.op_type == "QuantizeLinear":
-            found.setdefault(range_of(node.input[0]), set()).add(node.input[1])
-    return found
-
-
-def _read_from(twins: Twins, segment: Segment) -> Iterator[str]:
-    """Yield the tensors that are quantized in a segment."""
-    part = twins.part(segment, twins.quantizable)
-    return (node.input[0] for node in part.graph.node if node.op_type == "QuantizeLinear")
-
-
-def _with_scale(rerun: Rerun, start: int, scales: set[str], amax: float) -> Loss:
+def _with_range(rerun: Rerun, start: int, scales: set[str], amax: float) -> Loss:
     """Return the loss of the INT8 model with another range, from the first segment that has it."""
-    twins = rerun.twins
-    value = numpy_helper.from_array(np.array(amax / 127, np.float32))
-    instead = dict[int, onnx.ModelProto]()
-    for place in range(start, len(rerun.parts)):
-        part = twins.part(rerun.parts[place], twins.quantizable)
-        if mine := [one for one in part.graph.initializer if one.name in scales]:
-            for one in mine:
-                name = one.name
-                one.CopyFrom(value)
-                one.name = name
-            instead[place] = part
-    return rerun.loss_with("int8", instead)
+    return rerun.loss_with("int8", with_range(rerun, start, scales, amax))
 
 
 def _assembled(tables: Mapping[str, Calibration], choices: Sequence[Choice]) -> Calibration:

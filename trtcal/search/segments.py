@@ -53,23 +53,24 @@ class Twins:
         self.inputs = [spec.name for spec in prepared.inputs]
         self.outputs = [spec.name for spec in prepared.outputs]
         self.types = _types(prepared.proto)
+        self.last = self._last_readers()
 
     def segments(self, units: Collection[str]) -> list[Segment]:
         """Cut the graph before units, where as few tensors as possible are handed on."""
-        last = self._last_readers()
         marks = [node.name in units for node in self.nodes]
-        widths = self._widths(last)
+        widths = self._widths(self.last)
         places = [0, *_cuts(marks, widths, 0, len(marks), 1), len(marks)]
-        return [self._segment(start, stop, last, marks) for start, stop in pairwise(places)]
+        return [self.segment(start, stop, units) for start, stop in pairwise(places)]
 
-    def _segment(self, start: int, stop: int, last: dict[str, int], marks: list[bool]) -> Segment:
+    def segment(self, start: int, stop: int, units: Collection[str] = ()) -> Segment:
+        """Return a run of nodes, of which some may be units."""
         made = [name for node in self.nodes[start:stop] for name in node.output if name]
         read = [name for node in self.nodes[start:stop] for name in reads(node)]
         known = set(self.tensors) | set(made)
         inputs = tuple(name for name in dict.fromkeys(read) if name not in known)
-        outputs = tuple(name for name in made if last.get(name, -1) >= stop)
-        units = tuple(self.nodes[i].name for i in range(start, stop) if marks[i])
-        return Segment(start, stop, inputs, outputs, units)
+        outputs = tuple(name for name in made if self.last.get(name, -1) >= stop)
+        mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
+        return Segment(start, stop, inputs, outputs, mine)
 
     def _last_readers(self) -> dict[str, int]:
         last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
