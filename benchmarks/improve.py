@@ -41,6 +41,8 @@ REPAIRS = (
     "equalization",
     "smoothing",
     "bias absorption",
+    "splitting",
+    "centring",
     "bias correction by BatchNorm",
     "bias correction",
     "range refinement",

@@ -54,3 +54,32 @@ def offset_net(path: Path) -> Path:
         helper.make_node("Conv", ["r0", "w1", "b1"], ["y"], "second"),
     ]
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
+
+
+def idle_net(path: Path, level: float = 3.0, contrast: float = 4.0) -> Path:
+    """A dense, a depthwise and a pointwise layer; a quarter of the channels never fires.
+
+    The others lie around `level` before their Relu6, and the depthwise layer takes differences of them.
+    """
+    draw = rng(5)
+    idle = np.arange(16) % 4 == 3
+    edges = draw.standard_normal((16, 1, 3, 3)).astype(np.float32)
+    weights = {
+        "w0": 0.1 * draw.standard_normal((16, 3, 3, 3)).astype(np.float32),
+        "b0": np.where(idle, -50.0, level).astype(np.float32),
+        "w1": contrast * (edges - edges.mean(axis=(2, 3), keepdims=True)),
+        "b1": np.where(idle, 0.5, 2.5).astype(np.float32),
+        "w2": draw.standard_normal((6, 16, 1, 1)).astype(np.float32),
+        "b2": np.zeros(6, np.float32),
+        "low": np.float32(0.0),
+        "high": np.float32(6.0),
+    }
+    bounds = ["low", "high"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "dense", pads=[1] * 4),
+        helper.make_node("Clip", ["c0", *bounds], ["r0"], "first"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], "depthwise", group=16, pads=[1] * 4),
+        helper.make_node("Clip", ["c1", *bounds], ["r1"], "second"),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["y"], "pointwise"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 8, 8]})

@@ -68,7 +68,7 @@ def _read(found: Channels, tensor: gs.Tensor, axis: int | None, count: int) -> I
 
 
 def _weighted(node: gs.Node, found: Channels) -> bool:
-    weight, axes = constant(node.inputs[1]), _weight_axes(node)
+    weight, axes = constant(node.inputs[1]), weight_axes(node)
     if weight is None or weight.dtype != np.float32 or axes is None:
         return False
     rows, columns, axis = axes
@@ -86,7 +86,7 @@ def _weighted(node: gs.Node, found: Channels) -> bool:
     return True
 
 
-def _weight_axes(node: gs.Node) -> tuple[int, int, int] | None:
+def weight_axes(node: gs.Node) -> tuple[int, int, int] | None:
     """Return a weight's axes of outputs and inputs, and the axis of both in what it reads and makes."""
     if node.op == "Conv":
         return 0, 1, 1

@@ -9,24 +9,22 @@ Correction" (2019), section 4.1; G. Xiao et al., "SmoothQuant" (2023), equation 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.backends.inside import Inside
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch
 from trtcal.graph import constant, import_graph
 from trtcal.improve.channel_rules import find_channels
 from trtcal.improve.channels import Channels, Edit
+from trtcal.improve.extremes import find_extremes
 from trtcal.model import Model
 from trtcal.overlay import Floats
 from trtcal.quantize import find_layers
 
-BATCH = 8
 MOST = 64.0  # times that a channel is scaled up or down at most
 STRENGTH = 0.5  # of the difference between channels that goes into the weights behind
 MARGIN = 1.1  # over the largest value seen, where a Clip would cut off larger ones
@@ -42,11 +40,13 @@ Values = npt.NDArray[np.float64]
 class Moved:
     """Constants with other values, and the tensors whose values are others because of them.
 
-    Outputs of layers with other weights count, even where they compute the same.
+    Outputs of layers with other weights count, even where they compute the same. `bounds` are the
+    Relus and Clips, by name, that cut off elsewhere.
     """
 
     constants: Mapping[str, Floats]
     tensors: frozenset[str]
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved | None:
@@ -64,7 +64,8 @@ def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved 
     if not wanted:
         return None
     axes = {name: channels.of[name][0] for name in (*wanted, *channels.limits)}
-    peaks = _peaks(model, dataset, samples, axes)
+    extremes = find_extremes(model, dataset, samples, axes)
+    peaks = {name: one.peak for name, one in extremes.items()}
     factors = _factors(
         graph, channels, {name: peaks[name] for name in wanted}, _room(channels, peaks)
     )
@@ -84,21 +85,6 @@ def _hold_others(graph: gs.Graph, channels: Channels, makers: Sequence[str]) -> 
     for edit in channels.edits:
         if edit.sign > 0 and ops[edit.node] not in (*makers, "Add"):
             channels.frozen.update(map(int, edit.ids))
-
-
-def _peaks(
-    model: Model, dataset: Dataset, samples: int, axes: Mapping[str, int]
-) -> dict[str, Values]:
-    """Return the largest magnitude of each channel of tensors."""
-    inside = Inside(model.proto, list(axes))
-    found: dict[str, Values] = {}
-    size = fixed_batch(model) or BATCH
-    for feeds in dataset.batches(size, 0, samples):
-        for name, values in inside.read(feeds).items():
-            others = tuple(i for i in range(values.ndim) if i != axes[name])
-            peak = np.abs(values).max(axis=others)
-            found[name] = np.maximum(found.get(name, 0.0), peak)
-    return found
 
 
 def _factors(

@@ -15,12 +15,14 @@ from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import InputError
 from trtcal.improve.absorb import absorbed
+from trtcal.improve.centre import centred
 from trtcal.improve.changes import layer_changes
 from trtcal.improve.equalize import Moved, equalized
 from trtcal.improve.judging import Judge, Verdict
 from trtcal.improve.normalized import corrected_by_normalization
 from trtcal.improve.ranges import refined
 from trtcal.improve.repairs import KIND, Repairs
+from trtcal.improve.split import split
 from trtcal.improve.state import Improved, State, Try, Wanted
 from trtcal.improve.walk import Mending, Walk, samples_in_memory
 from trtcal.model import Model
@@ -28,8 +30,10 @@ from trtcal.observe import Observation, observe
 from trtcal.overlay import Overlay
 from trtcal.quantize import find_layers, quantize, tensors_to_observe
 
-FAST = ("percentile", "auto")
-BEST = ("percentile", "auto", "minmax", "entropy", "mse")
+METHODS = {
+    "fast": ("percentile", "auto"),
+    "best": ("percentile", "auto", "minmax", "entropy", "mse"),
+}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 LEAST = 32  # samples in all
 FEW = 64
@@ -59,7 +63,7 @@ def improve(
         state = work.run()
     warnings = _warnings(len(fit), held)
     record = _record(prepared, dataset, wanted, work, len(fit), held, warnings)
-    repairs = Repairs(prepared.fingerprint, state.constants, state.overlay, record)
+    repairs = Repairs(prepared.fingerprint, state.constants, state.bounds, state.overlay, record)
     repaired = repairs.apply(prepared)
     calibration = replace(state.calibration, model=repaired.fingerprint)
     quantized = quantize(repaired, calibration)
@@ -114,7 +118,7 @@ class _Work:
     def run(self) -> State:
         """Try everything in its order, and return the best."""
         observation = self._observe(self.prepared)
-        for method in FAST if self.wanted.effort == "fast" else BEST:
+        for method in METHODS[self.wanted.effort]:
             calibration = calibrate(observation, method)
             self._judge(f"ranges: {method}", "", partial(State, calibration))
         for name, what, make in self._repairs():
@@ -127,10 +131,7 @@ class _Work:
         return self.state
 
     def _repairs(self) -> Iterator[tuple[str, str, Callable[[], State | None]]]:
-        bias = "mean of each channel as in float (Nagel et al. 2019, appendix D)"
-        if self.wanted.effort == "fast":
-            yield "bias correction", bias, lambda: self._mended(Mending())
-            return
+        """Yield the repairs in their order, each with its source and what makes it."""
         yield (
             "equalization",
             "channels scaled alike, undone in the weights behind (Nagel et al. 2019, section 4.1)",
@@ -147,11 +148,25 @@ class _Work:
             self._absorbed,
         )
         yield (
+            "splitting",
+            "channels that never fire take copies of others, rounded otherwise (OCS 2019, section 3)",
+            self._split,
+        )
+        yield (
+            "centring",
+            "zero in the middle of what a Relu makes (Outlier Suppression+ 2023, section 4.1)",
+            self._centred,
+        )
+        yield (
             "bias correction by BatchNorm",
             "of the means that its statistics tell, without data (Nagel et al. 2019, section 4.2)",
             self._by_normalization,
         )
-        yield "bias correction", bias, lambda: self._mended(Mending())
+        yield (
+            "bias correction",
+            "mean of each channel as in float (Nagel et al. 2019, appendix D)",
+            lambda: self._mended(Mending()),
+        )
         yield "range refinement", "ranges in turn, by the output error", self._refined
         rounding = "by each layer's output error (AdaRound 2020, solved as in GPTQ 2022)"
         yield "adaptive rounding", rounding, lambda: self._mended(Mending(rounding=True))
@@ -191,12 +206,19 @@ class _Work:
         """Return a state with other constants, for which everything else is found anew."""
         if moved is None:
             return None
-        before = self.state
-        constants = {**before.constants, **moved.constants}
-        overlay = Overlay(moved=before.overlay.moved | moved.tensors)
-        state = State(before.calibration, constants, overlay)
+        state = self._moved(moved)
         observation = self._observe(state.of(self.prepared))
-        return replace(state, calibration=calibrate(observation, before.calibration.method))
+        return replace(state, calibration=calibrate(observation, state.calibration.method))
+
+    def _moved(self, moved: Moved) -> State:
+        """Return a state with what was moved, without what was found for INT8 alone."""
+        before = self.state
+        return State(
+            before.calibration,
+            {**before.constants, **moved.constants},
+            Overlay(moved=before.overlay.moved | moved.tensors),
+            {**before.bounds, **moved.bounds},
+        )
 
     def _equalized(self, kind: str) -> State | None:
         model = self.state.of(self.prepared)
@@ -204,6 +226,16 @@ class _Work:
 
     def _absorbed(self) -> State | None:
         return self._again(absorbed(self.state.of(self.prepared), self.fit, self.samples))
+
+    def _split(self) -> State | None:
+        state = self.state
+        return self._again(
+            split(state.of(self.prepared), state.calibration, self.fit, self.samples)
+        )
+
+    def _centred(self) -> State | None:
+        found = centred(self.state.of(self.prepared), self.state.calibration)
+        return None if found is None else replace(self._moved(found[0]), calibration=found[1])
 
     def _by_normalization(self) -> State | None:
         model = self.state.of(self.prepared)

@@ -34,7 +34,8 @@ def corrected_by_normalization(model: Model, original: Model) -> Overlay | None:
     changed = False
     for node in graph.nodes:
         form = form_of(node, layers[node.name]) if node.name in layers else None
-        mean = means.get(node.inputs[0].name) if form is not None else None
+        read = node.inputs[0].name
+        mean = means.get(read) if form is not None and read not in overlay.moved else None
         bias = bias_of(node)
         if (
             form is None

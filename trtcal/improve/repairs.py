@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
 from trtcal.errors import InputError
-from trtcal.graph import export_model, import_graph, tensor_names
+from trtcal.graph import export_model, import_graph, is_op, tensor_names
 from trtcal.model import Model, checked, unique
 from trtcal.overlay import Floats, Grid, Overlay
 from trtcal.quantize import find_layers
@@ -32,6 +32,7 @@ from trtcal.storage import (
 )
 
 KIND = "repairs"
+Bounds = tuple[float, float]
 HINT = "make them with `trtcal quantize --improve`"
 
 
@@ -39,12 +40,14 @@ HINT = "make them with `trtcal quantize --improve`"
 class Repairs:
     """`constants` are initializers that are other ones in float too; `overlay` is for INT8 alone.
 
+    `bounds` are by name the Relus and Clips that cut off at other values, as (least, largest).
     `model` is the fingerprint of the model that they are for, `record` the document of how they were
     found.
     """
 
     model: str
     constants: Mapping[str, Floats]
+    bounds: Mapping[str, Bounds]
     overlay: Overlay
     record: Document
 
@@ -70,7 +73,7 @@ class Repairs:
                 f"than {prepared.path} ({prepared.fingerprint[:19]}…)",
                 "make them again for this one",
             )
-        proto = with_constants(prepared.proto, self.constants)
+        proto = with_bounds(with_constants(prepared.proto, self.constants), self.bounds)
         fingerprint = repaired_fingerprint(self.model, self.digest)
         return checked(
             replace(prepared, proto=proto, fingerprint=fingerprint, overlay=self.overlay)
@@ -80,6 +83,9 @@ class Repairs:
         """Yield all arrays by the place of what they belong to: its name may be anything."""
         for number, array in enumerate(self.constants.values()):
             yield f"constant/{number}", array
+        for number, (name, bounds) in enumerate(self.bounds.items()):
+            yield f"bounds/{number}/name", np.array(name)
+            yield f"bounds/{number}/values", np.array(bounds)
         for number, (name, grid) in enumerate(self.overlay.weights.items()):
             yield f"weight/{number}/name", np.array(name)
             yield f"weight/{number}/values", grid.values
@@ -111,6 +117,32 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
     if left:
         raise InputError(f"the model has no constant {min(left)!r}, which the repairs change", HINT)
     return changed
+
+
+def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.ModelProto:
+    """Return a model in which some Relus and Clips, by name, are Clips with other bounds.
+
+    `InputError` if one of them is something else.
+    """
+    if not bounds:
+        return proto
+    graph = import_graph(proto)
+    names, left = tensor_names(graph), dict(bounds)
+    for node in graph.nodes:
+        if node.name not in left:
+            continue
+        if not is_op(node, "Relu", "Clip"):
+            raise InputError(f"the repairs do not fit {node.name!r}, a {node.op}", HINT)
+        least, largest = left.pop(node.name)
+        ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
+        given = [
+            gs.Constant(unique(f"{node.name}/{end}", names), np.array(value, np.float32))
+            for end, value in ends.items()
+        ]
+        node.op, node.inputs = "Clip", [node.inputs[0], *given]
+    if left:
+        raise InputError(f"the model has no node {min(left)!r}, which the repairs change", HINT)
+    return export_model(graph, proto)
 
 
 def in_float(repaired: Model) -> Model:
@@ -157,9 +189,10 @@ def read_repairs(path: Path) -> Repairs:
             for name, of in _numbered(arrays, "weight")
         }
         biases = {name: _floats(of["values"]) for name, of in _numbered(arrays, "bias")}
+        bounds = {name: _bounds(of["values"]) for name, of in _numbered(arrays, "bounds")}
         moved = frozenset(map(str, arrays.get("moved", np.empty(0, str)).tolist()))
         overlay = Overlay(weights, biases, moved)
-        found = Repairs(str(header["model"]), constants, overlay, record)
+        found = Repairs(str(header["model"]), constants, bounds, overlay, record)
         if record["repairs"] != found.digest or record["digest"] != digest_document(record):
             raise InputError(f"{path} was altered", HINT)
         return found
@@ -176,6 +209,13 @@ def _numbered(arrays: Mapping[str, Any], kind: str) -> Iterator[tuple[str, dict[
         own = {key.removeprefix(start): one for key, one in arrays.items() if key.startswith(start)}
         yield str(own["name"]), own
         number += 1
+
+
+def _bounds(array: Any) -> Bounds:
+    least, largest = map(float, array)
+    if not -np.inf < least < largest:
+        raise ValueError("its bounds are no interval")
+    return least, largest
 
 
 def _floats(array: Any) -> Floats:

@@ -10,24 +10,27 @@ from typing import Any
 
 from trtcal.calibration import Calibration
 from trtcal.compare.own_metric import OwnMetric
-from trtcal.improve.repairs import Repairs, with_constants
+from trtcal.improve.repairs import Bounds, Repairs, with_bounds, with_constants
 from trtcal.model import Model
 from trtcal.overlay import Floats, Overlay
 from trtcal.quantize import QuantizedModel
 from trtcal.search.losses import Loss
 
+QUICK = ("equalization", "splitting", "centring", "bias correction")  # all that `fast` tries
+
 
 @dataclass(frozen=True)
 class State:
-    """What a model is after some repairs: constants changed in float, those of INT8, and ranges."""
+    """What a model is after some repairs: what changed in float, what is for INT8 alone, and ranges."""
 
     calibration: Calibration
     constants: Mapping[str, Floats] = field(default_factory=lambda: MappingProxyType({}))
     overlay: Overlay = field(default_factory=Overlay)
+    bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, prepared: Model) -> Model:
         """Return the model with what was repaired."""
-        proto = with_constants(prepared.proto, self.constants)
+        proto = with_bounds(with_constants(prepared.proto, self.constants), self.bounds)
         return replace(prepared, proto=proto, overlay=self.overlay)
 
     @property
@@ -78,4 +81,6 @@ class Wanted:
 
     def takes(self, repair: str) -> bool:
         """Tell whether a repair is to be tried."""
-        return repair not in self.leave_out and (self.only is None or repair in self.only)
+        within = QUICK if self.effort == "fast" else (repair,)
+        chosen = self.only is None or repair in self.only
+        return repair in within and chosen and repair not in self.leave_out

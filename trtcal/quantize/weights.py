@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from hashlib import sha256
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,14 @@ import numpy.typing as npt
 
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
+ROOM = 1 << 27  # bytes of quantized weights that are kept
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
 HALF_SCALES = (2.0**-24, 65504.0)  # the smallest and largest positive float16
+
+_known: OrderedDict[Any, tuple[Int8, Scale]] = OrderedDict()
+_lock = Lock()
 
 
 def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
@@ -43,8 +50,25 @@ def quantize_weight(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, S
 
     scale = max |w| / 127, clamped to [-127, 127]. An all-zero channel, whose scale TensorRT would
     refuse, gets 1/127. Without an axis every weight is rounded half to even, with one see `balanced`.
+    The arrays are read-only: the same weights are quantized once, as long as there is room for them.
     Source: NVIDIA, "Working with Quantized Types".
     """
+    key = (sha256(np.ascontiguousarray(values).data).digest(), values.shape, values.dtype, axis)
+    with _lock:
+        if key in _known:
+            _known.move_to_end(key)
+            return _known[key]
+    found = _quantized(values, axis)
+    for array in found:
+        array.flags.writeable = False
+    with _lock:
+        _known[key] = found
+        while sum(steps.nbytes for steps, _ in _known.values()) > ROOM and len(_known) > 1:
+            _known.popitem(last=False)
+    return found
+
+
+def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]:
     magnitude = np.abs(values, dtype=np.float32)
     others = tuple(i for i in range(values.ndim) if i != axis)
     amax = magnitude.max() if axis is None else magnitude.max(axis=others)

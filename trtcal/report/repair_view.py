@@ -16,6 +16,8 @@ WORDS = {
     "equalization": "channels of neighbouring layers scaled alike, so that one range suits all",
     "smoothing": "large values moved from a normalization into the weights behind it",
     "bias absorption": "what a Relu never cuts off moved from one layer's bias into the next's",
+    "splitting": "idle channels made into copies of those whose rounding hurts most",
+    "centring": "values behind a Relu moved so that zero lies in their middle, at half the step",
     "bias correction by BatchNorm": (
         "biases shifted back by what rounding adds, as the BatchNorm's statistics tell it"
     ),

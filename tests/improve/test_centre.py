@@ -1,0 +1,122 @@
+"""Centring gives a bit more to what a Relu makes, and changes nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.improve.nets import idle_net, offset_net, separable_net
+from tests.networks import rng, save
+from tests.zoo import ZOO
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import calibrate
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.improve.centre import centred
+from trtcal.improve.repairs import Repairs, read_repairs, with_bounds, write_repairs
+from trtcal.improve.state import State
+from trtcal.model import load_model
+from trtcal.observe import observe
+from trtcal.overlay import Overlay
+from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+
+CENTRED = ("bottleneck", "inverted_residual", "unpadded")
+
+
+def applied(model, found):
+    moved, ranges = found
+    return State(ranges, moved.constants, Overlay(moved=moved.tensors), moved.bounds).of(model)
+
+
+def outputs(proto, feeds):
+    return run_session(open_session(proto), None, feeds)
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_a_centred_network_computes_the_same(tmp_path, name):
+    entry = ZOO[name].make()
+    onnx.save(entry.proto(), tmp_path / "net.onnx")
+    feeds = entry.samples(16)
+    np.savez(tmp_path / "data.npz", **feeds)
+    model = prepare(load_model(tmp_path / "net.onnx"))
+    dataset = open_dataset(tmp_path / "data.npz", model)
+    observation = observe(model, dataset, tensors_to_observe(find_layers(model)))
+    found = centred(model, calibrate(observation, "minmax"))
+    assert found or name not in CENTRED
+    if found is None:
+        return
+    for before, after in zip(
+        outputs(model.proto, feeds), outputs(applied(model, found).proto, feeds), strict=True
+    ):
+        assert np.abs(after - before).max() <= 2e-4 * np.abs(before).max()
+
+
+def test_the_step_gets_half_as_large(subject):
+    net = subject(idle_net)
+    before = net.calibrated()
+    found = centred(net.prepared, before)
+    assert set(found[0].bounds) == {"second"}  # the depthwise layer pads what it reads
+    assert found[1].ranges["r1"].amax == pytest.approx(before.ranges["r1"].amax / 2)
+    assert "shifted by" in found[1].ranges["r1"].note
+    assert {"c1", "r1"} == found[0].tensors
+    least, largest = found[0].bounds["second"]
+    assert largest - least == pytest.approx(6.0)
+
+
+def test_int8_loses_less(subject):
+    net = subject(offset_net)
+    found = centred(net.prepared, net.calibrated())
+    assert net.decibels(applied(net.prepared, found), found[1]) < net.decibels() - 3.0
+    quantized = quantize(applied(net.prepared, found), found[1])
+    assert [node.op_type for node in quantized.proto.graph.node].count("Clip") == 1
+
+
+def test_what_is_read_otherwise_stays(tmp_path, subject):
+    assert centred(subject(separable_net).prepared, subject(separable_net).calibrated()) is None
+    draw = rng(7)
+    weights = {
+        "w0": draw.standard_normal((8, 3, 1, 1)).astype(np.float32),
+        "b0": np.zeros(8, np.float32),
+        "w1": draw.standard_normal((4, 8, 1, 1)).astype(np.float32),
+        "b1": np.zeros(4, np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "first"),
+        helper.make_node("Relu", ["c0"], ["r0"], "relu"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["y"], "second"),
+        helper.make_node("Sigmoid", ["r0"], ["z"], "other"),
+    ]
+
+    def write(path, last):
+        ends = {"y": ["n", 4, 8, 8], "z": ["n", 8, 8, 8]}
+        if last == "r0":
+            ends["r0"] = ends.pop("z")
+            return save(path, nodes[:3], weights, {"x": ["n", 3, 8, 8]}, ends)
+        return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, ends)
+
+    for last in ("z", "r0"):
+        net = subject(write, last)
+        assert centred(net.prepared, net.calibrated()) is None
+
+
+def test_bounds_lie_in_the_file(tmp_path, subject):
+    net = subject(offset_net)
+    moved, ranges = centred(net.prepared, net.calibrated())
+    overlay = Overlay(moved=moved.tensors)
+    repairs = Repairs(net.prepared.fingerprint, moved.constants, moved.bounds, overlay, {})
+    write_repairs(tmp_path / "repairs.npz", repairs)
+    read = read_repairs(tmp_path / "repairs.npz")
+    assert read.bounds == repairs.bounds
+    assert read.bounds["relu"][1] == np.inf
+    assert read.apply(net.prepared).proto == repairs.apply(net.prepared).proto
+    other = replace(repairs, bounds={"relu": (-1.0, 1.0)})
+    assert other.digest != repairs.digest
+    assert ranges.ranges["r0"].amax < net.calibrated().ranges["r0"].amax
+
+
+@pytest.mark.parametrize("name", ["second", "nobody"])
+def test_bounds_of_something_else_are_refused(subject, name):
+    with pytest.raises(InputError, match=name):
+        with_bounds(subject(offset_net).prepared.proto, {name: (-1.0, 1.0)})

@@ -1,0 +1,126 @@
+"""Who can make up for a shift of what a Relu makes: the layers that read it, in their biases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from trtcal.graph import constant, is_op, only_consumer
+from trtcal.improve.channel_rules import clip_bounds
+from trtcal.improve.patches import Form, form_of
+from trtcal.overlay import Floats
+from trtcal.quantize.biased import Bias, bias_of
+from trtcal.quantize.weighted import Layer
+
+PASSING = (
+    *("Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
+    *("GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"),
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A `layer`, its `bias`, the `node` that cuts its sum off, and the `bounds` of that."""
+
+    layer: gs.Node
+    bias: Bias
+    node: gs.Node
+    bounds: tuple[float, float]
+
+    @property
+    def sum(self) -> gs.Tensor:
+        """What is cut off."""
+        return self.node.inputs[0]
+
+    @property
+    def made(self) -> gs.Tensor:
+        """What comes out."""
+        return self.node.outputs[0]
+
+
+@dataclass(frozen=True)
+class Taker:
+    """A layer that reads a tensor without padding, and has a bias of its own."""
+
+    node: gs.Node
+    bias: Bias
+    form: Form
+
+    def made_up(self, shift: Floats) -> Floats:
+        """Return what its biases gain when channels, (channels,) or () for all, lose `shift`."""
+        matrix = self.form.matrix(np.asarray(constant(self.node.inputs[1])))
+        if shift.ndim == 0:
+            return np.asarray(matrix.sum(axis=2) * shift).reshape(-1)
+        runs = len(shift) // self.form.groups
+        taps = matrix.reshape(*matrix.shape[:2], runs, -1).sum(axis=3)
+        return np.asarray(taps @ shift.reshape(self.form.groups, runs, 1)).reshape(-1)
+
+
+def cuts(graph: gs.Graph, layers: Mapping[str, Layer]) -> Iterator[Cut]:
+    """Yield the Relus and Clips behind layers with biases of their own, that nothing else reads."""
+    for node in graph.nodes:
+        bias = own_bias(node) if node.name in layers else None
+        if bias is None:
+            continue
+        behind = only_consumer(bias.node.outputs[0], graph)
+        bounds = None if behind is None else _bounds(behind)
+        if behind is not None and bounds is not None:
+            yield Cut(node, bias, behind, bounds)
+
+
+def takers(
+    tensor: gs.Tensor, graph: gs.Graph, layers: Mapping[str, Layer], passing: Collection[str] = ()
+) -> tuple[list[Taker], list[gs.Tensor]] | None:
+    """Return the layers that read a tensor, and it itself with what operators `passing` hand on.
+
+    None if anything else reads it, or a layer that can't make up for a shift.
+    """
+    if not tensor.outputs or any(tensor is output for output in graph.outputs):
+        return None
+    found, through = list[Taker](), [tensor]
+    for node in tensor.outputs:
+        if is_op(node, *passing) and len(node.outputs) == 1:
+            behind = takers(node.outputs[0], graph, layers, passing)
+            if behind is None:
+                return None
+            found, through = found + behind[0], through + behind[1]
+            continue
+        taker = _taker(node, layers.get(node.name))
+        if taker is None:
+            return None
+        found.append(taker)
+    return found, through
+
+
+def shift_bias(changed: dict[str, Floats], bias: Bias, shift: Floats) -> None:
+    """Add to a bias among the constants that changed."""
+    tensor = bias.node.inputs[bias.index]
+    before = changed.get(tensor.name, bias.values).reshape(-1)
+    changed[tensor.name] = np.asarray(before + shift, np.float32).reshape(tuple(tensor.shape))
+
+
+def _taker(node: gs.Node, layer: Layer | None) -> Taker | None:
+    bias = own_bias(node) if layer is not None else None
+    form = form_of(node, layer) if layer is not None and bias is not None else None
+    if bias is None or form is None or any(form.pads):
+        return None
+    return Taker(node, bias, form)
+
+
+def own_bias(node: gs.Node) -> Bias | None:
+    """Return a layer's bias if it is a constant of one number a channel that nothing else reads."""
+    bias = bias_of(node)
+    if bias is None or bias.index >= len(bias.node.inputs):
+        return None
+    tensor = bias.node.inputs[bias.index]
+    own = len(tensor.outputs) == 1 and int(np.prod(tensor.shape)) == bias.values.size
+    return bias if own else None
+
+
+def _bounds(node: gs.Node) -> tuple[float, float] | None:
+    if is_op(node, "Relu"):
+        return 0.0, np.inf
+    return clip_bounds(node) if is_op(node, "Clip") else None
