@@ -36,12 +36,19 @@ class Model:
 
     `proto` holds the weights, or refers to the files in which they were left (`trtcal.onnxfile`).
     `overlay` has what repairs found for layers that are in INT8; the fingerprint covers it too.
+    `given` is then the model before the repairs, which also change constants of the float model.
     """
 
     path: Path
     proto: onnx.ModelProto
     fingerprint: str
     overlay: Overlay = field(default_factory=Overlay)
+    given: onnx.ModelProto | None = None
+
+    @property
+    def reference(self) -> onnx.ModelProto:
+        """The float model that losses are told against."""
+        return self.proto if self.given is None else self.given
 
     @property
     def name(self) -> str:

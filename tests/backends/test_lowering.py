@@ -51,30 +51,37 @@ def chain(middle, tmp_path, out_channels=6, extra=None):
 MIDDLES = {
     "relu": [helper.make_node("Relu", ["a"], ["b"], "relu")],
     "relu6": [helper.make_node("Clip", ["a", "low", "high"], ["b"], "relu6")],
+    "cut below": [helper.make_node("Clip", ["a", "below"], ["b"], "cut")],
+    "cut below, and on in float": [
+        helper.make_node("Clip", ["a", "below"], ["c"], "cut"),
+        helper.make_node("Sigmoid", ["c"], ["b"], "sigmoid"),
+    ],
     "relu and pool": [
         helper.make_node("Relu", ["a"], ["r"], "relu"),
         helper.make_node("MaxPool", ["r"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
     ],
     "transpose": [helper.make_node("Transpose", ["a"], ["b"], "transpose", perm=[0, 1, 3, 2])],
 }
-LIMITS = {"low": np.float32(0), "high": np.float32(1.5)}
+LIMITS = {"low": 0.0, "high": 1.5, "below": -0.4}
+
+
+def limits_of(name):
+    read = {one for node in MIDDLES[name] for one in node.input}
+    return {one: np.array(value, np.float32) for one, value in LIMITS.items() if one in read}
 
 
 @pytest.mark.parametrize("name", MIDDLES)
 def test_the_numbers_stay_the_same_but_for_the_bias_rounding(tmp_path, name):
-    extra = LIMITS if name == "relu6" else None
-    extra = {key: np.asarray(value) for key, value in extra.items()} if extra else None
-    proto, feeds = chain(MIDDLES[name], tmp_path, extra=extra)
+    proto, feeds = chain(MIDDLES[name], tmp_path, extra=limits_of(name))
     expected, lowered = literal(proto, feeds), literal(lower(proto), feeds)
     step = np.abs(expected).max() / 127
     assert (np.abs(expected - lowered) > step / 4).mean() < ACCUMULATOR_ROUNDING
     assert np.abs(expected - lowered).max() < 4 * step
 
 
-@pytest.mark.parametrize("name", MIDDLES)
+@pytest.mark.parametrize("name", [name for name in MIDDLES if "float" not in name])
 def test_the_integer_kernels_compute_what_the_lowered_graph_says(tmp_path, name):
-    extra = {key: np.asarray(value) for key, value in LIMITS.items()} if name == "relu6" else None
-    proto, feeds = chain(MIDDLES[name], tmp_path, extra=extra)
+    proto, feeds = chain(MIDDLES[name], tmp_path, extra=limits_of(name))
     lowered = lower(proto)
     result = run_session(open_session(lowered), None, feeds)[0]
     expected = literal(lowered, feeds)

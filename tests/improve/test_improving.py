@@ -19,7 +19,9 @@ from trtcal.improve.judging import Judge, Verdict
 from trtcal.model import load_model
 from trtcal.quantize import Plan, find_layers, prepare, quantize
 from trtcal.search import measure_sensitivities
+from trtcal.search.evaluating import Evaluator
 from trtcal.search.losses import Loss
+from trtcal.search.memory import Memory
 from trtcal.storage import read_document
 
 
@@ -132,6 +134,20 @@ def test_sensitivities_of_the_repaired_model_are_less(net, best):
     repaired = measure_sensitivities(model, best.calibration, net.dataset, 32)
     plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, 32)
     assert repaired.whole.noise < 0.2 * plain.whole.noise
+
+
+def test_plans_are_held_against_the_given_model(net, best):
+    name, values = next(iter(best.repairs.constants.items()))
+    worse = replace(best.repairs, constants={**best.repairs.constants, name: 1.1 * values})
+    losses = []
+    for repairs in (best.repairs, worse):
+        model = repairs.apply(net.prepared)
+        ranges = replace(best.calibration, model=model.fingerprint)
+        units = [one.name for one in find_layers(model).layers]
+        memory = Memory(None, {})
+        with Evaluator(model, ranges, units, net.dataset, 32, "fp32", memory) as evaluator:
+            losses.append(evaluator.loss(frozenset()).noise)
+    assert losses[0] < 1e-4 < losses[1]
 
 
 def test_the_repaired_model_in_float_is_near_the_quantized_one(net, best):

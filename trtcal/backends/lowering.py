@@ -222,15 +222,15 @@ class _Lowering:
             for tensor in node.outputs:
                 if tensor.dtype == np.int8:
                     tensor.dtype = np.uint8
-            if node.op == "Clip" and constant(node.inputs[-1]) is not None:
+            if node.op == "Clip":
                 self._shift_limits(node)
 
     def _shift_limits(self, node: gs.Node) -> None:
-        for index in (1, 2):
-            limit = constant(node.inputs[index])
+        for index, tensor in enumerate(node.inputs[1:], start=1):
+            limit = None if tensor.is_empty() else constant(tensor)
             if limit is not None and limit.dtype == np.int8:
                 shifted = np.array(int(limit) + ZERO_POINT, np.uint8)
-                node.inputs[index] = gs.Constant(node.inputs[index].name, shifted)
+                node.inputs[index] = gs.Constant(tensor.name, shifted)
 
 
 def _is_tensorrts(graph: gs.Graph) -> bool:

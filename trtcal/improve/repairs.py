@@ -76,7 +76,13 @@ class Repairs:
         proto = with_bounds(with_constants(prepared.proto, self.constants), self.bounds)
         fingerprint = repaired_fingerprint(self.model, self.digest)
         return checked(
-            replace(prepared, proto=proto, fingerprint=fingerprint, overlay=self.overlay)
+            replace(
+                prepared,
+                proto=proto,
+                fingerprint=fingerprint,
+                overlay=self.overlay,
+                given=prepared.proto,
+            )
         )
 
     def _arrays(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

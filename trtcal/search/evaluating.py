@@ -119,7 +119,7 @@ class Evaluator:
         """Run the float model, once."""
         if self.batches:
             return
-        session = open_session(self.model.proto)
+        session = open_session(self.model.reference)
         number = 0
         for feeds in self.dataset.batches(self.size, self.start, self.start + self.samples):
             outputs = run_session(session, self.names, feeds)
