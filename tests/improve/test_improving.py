@@ -1,6 +1,7 @@
 """The whole of `--improve`: it helps, it composes, it refuses what does not fit."""
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from trtcal.cli.main import run_command
 from trtcal.compare.layerwise import compare_layers
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
-from trtcal.improve import Wanted, improve, in_float, read_repairs, write_repairs
+from trtcal.improve import Wanted, improve, improving, in_float, read_repairs, write_repairs
 from trtcal.improve.judging import Judge, Verdict
 from trtcal.model import load_model
 from trtcal.quantize import Plan, find_layers, prepare, quantize
@@ -170,6 +171,19 @@ def test_no_time_tries_ranges_only(net):
     made = improved(net, Wanted("best", seconds=0.0))
     assert all(one.name.startswith("ranges") for one in made.tries)
     assert "adaptive rounding" in made.repairs.record["untried"]
+
+
+def test_a_repair_that_takes_too_long_is_left(net, monkeypatch):
+    def found_by(seconds):
+        ticks = itertools.count()  # one each time that somebody looks
+        monkeypatch.setattr(improving, "monotonic", lambda: next(ticks))
+        return improved(net, Wanted("best", seconds=seconds)), next(ticks)
+
+    whole, ticks = found_by(1e9)
+    assert not whole.repairs.record["untried"]
+    part, _ = found_by(ticks - 5)  # within the last walk, which looks once a layer
+    assert part.repairs.record["untried"] == ["weight clipping"]
+    assert [one.name for one in part.tries] == [one.name for one in whole.tries[:-1]]
 
 
 def test_too_few_samples_are_refused(subject):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from trtcal import __version__
@@ -91,6 +91,10 @@ def _warnings(fit: int, held: int) -> tuple[str, ...]:
     )
 
 
+class _OutOfTimeError(Exception):
+    """What is being tried takes longer than there is time."""
+
+
 class _Work:
     """The tries of one call, and what is best so far."""
 
@@ -109,7 +113,7 @@ class _Work:
         if wanted.effort == "fast":
             samples = samples_in_memory(prepared, samples)
         self.samples = min(whole_batches(samples, prepared), len(fit))
-        self.until = time.monotonic() + wanted.seconds
+        self.until = monotonic() + wanted.seconds
         self.tries = list[Try]()
         self.untried = list[str]()
         self.best: State | None = None
@@ -124,11 +128,27 @@ class _Work:
         for name, what, make in self._repairs():
             if not self.wanted.takes(name):
                 continue
-            if time.monotonic() > self.until:
+            try:
+                self._check_time()
+                self._judge(name, what, make)
+            except _OutOfTimeError:
                 self.untried.append(name)
-                continue
-            self._judge(name, what, make)
         return self.state
+
+    def _check_time(self) -> None:
+        """Leave what is being tried if time is over; ranges are tried whatever time there is."""
+        if self.best is not None and monotonic() > self.until:
+            raise _OutOfTimeError
+
+    @contextmanager
+    def _reported(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        with self.reporter(title, total) as advance:
+
+            def step(done: int) -> None:
+                advance(done)
+                self._check_time()
+
+            yield step
 
     def _repairs(self) -> Iterator[tuple[str, str, Callable[[], State | None]]]:
         """Yield the repairs in their order, each with its source and what makes it."""
@@ -177,7 +197,7 @@ class _Work:
         )
 
     def _judge(self, name: str, what: str, make: Callable[[], State | None]) -> None:
-        started = time.monotonic()
+        started = monotonic()
         state = make()
         if state is None:
             return
@@ -186,7 +206,7 @@ class _Work:
         kept = self.verdict is None or verdict.is_better(self.verdict)
         if kept:
             self.best, self.verdict = state, verdict
-        seconds = time.monotonic() - started
+        seconds = monotonic() - started
         self.tries.append(Try(name, what, verdict.loss, verdict.value, kept, seconds))
 
     @property
@@ -199,7 +219,7 @@ class _Work:
     def _observe(self, model: Model) -> Observation:
         tensors = tensors_to_observe(find_layers(model))
         batch = fixed_batch(model) or BATCH
-        with self.reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
+        with self._reported(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             return observe(model, self.fit, tensors, batch, advance)
 
     def _again(self, moved: Moved | None) -> State | None:
@@ -249,7 +269,7 @@ class _Work:
         name = "rounding weights" if mending.rounding else "correcting biases"
         with (
             Walk(model, state.calibration, self.fit, self.samples) as walk,
-            self.reporter(name, layers) as advance,
+            self._reported(name, layers) as advance,
         ):
             return replace(state, overlay=walk.mend(mending, advance))
 
@@ -262,7 +282,7 @@ class _Work:
                 self.fit,
                 min(self.samples, 64),
                 self.judge.objective,
-                lambda: time.monotonic() < self.until,
+                lambda: monotonic() < self.until,
                 advance,
             )
         if table is None:
