@@ -93,7 +93,7 @@ SHOWN = 5
     type=click.FloatRange(min=0),
     default=600.0,
     show_default=True,
-    help="Seconds after which no further repair is tried.",
+    help="Seconds after which no repair is begun or goes on.",
 )
 @click.option(
     "--objective",
