@@ -35,6 +35,7 @@ METHODS = {
     "best": ("percentile", "auto", "minmax", "entropy", "mse"),
 }
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
+FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
 LEAST = 32  # samples in all
 FEW = 64
 FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
@@ -203,7 +204,12 @@ class _Work:
             return
         quantized = quantize(state.of(self.prepared), state.calibration)
         verdict = self.judge.measure(quantized.proto)
-        kept = self.verdict is None or verdict.is_better(self.verdict)
+        if self.verdict is None:
+            kept = True
+        elif name in FINER:
+            kept = not self.verdict.is_better(verdict)
+        else:
+            kept = verdict.is_better(self.verdict)
         if kept:
             self.best, self.verdict = state, verdict
         seconds = monotonic() - started
