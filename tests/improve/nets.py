@@ -56,8 +56,8 @@ def offset_net(path: Path) -> Path:
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
 
 
-def idle_net(path: Path, level: float = 3.0, contrast: float = 4.0) -> Path:
-    """A dense, a depthwise and a pointwise layer; a quarter of the channels never fires.
+def idle_net(path: Path, level: float = 3.0, contrast: float = 4.0, depth: float = 50.0) -> Path:
+    """A dense, a depthwise and a pointwise layer; a quarter of the channels lies at `-depth`.
 
     The others lie around `level` before their Relu6, and the depthwise layer takes differences of them.
     """
@@ -66,7 +66,7 @@ def idle_net(path: Path, level: float = 3.0, contrast: float = 4.0) -> Path:
     edges = draw.standard_normal((16, 1, 3, 3)).astype(np.float32)
     weights = {
         "w0": 0.1 * draw.standard_normal((16, 3, 3, 3)).astype(np.float32),
-        "b0": np.where(idle, -50.0, level).astype(np.float32),
+        "b0": np.where(idle, -depth, level).astype(np.float32),
         "w1": contrast * (edges - edges.mean(axis=(2, 3), keepdims=True)),
         "b1": np.where(idle, 0.5, 2.5).astype(np.float32),
         "w2": draw.standard_normal((6, 16, 1, 1)).astype(np.float32),

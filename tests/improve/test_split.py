@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from tests.improve.nets import idle_net, separable_net
+from trtcal.backends.inside import Inside
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.improve.repairs import with_constants
 from trtcal.improve.split import split
@@ -61,3 +63,13 @@ def test_what_an_idle_channel_gave_is_kept(subject):
 def test_without_idle_channels_nothing_is_split(subject):
     net = subject(separable_net, "Clip")
     assert split(net.prepared, net.calibrated(), net.dataset, 48) is None
+
+
+def test_a_channel_that_nearly_fires_keeps_its_place(subject):
+    net = subject(idle_net)
+    sums = Inside(net.prepared.proto, ["c0"]).read(next(net.dataset.batches(48)))["c0"]
+    peaks = sums[:, 3::4].max(axis=(0, 2, 3)) + 50.0
+    nearest = 3 + 4 * int(peaks.argmax())
+    _, found, _ = split_net(subject, 3.0, 4.0, 1.02 * float(peaks.max()))
+    given = numpy_helper.to_array(net.prepared.proto.graph.initializer[0])
+    assert found is None or (found.constants["w0"][nearest] == given[nearest]).all()

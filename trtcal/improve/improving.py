@@ -31,8 +31,8 @@ from trtcal.overlay import Overlay
 from trtcal.quantize import find_layers, quantize, tensors_to_observe
 
 METHODS = {
-    "fast": ("percentile", "auto"),
-    "best": ("percentile", "auto", "minmax", "entropy", "mse"),
+    "fast": ("percentile", "mse"),
+    "best": ("percentile", "mse", "auto", "minmax", "entropy"),
 }
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more

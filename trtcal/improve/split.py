@@ -30,6 +30,7 @@ from trtcal.quantize import find_layers
 from trtcal.quantize.weighted import Layer
 
 SHRUNK = 0.93  # times its channel is a copy that can't be shifted
+AWAY = 0.1  # of its spread, by which a channel stays below zero that counts as never firing
 NEAR = 0.95  # of a limit: a channel that comes so near may be cut off by it
 
 Values = npt.NDArray[np.float64]
@@ -49,14 +50,13 @@ class _Chain:
 
     @property
     def tensors(self) -> list[str]:
-        """What the makers make."""
-        return [maker.made.name for maker in self.makers]
+        """What the makers sum up and make."""
+        return [name for cut in self.makers for name in (cut.sum.name, cut.made.name)]
 
     @property
     def moved(self) -> set[str]:
         """The tensors in which channels change, and the outputs of layers whose weights do."""
-        between = {name for cut in self.makers for name in (cut.sum.name, cut.made.name)}
-        return between | {node.outputs[0].name for node in self.readers}
+        return {*self.tensors, *(node.outputs[0].name for node in self.readers)}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def split(model: Model, calibration: Calibration, dataset: Dataset, samples: int
     changed: dict[str, Values] = {}
     moved = set[str]()
     for chain in chains:
-        work = _Splitting(chain, [extremes[name] for name in chain.tensors], dict(changed))
+        work = _Splitting(chain, extremes, dict(changed))
         if copies := list(work.copies()):
             work.write(copies)
             changed.update(work.changed)
@@ -129,14 +129,16 @@ class _Splitting:
     """Chooses the copies of a chain's channels, and writes them into the constants that changed."""
 
     def __init__(
-        self, chain: _Chain, known: Sequence[Extremes], changed: dict[str, Values]
+        self, chain: _Chain, extremes: Mapping[str, Extremes], changed: dict[str, Values]
     ) -> None:
-        self.chain, self.known, self.changed = chain, known, changed
-        last = known[-1]
+        self.chain, self.changed = chain, changed
+        self.known = [extremes[cut.made.name] for cut in chain.makers]
+        silent = np.any([_never_fires(extremes[cut.sum.name]) for cut in chain.makers], axis=0)
+        last = self.known[-1]
         varies = last.least < last.largest
-        self.free = ~varies & ((last.largest == 0.0) | (not chain.padded))
-        self.shifts = known[0].least >= chain.steps[0]
-        pairs = zip(known, chain.makers, strict=True)
+        self.free = ~varies & silent & ((last.largest == 0.0) | (not chain.padded))
+        self.shifts = self.known[0].least >= chain.steps[0]
+        pairs = zip(self.known, chain.makers, strict=True)
         limited = np.any([one.largest > NEAR * cut.bounds[1] for one, cut in pairs], axis=0)
         self.hurt = np.where(varies & (self.shifts | ~limited), self._shares(varies), 0.0)
 
@@ -217,6 +219,11 @@ class _Splitting:
         if tensor.name not in self.changed:
             self.changed[tensor.name] = np.array(constant(tensor), np.float64)
         return self.changed[tensor.name]
+
+
+def _never_fires(sums: Extremes) -> npt.NDArray[np.bool_]:
+    """Tell of each channel whether it is so far below zero that other samples will not lift it."""
+    return np.asarray(sums.largest <= -AWAY * (sums.largest - sums.least))
 
 
 def _power(weights: Values) -> Values:
