@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.improve.nets import separable_net
+from tests.improve.nets import idle_net, separable_net
 from tests.networks import conv_net, samples
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
@@ -205,6 +205,11 @@ def test_one_batch_of_a_fixed_size_is_enough(tmp_path):
 def test_few_samples_are_warned_of(subject):
     made = improved(subject(separable_net, count=40), Wanted())
     assert "are few" in made.warnings[0]
+
+
+def test_divergence_wants_class_scores(subject):
+    with pytest.raises(InputError, match="no class scores"):
+        improved(subject(idle_net, count=64), Wanted("fast", objective="kl"))
 
 
 def test_a_metric_decides(net, tmp_path):

@@ -102,7 +102,8 @@ def show_tries(document: dict[str, Any]) -> None:
     ]
     samples = document["samples"]
     title = f"on {samples['selection']} samples held back"
-    print_table(("repair", "loss", "SQNR dB", "disagreement %", ""), rows, title)
+    loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
+    print_table(("repair", loss, "SQNR dB", "disagreement %", ""), rows, title)
     for name in document["untried"]:
         say(f"not tried for lack of time: {name}")
 

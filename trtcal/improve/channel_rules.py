@@ -91,7 +91,8 @@ def weight_axes(node: gs.Node) -> tuple[int, int, int] | None:
     if node.op == "Conv":
         return 0, 1, 1
     if node.op == "MatMul":
-        return (1, 0, -1) if len(node.inputs[1].shape) == 2 else None
+        weight = constant(node.inputs[1])
+        return (1, 0, -1) if weight is not None and weight.ndim == 2 else None
     if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
         return None
     rows = 0 if node.attrs.get("transB", 0) else 1
@@ -129,6 +130,11 @@ def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
     given = [None if one.is_empty() else constant(one) for one in node.inputs[1:3]]
     numbers = [float(one.reshape(())) for one in given if one is not None and one.size == 1]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+
+def _unread(node: gs.Node, found: Channels) -> bool:
+    """Pass over what reads no values."""
+    return True
 
 
 def _prelu(node: gs.Node, found: Channels) -> bool:
@@ -200,10 +206,11 @@ def _beside(node: gs.Node, found: Channels, source: gs.Tensor, added: gs.Tensor)
 
 def _mul(node: gs.Node, found: Channels) -> bool:
     """Make channels anew by one factor each; what it reads stays as it is."""
-    left = node.inputs[0]
-    index = 1 if constant(left) is None else 0
+    index = 1 if constant(node.inputs[0]) is None else 0
     fixed = constant(node.inputs[index])
     source, result = node.inputs[1 - index], node.outputs[0]
+    if fixed is None:
+        return _gate(node, found)
     found.freeze(source.name)
     if fixed is None or source.shape is None or fixed.dtype != np.float32 or fixed.size < 2:
         found.freeze(node.inputs[index].name)
@@ -215,6 +222,20 @@ def _mul(node: gs.Node, found: Channels) -> bool:
     ids = _make(found, result, axis, fixed.size)
     if ids is not None:
         found.edits.append(Edit(node.inputs[index].name, node.name, axes[0], ids, 1))
+    return True
+
+
+def _gate(node: gs.Node, found: Channels) -> bool:
+    """Hand on the channels that a computed factor multiplies; that factor stays as it is."""
+    source, gate = sorted(node.inputs, key=lambda one: one.name not in found.of)
+    found.freeze(gate.name)
+    known, made = found.of.get(source.name), node.outputs[0]
+    if known is None or source.shape is None or made.shape is None:
+        return False
+    axis, ids = known
+    if len(made.shape) != len(source.shape) or made.shape[axis] != len(ids):
+        return False
+    found.of[made.name] = known
     return True
 
 
@@ -292,6 +313,7 @@ RULES: Mapping[str, Callable[[gs.Node, Channels], bool]] = {
     "Concat": _concat,
     "Mul": _mul,
     "PRelu": _prelu,
+    **dict.fromkeys(("Shape", "Size"), _unread),
     "Pad": _pad,
     "Slice": _slice,
 }

@@ -36,6 +36,7 @@ METHODS = {
 }
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
+REFINING = 1 / 3  # of the time left, at most: what comes after it mostly brings more
 LEAST = 32  # samples in all
 FEW = 64
 FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
@@ -281,6 +282,8 @@ class _Work:
 
     def _refined(self) -> State | None:
         model = self.state.of(self.prepared)
+        now = monotonic()
+        until = now + REFINING * (self.until - now)
         with self.reporter("refining ranges", len(self.state.calibration.ranges)) as advance:
             table = refined(
                 model,
@@ -288,7 +291,7 @@ class _Work:
                 self.fit,
                 min(self.samples, 64),
                 self.judge.objective,
-                lambda: monotonic() < self.until,
+                lambda: monotonic() < until,
                 advance,
             )
         if table is None:

@@ -14,7 +14,7 @@ from trtcal.compare.own_metric import OwnMetric
 from trtcal.compare.per_sample import Values
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.errors import BackendError
+from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.search.losses import Loss, Rows, joined, rows_of, total
 from trtcal.search.shelf import Shelf
@@ -96,6 +96,11 @@ class Judge:
             rows.append(rows_of(expected, said, mine))
             own += self._own(said, mine)
         figures = joined(rows)
+        if self.objective == "kl" and self.metric is None and "kl" not in figures:
+            raise InputError(
+                "the first output has no class scores, of which --objective kl is",
+                "leave it out: sqnr is for any outputs; or give a --metric of your own",
+            )
         return Verdict(total(figures), -np.array(own) if own else self._values(figures))
 
     def _values(self, rows: Rows) -> Values:
@@ -103,7 +108,7 @@ class Judge:
 
         A few samples have most of the power of the noise, which would decide alone.
         """
-        if self.objective == "kl" and "kl" in rows:
+        if self.objective == "kl":
             return rows["kl"]
         error, signal = (np.maximum(rows[name], 1e-30) for name in ("error", "signal"))
         return np.asarray(10 * np.log10(error / signal))

@@ -87,7 +87,9 @@ class Eye:
             return _look(None, misfit)
         scores, is_dense = np.concatenate([one for one, _ in known]), known[0][1]
         if is_dense and self.columns is None:
-            self.columns = _probabilities(scores)
+            self.columns = _probabilities(scores, self.outputs == 1)
+        if is_dense and self.columns is not None and not self.columns.any():
+            return _look(None, misfit)
         look = _look(scores[:, self.columns] if is_dense else scores, misfit)
         return replace(look, classes=None) if is_dense else look
 
@@ -153,10 +155,13 @@ def _highest(output: Array) -> Array | None:
     return highest if highest.shape[1] >= FEWEST_CLASSES else None
 
 
-def _probabilities(scores: Array) -> npt.NDArray[np.bool_]:
-    """Tell which columns are probabilities; beside such ones, the others are coordinates."""
+def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
+    """Tell which columns are classes: probabilities, beside which the others are coordinates.
+
+    Without any all are, if it is the model's only output; one of several may be anything.
+    """
     found = np.asarray(((scores >= 0) & (scores <= 1)).all(0))
-    return found if found.sum() >= FEWEST_CLASSES else np.ones_like(found)
+    return found if found.sum() >= FEWEST_CLASSES else np.full_like(found, alone)
 
 
 def _look(scores: Array | None, misfit: float | None) -> Look:
