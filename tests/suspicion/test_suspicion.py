@@ -5,15 +5,16 @@ import pytest
 from onnx import helper
 from scipy import ndimage
 
-from tests.networks import save
+from tests.networks import samples, save, weight
 from trtcal.data import open_dataset
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
 from trtcal.suspicion import check_data
+from trtcal.suspicion.drawing import draw
 from trtcal.suspicion.forms import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
 from trtcal.suspicion.judging import weigh
 from trtcal.suspicion.layout import roughness
-from trtcal.suspicion.looking import Look
+from trtcal.suspicion.looking import Eye, Look
 
 SIZE, CLASSES = 16, 6
 
@@ -203,3 +204,15 @@ def test_other_values_have_to_make_a_model_surer_whatever_the_factor():
         assert not weigh(given, louder, gain, None).is_clear
         assert weigh(given, better, gain, None).is_clear
     assert weigh(given, louder, None, None).is_clear  # exchanged channels change no value
+
+
+@pytest.mark.parametrize("others", [[], ["boxes"]])
+def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
+    names = ["map", *others]
+    nodes = [helper.make_node("Conv", ["x", f"w {one}"], [one], one) for one in names]
+    weights = {f"w {one}": 5.0 * weight(8, 3, 1, 1, seed=3) for one in names}
+    outputs = {one: ["n", 8, 8, 8] for one in names}
+    model = load_model(save(tmp_path / "maps.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs))
+    dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
+    seen = Eye(model, 16).look(draw(model, dataset, 16))
+    assert (seen.peak is None) == bool(others)
