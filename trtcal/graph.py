@@ -248,6 +248,22 @@ def is_half(node: gs.Node) -> bool:
     return any(tensor.dtype == np.float16 for tensor in (*node.inputs, *node.outputs))
 
 
+def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
+    """Return the constant limits of a Relu or Clip, None if they are computed, or it is neither."""
+    if is_op(node, "Relu"):
+        return 0.0, np.inf
+    if not is_op(node, "Clip"):
+        return None
+    limits = [node.attrs.get("min", -np.inf), node.attrs.get("max", np.inf)]
+    for index, tensor in enumerate(node.inputs[1:3]):
+        if not tensor.is_empty():
+            value = constant(tensor)
+            if value is None or value.size != 1:
+                return None
+            limits[index] = value.item()
+    return float(limits[0]), float(limits[1])
+
+
 def only_consumer(tensor: gs.Tensor, graph: gs.Graph) -> gs.Node | None:
     """Return the one node that reads a tensor, None if there are several or it is a graph output."""
     if len(tensor.outputs) != 1 or any(tensor is output for output in graph.outputs):

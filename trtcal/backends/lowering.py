@@ -18,6 +18,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.graph import (
+    clip_bounds,
     constant,
     export_model,
     import_graph,
@@ -259,20 +260,6 @@ def is_int8_per_tensor(node: gs.Node) -> bool:
     if scale is None or zero is None:
         return False
     return scale.size == 1 and zero.dtype == np.int8 and not zero.any()
-
-
-def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
-    """Return the constant limits of a Relu or Clip, None if they are computed."""
-    if node.op == "Relu":
-        return 0.0, np.inf
-    limits = [node.attrs.get("min", -np.inf), node.attrs.get("max", np.inf)]
-    for index, tensor in enumerate(node.inputs[1:3]):
-        if not tensor.is_empty():
-            value = constant(tensor)
-            if value is None:
-                return None
-            limits[index] = float(value)
-    return float(limits[0]), float(limits[1])
 
 
 def _dequantizer_scale(tensor: gs.Tensor) -> Array | None:

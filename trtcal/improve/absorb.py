@@ -15,7 +15,7 @@ from trtcal.data import Dataset
 from trtcal.graph import import_graph, is_op
 from trtcal.improve.equalize import Moved
 from trtcal.improve.extremes import find_extremes
-from trtcal.improve.shifts import cuts, shift_bias, takers
+from trtcal.improve.shifts import cuts, shift, takers
 from trtcal.model import Model
 from trtcal.overlay import Floats
 from trtcal.quantize import find_layers
@@ -39,10 +39,8 @@ def absorbed(model: Model, dataset: Dataset, samples: int) -> Moved | None:
     changed: dict[str, Floats] = {}
     moved = set[str]()
     for cut, readers in found:
-        shift = PART * np.maximum(extremes[cut.sum.name].least, 0.0)
-        if shift.any():
-            shift_bias(changed, cut.bias, -shift)
-            for reader in readers:
-                shift_bias(changed, reader.bias, reader.made_up(shift))
+        by = PART * np.maximum(extremes[cut.sum.name].least, 0.0)
+        if by.any():
+            shift(changed, cut, readers, by)
             moved |= {cut.sum.name, cut.made.name}
     return Moved(changed, frozenset(moved)) if changed else None

@@ -19,7 +19,7 @@ import onnx_graphsurgeon as gs
 from trtcal.calibration import Calibration
 from trtcal.graph import import_graph
 from trtcal.improve.equalize import Moved
-from trtcal.improve.shifts import PASSING, Cut, Taker, cuts, shift_bias, takers
+from trtcal.improve.shifts import PASSING, cuts, shift, takers
 from trtcal.model import Model
 from trtcal.overlay import Floats
 from trtcal.quantize import find_layers
@@ -42,14 +42,14 @@ def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration]
         names = _ranges(reading[1], placement, ranges) if reading is not None else []
         if reading is None or not names:
             continue
-        shift = np.array(ranges[names[0]].amax / 2, np.float32)
-        _shift(changed, cut, reading[0], shift)
-        bounds[cut.node.name] = (-float(shift), cut.bounds[1] - float(shift))
+        half = float(np.float32(ranges[names[0]].amax / 2))
+        shift(changed, cut, reading[0], np.array(half, np.float32))
+        bounds[cut.node.name] = (-half, cut.bounds[1] - half)
         moved |= {cut.sum.name, *(tensor.name for tensor in reading[1])}
         for name in names:
             before = ranges[name].amax
-            note = f"{before:.6g}, shifted by {shift:.6g}"
-            amax = max(float(shift), before - float(shift))
+            note = f"{before:.6g}, shifted by {half:.6g}"
+            amax = max(half, before - half)
             ranges[name] = dataclasses.replace(ranges[name], amax=amax, note=note)
     if not bounds:
         return None
@@ -69,9 +69,3 @@ def _ranges(
     if not users | set(wanted) <= mine or not set(wanted) <= set(known):
         return []
     return list(wanted)
-
-
-def _shift(changed: dict[str, Floats], cut: Cut, readers: list[Taker], shift: Floats) -> None:
-    shift_bias(changed, cut.bias, -shift)
-    for reader in readers:
-        shift_bias(changed, reader.bias, reader.made_up(shift))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.graph import constant, is_op
+from trtcal.graph import clip_bounds, constant, is_op
 from trtcal.improve.channels import Channels, Edit, Ids
 from trtcal.quantize.biased import bias_of
 
@@ -120,16 +120,9 @@ def _clip(node: gs.Node, found: Channels) -> bool:
     bounds = clip_bounds(node)
     if bounds is None or bounds[0] != 0.0:
         return False
-    if node.inputs[0].name in found.of:
+    if node.inputs[0].name in found.of and np.isfinite(bounds[1]):
         found.limits[node.outputs[0].name] = bounds[1]
     return _alike(node, found)
-
-
-def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
-    """Return the bounds of a Clip, None where they are not constant."""
-    given = [None if one.is_empty() else constant(one) for one in node.inputs[1:3]]
-    numbers = [float(one.reshape(())) for one in given if one is not None and one.size == 1]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
 
 def _unread(node: gs.Node, found: Channels) -> bool:

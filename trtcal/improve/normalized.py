@@ -13,8 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from scipy.stats import norm
 
-from trtcal.graph import constant, import_graph, is_op
-from trtcal.improve.channel_rules import clip_bounds
+from trtcal.graph import clip_bounds, constant, import_graph, is_op
 from trtcal.improve.patches import form_of
 from trtcal.model import Model
 from trtcal.overlay import Floats, Grid, Overlay
@@ -70,16 +69,10 @@ def _means(graph: gs.Graph) -> dict[str, Floats]:
                 known[name] = np.abs(gamma).astype(np.float64), beta.astype(np.float64)
                 means[name] = beta.astype(np.float32)
         elif is_op(node, "Relu", "Clip") and node.inputs[0].name in known:
-            bounds = _bounds(node)
+            bounds = clip_bounds(node)
             if bounds is not None:
                 means[name] = _cut_off(*known[node.inputs[0].name], *bounds)
     return means
-
-
-def _bounds(node: gs.Node) -> tuple[float, float] | None:
-    if node.op == "Relu":
-        return 0.0, np.inf
-    return clip_bounds(node)
 
 
 def _cut_off(deviation: Floats, mean: Floats, low: float, high: float) -> Floats:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.graph import constant, is_op, only_consumer
-from trtcal.improve.channel_rules import clip_bounds
+from trtcal.graph import clip_bounds, constant, is_op, only_consumer
 from trtcal.improve.patches import Form, form_of
 from trtcal.overlay import Floats
 from trtcal.quantize.biased import Bias, bias_of
@@ -66,7 +65,7 @@ def cuts(graph: gs.Graph, layers: Mapping[str, Layer]) -> Iterator[Cut]:
         if bias is None:
             continue
         behind = only_consumer(bias.node.outputs[0], graph)
-        bounds = None if behind is None else _bounds(behind)
+        bounds = None if behind is None else clip_bounds(behind)
         if behind is not None and bounds is not None:
             yield Cut(node, bias, behind, bounds)
 
@@ -95,11 +94,17 @@ def takers(
     return found, through
 
 
-def shift_bias(changed: dict[str, Floats], bias: Bias, shift: Floats) -> None:
-    """Add to a bias among the constants that changed."""
+def shift(changed: dict[str, Floats], cut: Cut, readers: Sequence[Taker], by: Floats) -> None:
+    """Take `by` off what is cut, and make up for it in the readers: into `changed`, by constant."""
+    _add(changed, cut.bias, -by)
+    for reader in readers:
+        _add(changed, reader.bias, reader.made_up(by))
+
+
+def _add(changed: dict[str, Floats], bias: Bias, values: Floats) -> None:
     tensor = bias.node.inputs[bias.index]
     before = changed.get(tensor.name, bias.values).reshape(-1)
-    changed[tensor.name] = np.asarray(before + shift, np.float32).reshape(tuple(tensor.shape))
+    changed[tensor.name] = np.asarray(before + values, np.float32).reshape(tuple(tensor.shape))
 
 
 def _taker(node: gs.Node, layer: Layer | None) -> Taker | None:
@@ -118,9 +123,3 @@ def own_bias(node: gs.Node) -> Bias | None:
     tensor = bias.node.inputs[bias.index]
     own = len(tensor.outputs) == 1 and int(np.prod(tensor.shape)) == bias.values.size
     return bias if own else None
-
-
-def _bounds(node: gs.Node) -> tuple[float, float] | None:
-    if is_op(node, "Relu"):
-        return 0.0, np.inf
-    return clip_bounds(node) if is_op(node, "Clip") else None
