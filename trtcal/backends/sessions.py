@@ -105,7 +105,9 @@ def run_session(
     if outputs is not None and not outputs:
         return []
     try:
-        results = session.run(outputs, {name: np.ascontiguousarray(x) for name, x in feeds.items()})
+        results = session.run(
+            outputs, {name: np.asarray(x, order="C") for name, x in feeds.items()}
+        )
     except Exception as error:  # see open_session
         raise _failed(error) from error
     return [np.asarray(result) for result in results]

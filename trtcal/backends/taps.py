@@ -222,7 +222,7 @@ class _Buffers:
         """Return the binding to run the next batch with."""
         binding = self.bindings[self.turn][self.filled]
         for name, array in feeds.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            binding.bind_cpu_input(name, np.asarray(array, order="C"))
         self.filled += 1
         return binding
 

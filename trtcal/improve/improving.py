@@ -186,7 +186,7 @@ class _Work:
         )
         yield (
             "bias correction",
-            "mean of each channel as in float (Nagel et al. 2019, appendix D)",
+            "mean of each channel, behind its activation, as in float (Nagel et al. 2019, appendix D)",
             lambda: self._mended(Mending()),
         )
         yield "range refinement", "ranges in turn, by the output error", self._refined

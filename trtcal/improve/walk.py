@@ -25,6 +25,7 @@ from trtcal.calibration import Calibration
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.graph import constant, import_graph
+from trtcal.improve.activations import activation_of, matched
 from trtcal.improve.moments import measure_moments
 from trtcal.improve.patches import Form, form_of
 from trtcal.improve.rounding import adapted, clipped, rounded
@@ -169,8 +170,8 @@ class Walk:
         segment: Segment,
         session: Session,
         instead: Mapping[str, Array] | None = None,
-    ) -> Array:
-        """Run a segment, on `instead` where given; keep what later nodes read, return the first."""
+    ) -> None:
+        """Run a segment, on `instead` where given, and keep what later nodes read."""
         kept = self.shelf.get(side, number)
         fed = {name: {**kept, **(instead or {})}[name] for name in segment.inputs}
         made = run_session(session, segment.outputs, fed)
@@ -178,7 +179,6 @@ class Walk:
         last = self.twins.last
         later = {name: one for name, one in after.items() if last.get(name, -1) >= segment.stop}
         self.shelf.keep(side, number, later)
-        return made[0]
 
     def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:
         grid = overlay.weights.get(step.layer.name)
@@ -187,7 +187,7 @@ class Walk:
         means = self._means(step, grid)
         bias = None
         if mending.bias and step.bias is not None:
-            shift = (means[0] - means[1]).astype(np.float32)
+            shift = self._matched(step, means[0] - means[1]).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
         return overlay.with_layer(step.layer.name, grid, bias)
@@ -196,16 +196,40 @@ class Walk:
         """Run a layer on both sides; return what its channels are in the mean, (sides, channels)."""
         part = self.twins.part(step.itself, ())
         snapped = _with_weight(part, step, grid or self._nearest(step))
-        totals, places = [], 0
+        means = []
         for side, proto in zip(SIDES, (part, snapped), strict=True):
-            session, total, places = open_session(proto), 0.0, 0
+            session = open_session(proto)
             for number in range(self.batches):
                 instead = None if side == "float" else {step.read: self._snapped(step, number)}
-                made = self._run(side, number, step.itself, session, instead)
-                moved = np.moveaxis(made, step.axis, 0).reshape(made.shape[step.axis], -1)
-                total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
-            totals.append(total / places)
-        return np.array(totals)
+                self._run(side, number, step.itself, session, instead)
+            means.append(self._mean(step, side))
+        return np.array(means)
+
+    def _mean(
+        self,
+        step: _Step,
+        side: str,
+        activation: Callable[[Array], Array] = lambda values: values,
+        shift: Floats | None = None,
+    ) -> Floats:
+        """Return what a layer's channels are in the mean, shifted and behind an activation."""
+        total, places = 0.0, 0
+        for number in range(self.batches):
+            values = self.shelf.get(side, number)[step.made]
+            if shift is not None:
+                values = values + _along(step, values, shift)
+            made = activation(values)
+            moved = np.moveaxis(made, step.axis, 0).reshape(values.shape[step.axis], -1)
+            total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
+        return np.asarray(total / places)
+
+    def _matched(self, step: _Step, shift: Floats) -> Floats:
+        """Return the shift (channels,) of a layer's bias for the mean of what is read behind it."""
+        activation = activation_of(self.twins, step.itself.start)
+        if activation is None:
+            return shift
+        wanted = self._mean(step, "float", activation)
+        return matched(shift, lambda tried: self._mean(step, "int8", activation, tried) - wanted)
 
     def _nearest(self, step: _Step) -> Grid:
         """Return the weight as it is quantized without repairs."""
@@ -217,11 +241,8 @@ class Walk:
     def _shift(self, step: _Step, shift: Floats) -> None:
         for number in range(self.batches):
             values = self.shelf.get("int8", number)
-            shape = [1] * values[step.made].ndim
-            shape[step.axis] = -1
-            self.shelf.keep(
-                "int8", number, {**values, step.made: values[step.made] + shift.reshape(shape)}
-            )
+            moved = values[step.made] + _along(step, values[step.made], shift)
+            self.shelf.keep("int8", number, {**values, step.made: moved})
 
     def _rounded(self, step: _Step, form: Form, mending: Mending) -> Grid:
         centred = mending.bias and step.bias is not None
@@ -244,6 +265,13 @@ class Walk:
         np.clip(steps, -128, 127, out=steps)
         steps *= step.scale
         return steps
+
+
+def _along(step: _Step, values: Array, shift: Floats) -> Floats:
+    """Return a shift (channels,) as float32, in a shape that is added to a layer's output."""
+    shape = [1] * values.ndim
+    shape[step.axis] = -1
+    return shift.reshape(shape).astype(np.float32)
 
 
 def _with_weight(part: onnx.ModelProto, step: _Step, grid: Grid) -> onnx.ModelProto:

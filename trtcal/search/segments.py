@@ -6,6 +6,7 @@ of the network can be written with any choice of nodes quantized, without quanti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,6 +55,8 @@ class Twins:
         self.outputs = [spec.name for spec in prepared.outputs]
         self.types = _types(prepared.proto)
         self.last = self._last_readers()
+        self.readers = Counter(name for node in self.nodes for name in set(reads(node)))
+        self.readers.update(self.outputs)
 
     def segments(self, units: Collection[str]) -> list[Segment]:
         """Cut the graph before units, where as few tensors as possible are handed on."""
@@ -95,13 +98,19 @@ class Twins:
                     done.add(before.name)
                     nodes.append(before)
             nodes.append(chosen)
+        return self.apart(nodes, segment.inputs, segment.outputs)
+
+    def apart(
+        self, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> onnx.ModelProto:
+        """Return nodes as a model, with the constants that they read."""
         read = {name for node in nodes for name in reads(node)}
         graph = onnx.GraphProto(name="segment", node=nodes)
         graph.initializer.extend(
             embedded(self.tensors[n]) for n in sorted(read & set(self.tensors))
         )
-        graph.input.extend(self._value(name) for name in segment.inputs)
-        graph.output.extend(self._value(name) for name in segment.outputs)
+        graph.input.extend(self._value(name) for name in inputs)
+        graph.output.extend(self._value(name) for name in outputs)
         like = self.quantized
         return onnx.ModelProto(
             graph=graph,
