@@ -5,7 +5,7 @@ The plain way, of which `taps` is the fast one: for a few tensors, or a few samp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -17,17 +17,23 @@ class Inside:
 
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
         inputs = {value.name for value in proto.graph.input}
-        known = {value.name for value in proto.graph.output}
         self.names = [name for name in tensors if name not in inputs]
         self.tensors = tensors
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
-        new = (onnx.ValueInfoProto(name=name) for name in self.names if name not in known)
-        copy.graph.output.extend(new)
-        self.session: Session = open_session(copy, as_it_is=True)
+        self.session: Session = open_session(showing(proto, self.names), as_it_is=True)
 
     def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the tensors of one batch."""
         outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
         found = dict(zip(self.names, outputs, strict=True))
         return {name: found[name] if name in found else feeds[name] for name in self.tensors}
+
+
+def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+    """Return a model of which these tensors are outputs too, behind its own."""
+    known = {value.name for value in proto.graph.output}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    copy.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in tensors if name not in known
+    )
+    return copy

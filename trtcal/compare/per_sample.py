@@ -43,7 +43,8 @@ def compare_rows(
     """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
 
     `top1` and `top5` need labels, and with `agreement` and `kl` a first output that looks like class
-    scores. `InputError` if outputs differ in shape, or have NaN or infinite values.
+    scores. `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row
+    for each label.
     """
     size = len(reference[0])
     check_outputs(reference, candidate, size)
@@ -54,6 +55,11 @@ def compare_rows(
     found["agreement"] = np.equal(said.argmax(1), expected.argmax(1)).astype(np.float64)
     found["kl"] = divergence(expected, said)
     if labels is not None:
+        if len(labels) != size:
+            raise InputError(
+                f"{len(labels)} labels for {size} rows of the first output",
+                "labels need an output with one row a sample; leave them out",
+            )
         check_labels(labels, said.shape[1])
         found.update(correctness(said, labels))
     return found

@@ -111,10 +111,11 @@ class _Work:
     ) -> None:
         self.prepared, self.original, self.fit = prepared, original, fit
         self.judge, self.wanted, self.reporter = judge, wanted, reporter
-        samples = min(FITTED[wanted.effort], len(fit))
-        if wanted.effort == "fast":
-            samples = samples_in_memory(prepared, samples)
-        self.samples = min(whole_batches(samples, prepared), len(fit))
+        seen = min(FITTED[wanted.effort], len(fit))
+        samples = samples_in_memory(prepared, seen) if wanted.effort == "fast" else seen
+        self.seen, self.samples = (
+            min(whole_batches(one, prepared), len(fit)) for one in (seen, samples)
+        )
         self.until = monotonic() + wanted.seconds
         self.tries = list[Try]()
         self.untried = list[str]()
@@ -249,16 +250,14 @@ class _Work:
 
     def _equalized(self, kind: str) -> State | None:
         model = self.state.of(self.prepared)
-        return self._again(equalized(model, self.fit, self.samples, kind))
+        return self._again(equalized(model, self.fit, self.seen, kind))
 
     def _absorbed(self) -> State | None:
-        return self._again(absorbed(self.state.of(self.prepared), self.fit, self.samples))
+        return self._again(absorbed(self.state.of(self.prepared), self.fit, self.seen))
 
     def _split(self) -> State | None:
         state = self.state
-        return self._again(
-            split(state.of(self.prepared), state.calibration, self.fit, self.samples)
-        )
+        return self._again(split(state.of(self.prepared), state.calibration, self.fit, self.seen))
 
     def _centred(self) -> State | None:
         found = centred(self.state.of(self.prepared), self.state.calibration)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
+from trtcal.backends.inside import showing
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.compare.own_metric import OwnMetric
@@ -15,11 +17,15 @@ from trtcal.compare.per_sample import Values
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import BackendError, InputError
+from trtcal.improve.parts import find_parts
 from trtcal.model import Model
-from trtcal.search.losses import Loss, Rows, joined, rows_of, total
+from trtcal.search.losses import Loss, joined, rows_of, total
 from trtcal.search.shelf import Shelf
 
 BATCH = 16
+SHARE = 0.1  # of the mean power of all samples, added to each one's
+TINY = 1e-30
+LARGEST = 150.0  # dB that a part counts, which may have no noise at all
 ROOM = 1 << 28  # bytes of samples and outputs that are kept in memory
 
 
@@ -52,7 +58,8 @@ class Judge:
     """Runs models on all samples of a dataset beside the float model's outputs. A context manager.
 
     `objective` is "sqnr", which few samples tell already, or "kl", of class scores. A `metric` of the
-    user's own, of which more is better, takes its place.
+    user's own, of which more is better, takes its place. Every part of every output (see `parts`)
+    counts alike for the SQNR.
     """
 
     def __init__(
@@ -64,15 +71,19 @@ class Judge:
     ) -> None:
         self.dataset, self.objective, self.metric = dataset, objective, metric
         self.names = [spec.name for spec in reference.outputs]
+        self.parts = find_parts(reference)
+        self.shown = list(dict.fromkeys((*self.names, *itertools.chain(*self.parts))))
         self.size = fixed_batch(reference) or BATCH
         self.shelf = Shelf(ROOM)
-        session = open_session(reference.proto)
+        session = open_session(self._showing(reference.proto))
         self.batches = 0
         for feeds in dataset.batches(self.size):
-            outputs = run_session(session, self.names, feeds)
+            outputs = run_session(session, self.shown, feeds)
             self.shelf.keep("feeds", self.batches, feeds)
-            self.shelf.keep("expected", self.batches, dict(zip(self.names, outputs, strict=True)))
+            self.shelf.keep("expected", self.batches, dict(zip(self.shown, outputs, strict=True)))
             self.batches += 1
+            if any(len(one) != len(outputs[0]) for one in outputs):  # not a row a sample
+                self.parts = [(name,) for name in self.names]
 
     def __enter__(self) -> Judge:
         return self
@@ -82,39 +93,64 @@ class Judge:
 
     def measure(self, proto: onnx.ModelProto) -> Verdict:
         """Return what a quantized model loses."""
+        shown = self._showing(proto)
         try:
-            session = open_session(lower(proto))
+            session = open_session(lower(shown))
         except BackendError:
-            session = open_session(proto, as_it_is=True)
-        rows, own = [], list[float]()
+            session = open_session(shown, as_it_is=True)
+        rows, own, powers = [], list[float](), []
         for number in range(self.batches):
-            said = run_session(session, self.names, self.shelf.get("feeds", number))
-            expected = list(self.shelf.get("expected", number).values())
+            made = run_session(session, self.shown, self.shelf.get("feeds", number))
+            said = dict(zip(self.shown, made, strict=True))
+            expected = self.shelf.get("expected", number)
             start = number * self.size
             labels = self.dataset.labels
-            mine = None if labels is None else labels[start : start + len(said[0])]
-            rows.append(rows_of(expected, said, mine))
-            own += self._own(said, mine)
+            mine = None if labels is None else labels[start : start + len(made[0])]
+            given, outputs = ([of[name] for name in self.names] for of in (expected, said))
+            rows.append(rows_of(given, outputs, mine))
+            powers.append(self._powers(expected, said))
+            own += self._own(outputs, mine)
         figures = joined(rows)
-        if self.objective == "kl" and self.metric is None and "kl" not in figures:
-            raise InputError(
-                "the first output has no class scores, of which --objective kl is",
-                "leave it out: sqnr is for any outputs; or give a --metric of your own",
-            )
-        return Verdict(total(figures), -np.array(own) if own else self._values(figures))
+        if self.objective == "kl" and self.metric is None:
+            if "kl" not in figures:
+                raise InputError(
+                    "the first output has no class scores, of which --objective kl is",
+                    "leave it out: sqnr is for any outputs; or give a --metric of your own",
+                )
+            return Verdict(total(figures), figures["kl"])
+        values = -np.array(own) if own else decibels(np.concatenate(powers, axis=2))
+        return Verdict(total(figures), values)
 
-    def _values(self, rows: Rows) -> Values:
-        """Return KL in nats, or noise over signal in dB, of each sample.
+    def _showing(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        return proto if self.shown == self.names else showing(proto, self.shown)
 
-        A few samples have most of the power of the noise, which would decide alone.
-        """
-        if self.objective == "kl":
-            return rows["kl"]
-        error, signal = (np.maximum(rows[name], 1e-30) for name in ("error", "signal"))
-        return np.asarray(10 * np.log10(error / signal))
+    def _powers(self, expected: Mapping[str, Array], said: Mapping[str, Array]) -> Values:
+        """Return noise and signal of each part in each sample of a batch, (2, parts, samples)."""
+        found = []
+        for part in self.parts:
+            noise = sum(_power(np.subtract(said[n], expected[n], dtype=float)) for n in part)
+            found.append([noise, sum(_power(expected[n]) for n in part)])
+        return np.array(found).transpose(1, 0, 2)
 
     def _own(self, said: Sequence[Array], labels: Array | None) -> list[float]:
         if self.metric is None:
             return []
         found = self.metric(self.names, said, labels)
         return list(next(iter(found.values())))
+
+
+def decibels(powers: Values) -> Values:
+    """Return noise over signal (dB) of each sample, in the mean over parts; powers as `_powers` gives.
+
+    A few samples have most of the power of the noise, which would decide alone: so it is the mean of
+    logarithms. To either power a tenth of its mean is added, or images on which a detector finds
+    nothing, and noise does not matter, would count as much as others.
+    """
+    noise, signal = powers + SHARE * powers.mean(axis=2, keepdims=True)
+    ratio = np.maximum(noise, TINY) / np.maximum(signal, TINY)
+    return np.asarray(np.clip(10 * np.log10(ratio), -LARGEST, LARGEST).mean(axis=0))
+
+
+def _power(values: Array) -> Values:
+    rows = values.reshape(len(values), -1).astype(np.float64)
+    return np.asarray(np.square(rows).sum(axis=1))

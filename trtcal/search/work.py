@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.backends.inside import showing
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Feeds
 from trtcal.graph import constant, import_graph
@@ -91,12 +92,7 @@ def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
 def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all tensors, as they are when the model runs."""
     names = list(dict.fromkeys(name for node in proto.graph.node for name in node.output if name))
-    known = {value.name for value in proto.graph.output}
-    values = [onnx.ValueInfoProto(name=name) for name in names if name not in known]
-    shown = onnx.ModelProto()
-    shown.CopyFrom(proto)
-    shown.graph.output.extend(values)
-    arrays = run_session(open_session(shown, as_it_is=True), names, dict(feeds))
+    arrays = run_session(open_session(showing(proto, names), as_it_is=True), names, dict(feeds))
     made = {name: array.shape for name, array in zip(names, arrays, strict=True)}
     return {name: array.shape for name, array in feeds.items()} | made
 
