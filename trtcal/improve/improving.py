@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 from trtcal import __version__
 from trtcal.calibration import calibrate
@@ -44,6 +46,9 @@ BATCH = 32
 
 Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+Make = Callable[[], State | Sequence[State] | None]
+"""Makes what is tried: one state, or several of which the best one counts."""
 
 
 def improve(
@@ -153,7 +158,7 @@ class _Work:
 
             yield step
 
-    def _repairs(self) -> Iterator[tuple[str, str, Callable[[], State | None]]]:
+    def _repairs(self) -> Iterator[tuple[str, str, Make]]:
         """Yield the repairs in their order, each with its source and what makes it."""
         yield (
             "equalization",
@@ -199,13 +204,17 @@ class _Work:
             lambda: self._mended(Mending(rounding=True, clipping=True)),
         )
 
-    def _judge(self, name: str, what: str, make: Callable[[], State | None]) -> None:
+    def _judge(self, name: str, what: str, make: Make) -> None:
+        """Make one or several states, and keep the best of them if it is better than what there is."""
         started = monotonic()
-        state = make()
-        if state is None:
+        made = make() or ()
+        states = [made] if isinstance(made, State) else made
+        if not states:
             return
-        quantized = quantize(state.of(self.prepared), state.calibration)
-        verdict = self.judge.measure(quantized.proto)
+        measured = [(self._measure(one), one) for one in states]
+        verdict, state = min(measured, key=lambda one: np.nan_to_num(one[0].value, nan=np.inf))
+        if len(states) > 1:
+            what = f"{what}; with ranges by {state.calibration.method}"
         if self.verdict is None:
             kept = True
         elif name in FINER:
@@ -216,6 +225,9 @@ class _Work:
             self.best, self.verdict = state, verdict
         seconds = monotonic() - started
         self.tries.append(Try(name, what, verdict.loss, verdict.value, kept, seconds))
+
+    def _measure(self, state: State) -> Verdict:
+        return self.judge.measure(quantize(state.of(self.prepared), state.calibration).proto)
 
     @property
     def state(self) -> State:
@@ -230,13 +242,17 @@ class _Work:
         with self._reported(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             return observe(model, self.fit, tensors, batch, advance)
 
-    def _again(self, moved: Moved | None) -> State | None:
-        """Return a state with other constants, for which everything else is found anew."""
+    def _again(self, moved: Moved | None) -> Sequence[State]:
+        """Return states with other constants, for which everything else is found anew.
+
+        With them other ranges may be best: `best` tries all.
+        """
         if moved is None:
-            return None
+            return ()
         state = self._moved(moved)
         observation = self._observe(state.of(self.prepared))
-        return replace(state, calibration=calibrate(observation, state.calibration.method))
+        methods = METHODS["best"] if self.wanted.effort == "best" else (state.calibration.method,)
+        return [replace(state, calibration=calibrate(observation, one)) for one in methods]
 
     def _moved(self, moved: Moved) -> State:
         """Return a state with what was moved, without what was found for INT8 alone."""
@@ -248,14 +264,14 @@ class _Work:
             {**before.bounds, **moved.bounds},
         )
 
-    def _equalized(self, kind: str) -> State | None:
+    def _equalized(self, kind: str) -> Sequence[State]:
         model = self.state.of(self.prepared)
         return self._again(equalized(model, self.fit, self.seen, kind))
 
-    def _absorbed(self) -> State | None:
+    def _absorbed(self) -> Sequence[State]:
         return self._again(absorbed(self.state.of(self.prepared), self.fit, self.seen))
 
-    def _split(self) -> State | None:
+    def _split(self) -> Sequence[State]:
         state = self.state
         return self._again(split(state.of(self.prepared), state.calibration, self.fit, self.seen))
 
