@@ -9,8 +9,6 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
 from trtcal import __version__
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
@@ -205,14 +203,19 @@ class _Work:
         )
 
     def _judge(self, name: str, what: str, make: Make) -> None:
-        """Make one or several states, and keep the best of them if it is better than what there is."""
+        """Make one or several states, and keep the best of them if it is better than what there is.
+
+        The first stays unless another is better.
+        """
         started = monotonic()
         made = make() or ()
         states = [made] if isinstance(made, State) else made
         if not states:
             return
-        measured = [(self._measure(one), one) for one in states]
-        verdict, state = min(measured, key=lambda one: np.nan_to_num(one[0].value, nan=np.inf))
+        verdict, state = self._measure(states[0]), states[0]
+        for other in states[1:]:
+            if (one := self._measure(other)).is_better(verdict):
+                verdict, state = one, other
         if len(states) > 1:
             what = f"{what}; with ranges by {state.calibration.method}"
         if self.verdict is None:
@@ -251,7 +254,8 @@ class _Work:
             return ()
         state = self._moved(moved)
         observation = self._observe(state.of(self.prepared))
-        methods = METHODS["best"] if self.wanted.effort == "best" else (state.calibration.method,)
+        others = METHODS["best"] if self.wanted.effort == "best" else ()
+        methods = dict.fromkeys((state.calibration.method, *others))
         return [replace(state, calibration=calibrate(observation, one)) for one in methods]
 
     def _moved(self, moved: Moved) -> State:
