@@ -1,4 +1,4 @@
-"""`trtcal calibrate --how-many`: the learning curve."""
+"""What `trtcal calibrate` judges on samples held back: `--method auto`, and `--how-many`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from trtcal.cli.output import note, print_json, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.calibration import Parameters
+    from trtcal.calibration import Calibration, Parameters
     from trtcal.compare.statistics import Interval
     from trtcal.data import Dataset
     from trtcal.improve.curve import LearningCurve
     from trtcal.model import Model
+    from trtcal.observe import Observation
 
 FEW = 32  # samples, below which ranges hang on which ones they are
 
@@ -36,6 +37,51 @@ def refuse(options: Mapping[str, object]) -> None:
             f"--how-many does not go with --{given[0]}",
             "it looks at the data in chunks of its own, and keeps no histograms",
         )
+
+
+def apart(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
+    """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
+    from trtcal.data import held_back
+    from trtcal.data.dataset import fixed_batch
+    from trtcal.improve import LEAST, samples_to_hold_back
+
+    if method != "auto":
+        return dataset, None
+    if len(dataset) < LEAST:
+        note(f"note: auto goes by each tensor alone: to judge by outputs takes {LEAST} samples")
+        return dataset, None
+    return held_back(dataset, samples_to_hold_back(model, len(dataset)), fixed_batch(model) or 1)
+
+
+def choose(
+    model: Model,
+    observation: Observation,
+    select: Dataset | None,
+    method: str,
+    given: Parameters,
+    as_json: bool,
+) -> Calibration:
+    """Return a method's ranges, with samples to judge by those of the method that loses least."""
+    from trtcal.calibration import calibrate
+    from trtcal.improve import METHODS, choose_method
+
+    if select is None:
+        return calibrate(observation, method, given)
+    with progress("judging ranges", len(METHODS)) as advance:
+        choice = choose_method(model, observation, select, given, advance)
+    chosen = choice.calibration.method
+    if not as_json:
+        rows = [
+            (
+                "auto, by tensor" if name == "auto" else name,
+                f"{-one.value:.2f}",
+                "chosen" if name == chosen else "",
+            )
+            for name, one in choice.verdicts.items()
+        ]
+        title = f"on {len(select)} samples held back; the first, unless another is clearly better"
+        print_table(("method", "SQNR, mean dB", ""), rows, title)
+    return choice.calibration
 
 
 def show_curve(

@@ -17,6 +17,7 @@ from trtcal.errors import InputError
 from trtcal.improve.absorb import absorbed
 from trtcal.improve.centre import centred
 from trtcal.improve.changes import layer_changes
+from trtcal.improve.choosing import METHODS as ALL
 from trtcal.improve.equalize import Moved, equalized
 from trtcal.improve.judging import Judge, Verdict
 from trtcal.improve.normalized import corrected_by_normalization
@@ -30,10 +31,7 @@ from trtcal.observe import Observation, observe
 from trtcal.overlay import Overlay
 from trtcal.quantize import find_layers, quantize, tensors_to_observe
 
-METHODS = {
-    "fast": ("percentile", "mse"),
-    "best": ("percentile", "mse", "auto", "minmax", "entropy"),
-}
+METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
 REFINING = 1 / 3  # of the time left, at most: what comes after it mostly brings more

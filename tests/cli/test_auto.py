@@ -1,0 +1,68 @@
+"""`trtcal calibrate --method auto`: judged by outputs, on samples held back."""
+
+import json
+
+import pytest
+
+from calibrators import create
+from tests.cli.test_commands import run, succeed
+from tests.improve.nets import separable_net
+from tests.networks import samples
+from trtcal.calibration import read_calibration
+from trtcal.data import held_back, open_dataset
+from trtcal.improve import METHODS
+from trtcal.improve.judging import Judge
+from trtcal.model import load_model
+from trtcal.quantize import prepare, quantize
+
+ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    separable_net(tmp_path / "net.onnx")
+    samples(tmp_path / "data.npz", count=64)
+    return tmp_path
+
+
+def test_the_chosen_one_loses_least_or_nearly(place, capsys):
+    out = succeed(capsys, *ARGUMENTS, "auto")
+    chosen = read_calibration(place / "calibration.json")
+    model = load_model(place / "net.onnx")
+    prepared = prepare(model)
+    held = held_back(open_dataset(place / "data.npz", model), 16)[1]
+    with Judge(prepared, held) as judge:
+        verdict = judge.measure(quantize(prepared, chosen).proto)
+        plain = succeed(capsys, *ARGUMENTS, "percentile", "-o", "plain.json")
+        other = judge.measure(quantize(prepared, read_calibration(place / "plain.json")).proto)
+    assert chosen.method in METHODS
+    assert chosen.samples == 48
+    assert verdict.value <= other.value + 0.5
+    assert "on 16 samples held back" in out
+    rows = [line for line in out.splitlines() if "chosen" in line]
+    assert chosen.method in rows[0]
+    assert f"{-verdict.value:.2f}" in rows[0]
+    assert "held back" not in plain
+
+
+def test_the_json_is_the_file(place, capsys):
+    document = json.loads(succeed(capsys, *ARGUMENTS, "auto", "--json"))
+    assert document == json.loads((place / "calibration.json").read_text())
+
+
+@pytest.mark.parametrize("option", [("--workers", "2"), ("--histograms", "h.npz")])
+def test_the_ways_to_observe_go_with_it(place, capsys, option):
+    first = succeed(capsys, *ARGUMENTS, "auto")
+    again = [succeed(capsys, *ARGUMENTS, "auto", *option) for _ in range(2)]
+    assert again == [first, first]
+
+
+def test_few_samples_go_by_the_tensor(place, capsys):
+    samples(place / "data.npz", count=24)
+    status, _, err = run(capsys, *ARGUMENTS, "auto")
+    assert status == 0
+    assert "to judge by outputs takes 32 samples" in err
+    found = read_calibration(place / "calibration.json")
+    assert (found.method, found.samples) == ("auto", 24)
+    assert create("auto").min_gain_db == found.parameters["min_gain_db"]
