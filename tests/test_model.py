@@ -5,6 +5,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.networks import conv_net, samples, save, weight
 from trtcal.data import open_dataset
+from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import check_sample_axes, load_model, uniquely_named
 
@@ -14,6 +15,17 @@ def test_a_model_knows_its_inputs_and_outputs(tmp_path):
     assert [str(spec) for spec in model.inputs] == ["x: float32[n, 3, 8, 8]"]
     assert [str(spec) for spec in model.outputs] == ["y: float32[n, 5]"]
     assert model.opset == 17
+
+
+@pytest.mark.parametrize("unknown", [-1, 0])
+def test_sizes_that_exporters_write_for_unknown_ones(tmp_path, unknown):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = unknown
+    onnx.save(proto, tmp_path / "other.onnx")
+    model = load_model(tmp_path / "other.onnx")
+    assert [spec.shape[0] for spec in (*model.inputs, *model.outputs)] == ["?0", "?0"]
+    assert fixed_batch(model) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"not onnx", b"\x08\x08" * 400])

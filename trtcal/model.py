@@ -205,8 +205,7 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         raise InputError(f"{value.name!r} is not a tensor", "trtcal handles tensor inputs only")
     dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    # some exporters write -1 or 0 where a size is not known
     dims = enumerate(tensor.shape.dim)
-    shape = tuple(
-        d.dim_value if d.HasField("dim_value") else (d.dim_param or f"?{i}") for i, d in dims
-    )
+    shape = tuple(d.dim_value if d.dim_value > 0 else (d.dim_param or f"?{i}") for i, d in dims)
     return TensorSpec(value.name, dtype, shape)
