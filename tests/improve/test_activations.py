@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import helper
+from scipy.stats import norm
 
 from tests.networks import rng, save
 from trtcal.backends.inside import Inside
@@ -29,9 +30,20 @@ BEHIND = {
         ],
         lambda v: 3 * v * np.clip(v + 3, 0, 6) / 6,
     ),
+    "gelu, spelled out": (
+        [
+            ("Div", ["c", "root"], "s"),
+            ("Erf", ["s"], "t"),
+            ("Add", ["t", "one"], "u"),
+            ("Mul", ["c", "u"], "v"),
+            ("Mul", ["v", "half"], "a"),
+        ],
+        lambda v: v * norm.cdf(v),
+    ),
     "linear": ([("Mul", ["c", "three"], "a")], None),
     "a sum with something else": ([("Add", ["c", "x"], "s"), ("Relu", ["s"], "a")], None),
 }
+VALUES = {"zero": 0, "three": 3, "six": 6, "root": 2**0.5, "one": 1, "half": 0.5}
 
 
 def net(path, behind):
@@ -40,7 +52,7 @@ def net(path, behind):
         "w0": draw.standard_normal((3, 3, 3, 3)).astype(np.float32),
         "b0": draw.standard_normal(3).astype(np.float32),
         "w1": draw.standard_normal((4, 3, 1, 1)).astype(np.float32),
-        **{name: np.float32(v) for name, v in (("zero", 0), ("three", 3), ("six", 6))},
+        **{name: np.float32(v) for name, v in VALUES.items()},
     }
     nodes = [
         helper.make_node("Conv", ["x", "w0", "b0"], ["c"], "first", pads=[1] * 4),

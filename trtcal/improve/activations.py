@@ -21,6 +21,7 @@ from trtcal.search.segments import Twins, reads
 BENDING = {
     "Clip",
     "Elu",
+    "Erf",
     "Gelu",
     "HardSigmoid",
     "HardSwish",
@@ -32,7 +33,7 @@ BENDING = {
     "Softplus",
     "Tanh",
 }
-EACH = BENDING | {"Add", "BatchNormalization", "Div", "Erf", "Identity", "Mul", "Sub"}
+EACH = BENDING | {"Add", "BatchNormalization", "Div", "Identity", "Mul", "Pow", "Sub"}
 STEPS = 2  # of the secant
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
 
