@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from tests.improve.nets import idle_net, separable_net
-from tests.networks import conv_net, samples
+from tests.networks import conv_net, rng, samples, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
 from trtcal.compare.layerwise import compare_layers
@@ -17,6 +18,7 @@ from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.improve import Wanted, improve, improving, in_float, read_repairs, write_repairs
 from trtcal.improve.judging import Judge, Verdict
+from trtcal.improve.walk import samples_in_memory
 from trtcal.model import load_model
 from trtcal.quantize import Plan, find_layers, prepare, quantize
 from trtcal.search import measure_sensitivities
@@ -190,6 +192,18 @@ def test_a_repair_that_takes_too_long_is_left(net, monkeypatch):
 def test_too_few_samples_are_refused(subject):
     with pytest.raises(InputError, match="too few"):
         improved(subject(separable_net, count=20), Wanted())
+
+
+@pytest.mark.parametrize(("side", "samples"), [(8, 32), (512, 16)])
+def test_a_walk_holds_as_many_images_as_their_size_allows(tmp_path, side, samples):
+    """The model says nothing of the size: the data do."""
+    weight = rng().standard_normal((64, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    shape = ["n", 64, "h", "w"]
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight}, {"x": ["n", 3, "h", "w"]}, {"y": shape})
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, side, side), np.float32))
+    model = load_model(path)
+    assert samples_in_memory(model, open_dataset(tmp_path / "data.npz", model), 32) == samples
 
 
 def test_one_batch_of_a_fixed_size_is_enough(tmp_path):

@@ -113,7 +113,7 @@ class _Work:
         self.prepared, self.original, self.fit = prepared, original, fit
         self.judge, self.wanted, self.reporter = judge, wanted, reporter
         seen = min(FITTED[wanted.effort], len(fit))
-        samples = samples_in_memory(prepared, seen) if wanted.effort == "fast" else seen
+        samples = samples_in_memory(prepared, fit, seen) if wanted.effort == "fast" else seen
         self.seen, self.samples = (
             min(whole_batches(one, prepared), len(fit)) for one in (seen, samples)
         )

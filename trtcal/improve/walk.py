@@ -10,7 +10,6 @@ Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +29,7 @@ from trtcal.improve.moments import measure_moments
 from trtcal.improve.patches import Form, form_of
 from trtcal.improve.rounding import adapted, clipped, rounded
 from trtcal.model import Model
+from trtcal.observe.memory import tensor_bytes
 from trtcal.onnxfile import stand_in
 from trtcal.overlay import Floats, Grid, Overlay
 from trtcal.quantize import find_layers, quantize
@@ -46,12 +46,12 @@ ROOM = 1 << 28  # bytes of values between two layers that are kept in memory
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def samples_in_memory(model: Model, most: int) -> int:
+def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
     """Return how many samples a walk can hold in memory, as far as shapes tell; at least 16."""
-    graph = onnx.shape_inference.infer_shapes(stand_in(model.proto)).graph
-    shapes = [[d.dim_value for d in one.type.tensor_type.shape.dim[1:]] for one in graph.value_info]
-    largest = max((4 * math.prod(shape) for shape in shapes), default=1)
-    return min(most, max(LEAST, ROOM // max(2 * len(SIDES) * largest, 1)))
+    size = fixed_batch(model) or 1
+    first = next(iter(dataset.batches(size, 0, size)))
+    largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
+    return min(most, max(LEAST, int(ROOM / max(2 * len(SIDES) * largest, 1))))
 
 
 @dataclass(frozen=True)

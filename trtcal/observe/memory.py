@@ -34,7 +34,7 @@ def passes_within(
     """
     kept = KEPT_BYTES * len(tensors)
     left = int(ceiling * (1 - SPARE)) // processes - kept - _with_model(folder, first)
-    sizes = tensor_bytes(folder, first)
+    sizes = tensor_bytes(onnx.load(folder / MODEL, load_external_data=False), first)
     usual = max(sizes.values(), default=0)
     costs = {name: COPIES * sizes.get(name, usual) + COUNTS_BYTES for name in tensors}
     most = max(costs.values(), default=0)
@@ -76,9 +76,11 @@ def resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def tensor_bytes(folder: Path, first: Feeds) -> dict[str, int]:
-    """Return the size of a batch of each tensor whose shape can be inferred from the first feeds."""
-    proto = onnx.load(folder / MODEL, load_external_data=False)
+def tensor_bytes(proto: onnx.ModelProto, first: Feeds) -> dict[str, int]:
+    """Return the size of a batch of each tensor whose shape can be inferred from the first feeds.
+
+    The model, which needs no weights, is changed.
+    """
     del proto.graph.value_info[:]
     for value in proto.graph.input:
         if value.name in first:
