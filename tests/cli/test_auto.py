@@ -2,6 +2,7 @@
 
 import json
 
+import onnx
 import pytest
 
 from calibrators import create
@@ -66,3 +67,13 @@ def test_few_samples_go_by_the_tensor(place, capsys):
     found = read_calibration(place / "calibration.json")
     assert (found.method, found.samples) == ("auto", 24)
     assert create("auto").min_gain_db == found.parameters["min_gain_db"]
+
+
+@pytest.mark.parametrize("method", ["percentile", "auto"])
+def test_a_model_of_one_sample_a_batch(place, capsys, method):
+    proto = onnx.load(place / "net.onnx")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(proto, place / "net.onnx")
+    succeed(capsys, *ARGUMENTS, method)
+    assert read_calibration(place / "calibration.json").samples == (48 if method == "auto" else 64)

@@ -154,21 +154,22 @@ def test_data_that_are_no_images_are_checked_for_what_any_data_may_be(tmp_path):
     assert codes(model, rows[np.arange(40) % 8]) == ["repeated_samples"]
 
 
-def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path):
+@pytest.mark.parametrize("batch", [48, 1])
+def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path, batch):
     labels = np.random.default_rng(1).integers(0, CLASSES, 96)
     pixels, templates = paint(labels, 2)
     rows = np.moveaxis(templates / 255, 1, -1).reshape(CLASSES, -1)
     weights = {
         "w": rows.astype(np.float32),
         "b": (-np.square(rows).sum(1) / 2).astype(np.float32),
-        "shape": np.array([48, -1]),
+        "shape": np.array([batch, -1]),
     }
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["f"]),
         helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
     ]
     path = tmp_path / "m.onnx"
-    save(path, nodes, weights, {"x": [48, SIZE, SIZE, 3]}, {"y": [48, CLASSES]})
+    save(path, nodes, weights, {"x": [batch, SIZE, SIZE, 3]}, {"y": [batch, CLASSES]})
     model = load_model(path)
     images = np.moveaxis(pixels / 255, 1, -1).astype(np.float32)
     assert codes(model, images, labels) == []

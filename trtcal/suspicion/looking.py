@@ -12,7 +12,7 @@ import onnx
 from trtcal.backends.inside import Inside
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.compare.per_sample import SUM_TOLERANCE, class_scores
-from trtcal.data import Feeds
+from trtcal.data import Feeds, fixed_batch
 from trtcal.data.fingerprint import Array
 from trtcal.model import Model
 from trtcal.onnxfile import array_of, fits
@@ -59,7 +59,7 @@ class Eye:
     """A model, opened once and run on samples again and again."""
 
     def __init__(self, model: Model, together: int) -> None:
-        self.together = together
+        self.together = fixed_batch(model) or together
         self.norms = _norms(model.proto)
         self.outputs = len(model.outputs)
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
@@ -101,9 +101,8 @@ class Eye:
 
 
 def _batches(drawn: Drawn, together: int) -> Iterable[Feeds]:
-    size = drawn.batch if drawn.batch > 1 else together
-    for start in range(0, len(drawn), size):
-        yield {name: array[start : start + size] for name, array in drawn.feeds.items()}
+    for start in range(0, len(drawn), together):
+        yield {name: array[start : start + together] for name, array in drawn.feeds.items()}
 
 
 def _norms(proto: onnx.ModelProto) -> list[Norm]:
