@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtcal.compare.metrics import AccuracyMeter
-from trtcal.compare.per_sample import class_scores
+from trtcal.compare.per_sample import class_scores, compare_rows
 from trtcal.compare.statistics import median_interval, paired_difference
 from trtcal.errors import InputError
 
@@ -96,3 +96,10 @@ def test_outputs_that_are_not_numbers_are_refused(bad):
     broken[2, 2] = bad
     with pytest.raises(InputError, match="NaN or infinite"):
         measured(outputs, broken, None)
+
+
+@pytest.mark.parametrize("outputs", [[np.float32(1.0)], [np.ones((4, 3)), np.float32(1.0)]])
+def test_a_single_number_is_no_row_a_sample(outputs):
+    arrays = [np.asarray(one, np.float32) for one in outputs]
+    with pytest.raises(InputError, match="can't be compared"):
+        compare_rows(arrays, arrays)

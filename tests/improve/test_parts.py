@@ -90,7 +90,7 @@ def test_labels_need_a_row_a_sample(subject):
     network = subject(detector, 1.0, 200.0, True)
     with (
         Judge(network.prepared, network.dataset) as judge,
-        pytest.raises(InputError, match="48 labels for 1280 rows"),
+        pytest.raises(InputError, match=r"16 labels for \d+ rows"),
     ):
         judge.measure(network.prepared.proto)
 

@@ -46,7 +46,7 @@ def compare_rows(
     scores. `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row
     for each label.
     """
-    size = len(reference[0])
+    size = next(iter(reference[0].shape), 0)
     check_outputs(reference, candidate, size)
     found = _distances(reference, candidate, size)
     expected, said = class_scores(reference[0]), class_scores(candidate[0])
@@ -133,7 +133,11 @@ def class_scores(output: Array) -> Array | None:
 def check_outputs(reference: Sequence[Array], candidate: Sequence[Array], size: int) -> None:
     """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
     for before, after in zip(reference, candidate, strict=True):
-        if before.shape != after.shape or len(before) != size or before.dtype.kind not in "fiub":
+        if (
+            before.shape != after.shape
+            or before.shape[:1] != (size,)
+            or before.dtype.kind not in "fiub"
+        ):
             raise InputError(
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
                 "every output needs one row a sample, the same in reference and candidate",

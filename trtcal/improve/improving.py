@@ -201,19 +201,13 @@ class _Work:
         )
 
     def _judge(self, name: str, what: str, make: Make) -> None:
-        """Make one or several states, and keep the best of them if it is better than what there is.
-
-        The first stays unless another is better.
-        """
+        """Make one or several states, and keep the best of them if it is better than what there is."""
         started = monotonic()
         made = make() or ()
         states = [made] if isinstance(made, State) else made
         if not states:
             return
-        verdict, state = self._measure(states[0]), states[0]
-        for other in states[1:]:
-            if (one := self._measure(other)).is_better(verdict):
-                verdict, state = one, other
+        verdict, state = self._best_of(states)
         if len(states) > 1:
             what = f"{what}; with ranges by {state.calibration.method}"
         if self.verdict is None:
@@ -226,6 +220,16 @@ class _Work:
             self.best, self.verdict = state, verdict
         seconds = monotonic() - started
         self.tries.append(Try(name, what, verdict.loss, verdict.value, kept, seconds))
+
+    def _best_of(self, states: Sequence[State]) -> tuple[Verdict, State]:
+        """Measure states while there is time; the first stays unless another is better."""
+        verdict, state = self._measure(states[0]), states[0]
+        for other in states[1:]:
+            if monotonic() > self.until:
+                break
+            if (one := self._measure(other)).is_better(verdict):
+                verdict, state = one, other
+        return verdict, state
 
     def _measure(self, state: State) -> Verdict:
         return self.judge.measure(quantize(state.of(self.prepared), state.calibration).proto)

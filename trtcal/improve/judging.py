@@ -82,7 +82,7 @@ class Judge:
             self.shelf.keep("feeds", self.batches, feeds)
             self.shelf.keep("expected", self.batches, dict(zip(self.shown, outputs, strict=True)))
             self.batches += 1
-            if any(len(one) != len(outputs[0]) for one in outputs):  # not a row a sample
+            if any(one.shape[:1] != outputs[0].shape[:1] for one in outputs):  # not a row a sample
                 self.parts = [(name,) for name in self.names]
 
     def __enter__(self) -> Judge:
@@ -105,7 +105,7 @@ class Judge:
             expected = self.shelf.get("expected", number)
             start = number * self.size
             labels = self.dataset.labels
-            mine = None if labels is None else labels[start : start + len(made[0])]
+            mine = None if labels is None else labels[start : start + self.size]
             given, outputs = ([of[name] for name in self.names] for of in (expected, said))
             rows.append(rows_of(given, outputs, mine))
             powers.append(self._powers(expected, said))
