@@ -26,7 +26,7 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.history import History, against_last
-from trtcal.improve import Wanted, improve, samples_to_hold_back, write_improved
+from trtcal.improve import Wanted, improve, parted, write_improved
 from trtcal.improve.saved import REPAIRS
 from trtcal.lineage import KIND as RUN
 from trtcal.lineage import Lineage, Step
@@ -172,7 +172,7 @@ class _Job:
         self.calibration_data = self._data(config.calibration, "calibration.data")
         self.evaluation_data = self._data(config.evaluation, "evaluation.data")
         if config.calibration.improve is not None:
-            samples_to_hold_back(self.prepared, len(self.calibration_data))  # too few: said at once
+            parted(self.prepared, self.calibration_data)  # too few: said at once
         settings = config.evaluation
         self.wanted = read_wanted(self.evaluation_data, settings.slices, settings.metric)
         self.plans = {name: self._plan(name, plan) for name, plan in config.plans.items()}

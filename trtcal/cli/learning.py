@@ -41,16 +41,14 @@ def refuse(options: Mapping[str, object]) -> None:
 
 def apart(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
-    from trtcal.data import held_back
-    from trtcal.data.dataset import fixed_batch
-    from trtcal.improve import LEAST, samples_to_hold_back
+    from trtcal.improve import LEAST, parted
 
     if method != "auto":
         return dataset, None
     if len(dataset) < LEAST:
         note(f"note: auto goes by each tensor alone: to judge by outputs takes {LEAST} samples")
         return dataset, None
-    return held_back(dataset, samples_to_hold_back(model, len(dataset)), fixed_batch(model) or 1)
+    return parted(model, dataset)
 
 
 def choose(

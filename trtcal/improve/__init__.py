@@ -2,7 +2,7 @@
 
 from trtcal.improve.changes import layer_changes
 from trtcal.improve.choosing import METHODS, Choice, choose_method
-from trtcal.improve.improving import LEAST, improve, samples_to_hold_back
+from trtcal.improve.improving import LEAST, improve, parted
 from trtcal.improve.repairs import Repairs, in_float, read_repairs, write_repairs
 from trtcal.improve.saved import write_improved
 from trtcal.improve.state import Improved, Try, Wanted
@@ -19,8 +19,8 @@ __all__ = [
     "improve",
     "in_float",
     "layer_changes",
+    "parted",
     "read_repairs",
-    "samples_to_hold_back",
     "write_improved",
     "write_repairs",
 ]

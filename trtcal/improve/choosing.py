@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtcal.calibration import Calibration, Parameters, calibrate
 from trtcal.data import Dataset
-from trtcal.improve.judging import Judge, Verdict
+from trtcal.improve.judging import Judge, Verdict, leading
 from trtcal.model import Model
 from trtcal.observe import Observation
 from trtcal.quantize import quantize
@@ -35,15 +35,12 @@ def choose_method(
     A later one must be better than those before by more than a standard error, so that `percentile`
     stays unless there is evidence. `parameters` are those of `auto`, which goes tensor by tensor.
     """
-    verdicts = dict[str, Verdict]()
-    tables = dict[str, Calibration]()
-    best = METHODS[0]
+    verdicts, tables = dict[str, Verdict](), dict[str, Calibration]()
     with Judge(prepared, select) as judge:
         for method in METHODS:
             given = parameters if method == "auto" else None
             tables[method] = calibrate(observation, method, given)
             verdicts[method] = judge.measure(quantize(prepared, tables[method]).proto)
-            if verdicts[method].is_better(verdicts[best]):
-                best = method
             advance(1)
-    return Choice(tables[best], verdicts)
+    _, chosen = leading((verdicts[method], tables[method]) for method in METHODS)
+    return Choice(chosen, verdicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from trtcal.improve.centre import centred
 from trtcal.improve.changes import layer_changes
 from trtcal.improve.choosing import METHODS as ALL
 from trtcal.improve.equalize import Moved, equalized
-from trtcal.improve.judging import Judge, Verdict
+from trtcal.improve.judging import Judge, Verdict, leading
 from trtcal.improve.normalized import corrected_by_normalization
 from trtcal.improve.ranges import refined
 from trtcal.improve.repairs import KIND, Repairs
@@ -59,8 +60,8 @@ def improve(
     Of the samples a quarter (16 to 128) is held back: on these, every try is judged, and nothing else
     sees them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
     """
-    held = samples_to_hold_back(prepared, len(dataset))
-    fit, select = held_back(dataset, held, fixed_batch(prepared) or 1)
+    fit, select = parted(prepared, dataset)
+    held = len(select)
     with Judge(prepared, select, wanted.objective, wanted.metric) as judge:
         work = _Work(prepared, original, fit, judge, wanted, reporter)
         state = work.run()
@@ -73,8 +74,9 @@ def improve(
     return Improved(repairs, calibration, quantized, tuple(work.tries), warnings)
 
 
-def samples_to_hold_back(model: Model, samples: int) -> int:
-    """Return on how many of so many samples repairs are judged; `InputError` if there are too few."""
+def parted(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
+    """Return the samples to fit to and those to judge by; `InputError` if there are too few."""
+    samples = len(dataset)
     if samples < LEAST:
         raise InputError(
             f"{samples} samples are too few to improve a model: some are held back to judge by",
@@ -82,7 +84,7 @@ def samples_to_hold_back(model: Model, samples: int) -> int:
         )
     unit = fixed_batch(model) or 1
     held = min(max(samples // 4, HELD_BACK[0]), HELD_BACK[1])
-    return max(held // unit, 1) * unit
+    return held_back(dataset, max(held // unit, 1) * unit, unit)
 
 
 def _warnings(fit: int, held: int) -> tuple[str, ...]:
@@ -222,14 +224,10 @@ class _Work:
         self.tries.append(Try(name, what, verdict.loss, verdict.value, kept, seconds))
 
     def _best_of(self, states: Sequence[State]) -> tuple[Verdict, State]:
-        """Measure states while there is time; the first stays unless another is better."""
-        verdict, state = self._measure(states[0]), states[0]
-        for other in states[1:]:
-            if monotonic() > self.until:
-                break
-            if (one := self._measure(other)).is_better(verdict):
-                verdict, state = one, other
-        return verdict, state
+        """Measure states while there is time, and return the leading one."""
+        first, *others = states
+        in_time = itertools.takewhile(lambda _: monotonic() <= self.until, others)
+        return leading((self._measure(one), one) for one in itertools.chain([first], in_time))
 
     def _measure(self, state: State) -> Verdict:
         return self.judge.measure(quantize(state.of(self.prepared), state.calibration).proto)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -21,6 +23,8 @@ from trtcal.improve.parts import find_parts
 from trtcal.model import Model
 from trtcal.search.losses import Loss, joined, rows_of, total
 from trtcal.search.shelf import Shelf
+
+T = TypeVar("T")
 
 BATCH = 16
 SHARE = 0.1  # of the mean power of all samples, added to each one's
@@ -52,6 +56,11 @@ class Verdict:
             return True
         less = other.values - self.values
         return bool(less.mean() > less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else False
+
+
+def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:
+    """Return the first, unless a later one is better than what led until then."""
+    return functools.reduce(lambda best, one: one if one[0].is_better(best[0]) else best, measured)
 
 
 class Judge:

@@ -184,26 +184,32 @@ class Walk:
         grid = overlay.weights.get(step.layer.name)
         if mending.rounding and step.form is not None:
             grid = self._rounded(step, step.form, mending)
-        means = self._means(step, grid)
+        self._make(step, grid)
         bias = None
         if mending.bias and step.bias is not None:
-            shift = self._matched(step, means[0] - means[1]).astype(np.float32)
+            shift = self._lack(step).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
         return overlay.with_layer(step.layer.name, grid, bias)
 
-    def _means(self, step: _Step, grid: Grid | None) -> Floats:
-        """Run a layer on both sides; return what its channels are in the mean, (sides, channels)."""
+    def _make(self, step: _Step, grid: Grid | None) -> None:
+        """Run a layer on both sides, on the grid in INT8."""
         part = self.twins.part(step.itself, ())
         snapped = _with_weight(part, step, grid or self._nearest(step))
-        means = []
         for side, proto in zip(SIDES, (part, snapped), strict=True):
             session = open_session(proto)
             for number in range(self.batches):
                 instead = None if side == "float" else {step.read: self._snapped(step, number)}
                 self._run(side, number, step.itself, session, instead)
-            means.append(self._mean(step, side))
-        return np.array(means)
+
+    def _lack(self, step: _Step) -> Floats:
+        """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
+        lack = self._mean(step, "float") - self._mean(step, "int8")
+        activation = activation_of(self.twins, step.itself.start)
+        if activation is None:
+            return lack
+        wanted = self._mean(step, "float", activation)
+        return matched(lack, lambda tried: self._mean(step, "int8", activation, tried) - wanted)
 
     def _mean(
         self,
@@ -222,14 +228,6 @@ class Walk:
             moved = np.moveaxis(made, step.axis, 0).reshape(values.shape[step.axis], -1)
             total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
         return np.asarray(total / places)
-
-    def _matched(self, step: _Step, shift: Floats) -> Floats:
-        """Return the shift (channels,) of a layer's bias for the mean of what is read behind it."""
-        activation = activation_of(self.twins, step.itself.start)
-        if activation is None:
-            return shift
-        wanted = self._mean(step, "float", activation)
-        return matched(shift, lambda tried: self._mean(step, "int8", activation, tried) - wanted)
 
     def _nearest(self, step: _Step) -> Grid:
         """Return the weight as it is quantized without repairs."""
