@@ -199,6 +199,17 @@ def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names of the tensors that a node reads, from within its subgraphs too."""
+    yield from filter(None, node.input)
+    for graph in subgraphs_of(node):
+        own = {name for inner in graph.node for name in inner.output}
+        own |= {one.name for one in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from (name for name in reads(inner) if name not in own)
+        yield from (value.name for value in graph.output if value.name not in own)
+
+
 def _detached(graph: gs.Graph) -> dict[str, Weight]:
     """Make every large constant of a graph a `Weight`, so that its values are not exported."""
     weights = {}

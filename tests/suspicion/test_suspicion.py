@@ -1,8 +1,10 @@
 """Faults that are planted in data are named, and right data are left in peace."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from scipy import ndimage
 
 from tests.networks import samples, save, weight
@@ -10,10 +12,11 @@ from trtcal.data import open_dataset
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
 from trtcal.suspicion import check_data
-from trtcal.suspicion.drawing import draw
+from trtcal.suspicion.drawing import Images, draw
 from trtcal.suspicion.forms import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.suspicion.front import Front
 from trtcal.suspicion.judging import weigh
-from trtcal.suspicion.layout import roughness
+from trtcal.suspicion.layout import check_layout, roughness
 from trtcal.suspicion.looking import Eye, Look
 
 SIZE, CLASSES = 16, 6
@@ -217,3 +220,80 @@ def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
     dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
     seen = Eye(model, 16).look(draw(model, dataset, 16))
     assert (seen.peak is None) == bool(others)
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    """Maps of how much images look like templates, without classes, and right data of 0 to 1."""
+    labels = np.random.default_rng(1).integers(0, CLASSES, 128)
+    pixels, templates = paint(labels, 2)
+    centred = templates / 255 - templates.mean() / 255
+    weights = {
+        "w": (centred / np.square(centred).sum((1, 2, 3), keepdims=True)).astype(np.float32),
+        "b": np.full(CLASSES, -0.5, np.float32),
+        "v": weight(1, CLASSES, 1, 1, seed=3),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "like", pads=[2, 2, 2, 2]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"], "map"),
+    ]
+    path = tmp_path_factory.mktemp("detector") / "detector.onnx"
+    save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", 1, 5, 5]})
+    return load_model(path), (pixels / 255).astype(np.float32)
+
+
+def test_scale_and_order_are_named_without_class_scores(detector):
+    model, images = detector
+    assert codes(model, images) == []
+    assert codes(model, images * 255) == ["pixels_not_scaled"]
+    assert codes(model, images / 255) == ["scaled_twice"]
+    assert codes(model, images[:, ::-1]) == ["channel_order"]
+
+
+def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector):
+    model, images = detector
+    drive = Front(model).drive
+    assert drive({"x": images}) == pytest.approx(drive({"x": images * 255}) - np.log10(255))
+    assert drive({"x": images * 0}) is None
+
+
+def test_what_fits_the_running_statistics_stays(detector):
+    model, images = detector
+    seen = Eye(model, 16).look(draw(model, ArrayDataset("", {"x": images}, None, ""), 32))
+    for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
+        given, changed = (replace(seen, misfit=one) for one in (before, after))
+        assert weigh(given, changed, 1.0, None).is_clear == clear
+
+
+def test_running_statistics_may_be_in_constant_nodes(tmp_path):
+    names = ["scale", "bias", "mean", "var"]
+    values = {name: np.full(3, float(name in ("scale", "var")), np.float32) for name in names}
+    nodes = [
+        *(
+            helper.make_node("Constant", [], [name], value=numpy_helper.from_array(values[name]))
+            for name in names
+        ),
+        helper.make_node("BatchNormalization", ["x", *names], ["y"]),
+    ]
+    model = load_model(
+        save(tmp_path / "m.onnx", nodes, {}, {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]})
+    )
+    assert [norm.tensor for norm in Eye(model, 16).norms] == ["x"]
+
+
+def test_flat_images_with_other_means_by_channel_are_no_layout():
+    noise = np.random.default_rng(0).standard_normal((8, 3, 16, 16))
+    offsets = 100 * np.arange(3).reshape(3, 1, 1)
+    assert check_layout(Images("x", False), noise + offsets) is None
+    given = np.moveaxis(ndimage.gaussian_filter(noise, (0, 0, 3, 3)) + offsets / 100, 1, -1)
+    assert check_layout(Images("x", False), given.reshape(noise.shape)).code == "layout"
+
+
+def test_twice_as_many_samples_are_looked_at_in_doubt(detector):
+    model, images = detector
+    grey = images.mean(1, keepdims=True)
+    noise = 0.3 * np.random.default_rng(4).standard_normal(images.shape)
+    turned = (grey + 0.06 * (images - grey) + noise).astype(np.float32)[:, ::-1]
+    assert codes(model, turned) == ["channel_order"]
+    assert codes(model, turned[:64]) == []

@@ -15,8 +15,9 @@ import numpy as np
 import onnx
 
 from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.graph import reads
 from trtcal.overlay import Floats
-from trtcal.search.segments import Twins, reads
+from trtcal.search.segments import Twins
 
 BENDING = {
     "Clip",

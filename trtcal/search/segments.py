@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import onnx
 
-from trtcal.graph import subgraphs_of
+from trtcal.graph import reads
 from trtcal.model import Model
 from trtcal.onnxfile import embedded, stand_in
 
@@ -134,17 +134,6 @@ class Twins:
         return self.types.get(name) or onnx.helper.make_tensor_value_info(
             name, onnx.TensorProto.FLOAT, None
         )
-
-
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of the tensors that a node reads, from within its subgraphs too."""
-    yield from filter(None, node.input)
-    for graph in subgraphs_of(node):
-        own = {name for inner in graph.node for name in inner.output}
-        own |= {one.name for one in (*graph.input, *graph.initializer)}
-        for inner in graph.node:
-            yield from (name for name in reads(inner) if name not in own)
-        yield from (value.name for value in graph.output if value.name not in own)
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,11 @@ class Drawn:
 
     def __len__(self) -> int:
         return len(next(iter(self.feeds.values())))
+
+    def batches(self, size: int) -> Iterator[Feeds]:
+        """Yield the samples, so many at a time."""
+        for start in range(0, len(self), size):
+            yield {name: array[start : start + size] for name, array in self.feeds.items()}
 
     def first(self, samples: int) -> Drawn:
         """Return about `samples` of them, from all over; the first ones where the batch is fixed."""

@@ -8,7 +8,7 @@ they agree. Running statistics of BatchNormalizations, and labels, overrule all 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from trtcal.suspicion.looking import Look, Values
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
+CLEAR_STIR = 4.0  # of that of inner layers: on images unlike those of training it errs by more
 CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
 HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
@@ -28,7 +29,10 @@ SOME = 0.2  # nats by which samples differ where the model has anything to tell 
 LOSES = 1.1  # a change by which they can be told apart less than this is none
 FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as in training
 FITS = 0.5  # misfit of BatchNormalizations after over before, where a change mends it
+FITS_FAR = 0.2  # and where it is not quite as in training after it
 UNFIT = 1.1  # and where it makes it worse
+USUAL = (-1.0, 1.5)  # powers of ten of a first layer's drive, with samples as in training
+POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have no normalization
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class Evidence:
     """How much better samples are as changed than as given.
 
     `seen` is a t-statistic of what the model alone shows, `needed` how much of it is enough; `won` and
-    `lost`: samples that get their label's class only as changed, and only as given.
+    `lost`: samples that get their label's class only as changed, and only as given; `stirred`: a
+    t-statistic of by how much more inner layers tell them apart (see `Depths`), 0 if nobody asked.
     """
 
     given: Look
@@ -45,6 +50,12 @@ class Evidence:
     needed: float
     won: int
     lost: int
+    stirred: float = 0.0
+
+    def with_depths(self, stirred: float) -> Evidence:
+        """Return the evidence together with that of inner layers, a t-statistic; they may overrule."""
+        seen = max(self.seen if stirred > -BORDERLINE else 0.0, stirred * CLEAR / CLEAR_STIR)
+        return replace(self, seen=seen, stirred=stirred)
 
     @property
     def strength(self) -> float:
@@ -63,11 +74,30 @@ class Evidence:
         if before is not None and after is not None:
             if after > UNFIT * before:
                 return False
-            if after < min(FITS * before, FITTING) and self.seen > -1:
+            share = FITS if after < FITTING else FITS_FAR
+            if before > FITTING and after < share * before and self.seen > -1:
                 return True
+        if self.driven is not None:
+            return self.driven
         if self.won > self.lost and mcnemar(self.lost, self.won) < P:
             return True
         return self.seen > 0 and self.strength >= self.needed
+
+    @property
+    def driven(self) -> bool | None:
+        """Whether the first layer's drive tells that the change is right or that it is wrong.
+
+        Plain class scores tell more, and overrule it.
+        """
+        before, after = self.given.drive, self.changed.drive
+        if before is None or after is None:
+            return None
+        plain = self.given.classes is not None
+        if _within(before, POSSIBLE):
+            return None if plain or _within(after, POSSIBLE) else False
+        if plain and (not _within(after, USUAL) or _tells_less(self.given, self.changed)):
+            return None
+        return _within(after, USUAL)
 
     @property
     def may_be_clear(self) -> bool:
@@ -105,6 +135,13 @@ class Evidence:
                 "what BatchNormalizations read is off their statistics by "
                 f"{self.changed.misfit:.3g}, not {self.given.misfit:.3g}"
             )
+        if self.stirred > 0:
+            parts.append(f"inner layers tell samples further apart (t = {self.stirred:.1f})")
+        if self.driven and self.given.drive is not None and self.changed.drive is not None:
+            before, after = math.pow(10, self.given.drive), math.pow(10, self.changed.drive)
+            parts.append(
+                f"pixels weigh {after:.3g} times a bias in the first layer, not {before:.3g}"
+            )
         for name, text in (("peak", "the best class leads by"), ("told", "samples differ by")):
             before, after = getattr(self.given, name), getattr(self.changed, name)
             if before is not None and after is not None:
@@ -133,7 +170,7 @@ def _seen(given: Look, changed: Look, gain: float | None, odd: bool) -> float:
         return 0.0
     before, after = float(given.told.mean()), float(changed.told.mean())
     peak = advantage(changed.peak, given.peak)
-    if before > LOSES * after:
+    if _tells_less(given, changed):
         return 0.0
     if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
         return 0.0
@@ -148,6 +185,12 @@ def _seen(given: Look, changed: Look, gain: float | None, odd: bool) -> float:
     return seen
 
 
+def _tells_less(given: Look, changed: Look) -> bool:
+    if given.told is None or changed.told is None:
+        return False
+    return float(given.told.mean()) > LOSES * float(changed.told.mean())
+
+
 def advantage(changed: Values | None, given: Values | None) -> float:
     """Return the paired t-statistic of `changed` minus `given`; 0 for too few samples."""
     if changed is None or given is None or len(given) < ENOUGH:
@@ -156,3 +199,7 @@ def advantage(changed: Values | None, given: Values | None) -> float:
     if not apart.any():
         return 0.0
     return float(apart.mean() / (apart.std(ddof=1) / len(apart) ** 0.5 + 1e-12))
+
+
+def _within(value: float, ends: tuple[float, float]) -> bool:
+    return ends[0] <= value <= ends[1]

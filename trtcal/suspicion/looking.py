@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,9 @@ from trtcal.data import Feeds, fixed_batch
 from trtcal.data.fingerprint import Array
 from trtcal.model import Model
 from trtcal.onnxfile import array_of, fits
-from trtcal.suspicion.drawing import Drawn
+from trtcal.suspicion.depths import Depths
+from trtcal.suspicion.drawing import Drawn, find_images
+from trtcal.suspicion.front import Front, constants_of
 
 Values = npt.NDArray[np.float64]
 
@@ -34,7 +36,8 @@ class Look:
     mean of all; `sharpness`: that over their standard deviation, which no factor changes; `entropy` of
     the class probabilities; `told`: their KL divergence from their mean over all samples, in nats, 0
     where the model cannot tell samples apart. `misfit`: how far what BatchNormalizations read is
-    from their running statistics. None without class scores, and without such nodes.
+    from their running statistics; `drive`: see `Front`. None without class scores, without such nodes,
+    and without images.
     """
 
     classes: npt.NDArray[np.int64] | None
@@ -44,6 +47,7 @@ class Look:
     entropy: Values | None
     told: Values | None
     misfit: float | None
+    drive: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Eye:
     """A model, opened once and run on samples again and again."""
 
     def __init__(self, model: Model, together: int) -> None:
+        self.model = model
         self.together = fixed_batch(model) or together
         self.norms = _norms(model.proto)
         self.outputs = len(model.outputs)
@@ -69,17 +74,28 @@ class Eye:
             model.proto if fits(model.proto) else model.path
         )  # large weights stay in their files
         self.session = self.inside.session if self.inside else open_session(source)
+        self.front = Front(model) if find_images(model) else None
+
+    @functools.cached_property
+    def depths(self) -> Depths:
+        """The inner layers of the model."""
+        return Depths(self.model, self.together)
 
     def look(self, drawn: Drawn) -> Look:
         """Run the model on samples; `BackendError` if that fails."""
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
-        for feeds in _batches(drawn, self.together):
+        for feeds in drawn.batches(self.together):
             found = self._run(feeds)
             scores.append(_scores(found[: self.outputs]))
             for sum_, tensor in zip(sums, found[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
-        return self._judged(scores, float(np.mean(misfits)) if misfits else None)
+        look = self._judged(scores, float(np.mean(misfits)) if misfits else None)
+        if self.front is None:
+            return look
+        drives = [self.front.drive(feeds) for feeds in drawn.batches(self.together)]
+        known = [one for one in drives if one is not None]
+        return replace(look, drive=float(np.mean(known)) if known else None)
 
     def _judged(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Look:
         known = [one for one in found if one is not None]
@@ -100,14 +116,9 @@ class Eye:
         return [found[name] for name in self.read]
 
 
-def _batches(drawn: Drawn, together: int) -> Iterable[Feeds]:
-    for start in range(0, len(drawn), together):
-        yield {name: array[start : start + together] for name, array in drawn.feeds.items()}
-
-
 def _norms(proto: onnx.ModelProto) -> list[Norm]:
     """Return some BatchNormalizations of images with constant statistics, the first among them."""
-    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    weights = constants_of(proto)
     nodes = [
         node
         for node in proto.graph.node
