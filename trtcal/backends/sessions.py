@@ -46,15 +46,18 @@ def open_session(
     severity: int = 4,
     as_it_is: bool = False,
     provider: str = CPU,
+    arena: bool = True,
 ) -> Session:
     """Open a session; `threads` 0 takes all cores; `optimized` is where to save the final graph.
 
-    With `as_it_is` the graph is run without any optimization: it is an optimized one already.
+    With `as_it_is` the graph is run without any optimization: it is an optimized one already. Without
+    `arena` it gives its memory back after each run: for sessions of which many are open at once.
     `BackendError` if ONNX Runtime refuses the model, or cannot load the provider.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or os.cpu_count() or 1
     options.log_severity_level = severity
+    options.enable_cpu_mem_arena = arena
     options.add_session_config_entry(*EXACT_PRODUCTS)
     options.add_session_config_entry(*NO_SPINNING)
     if as_it_is:

@@ -167,7 +167,7 @@ class Rerun:
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
-        return open_session(lower(part), 1)
+        return open_session(lower(part), 1, arena=False)
 
     def _advance(self, kind: str, place: int, number: int) -> None:
         session = self.sessions[kind, place]
