@@ -1,11 +1,16 @@
 """What `quantize --improve` brings: accuracy, time and memory, and each repair off and on.
 
-    python -m benchmarks.improve MODEL --calibration DATA --test DATA [--repairs] [--peers PYTHON ...]
+    python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--draws N]
+        [--repairs] [--peers PYTHON ...]
 
 Everything sees the same calibration samples; nothing sees the test samples. First one line each for
 FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR
 of the outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
 seconds over those of a plain `trtcal calibrate`.
+
+With --draws all of it N times, each with every N-th of the calibration samples, so that no two draws
+share one; then by how many points each line's top-1 is below FP32's, in the mean of the draws with its
+standard error, which is that of the draws alone: the test samples are the same.
 
 With --repairs each repair alone, after the ranges were chosen, and everything without each one that was
 kept: without the others it is the same.
@@ -25,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from benchmarks.accuracy import BATCH, infer, judge
@@ -106,6 +112,7 @@ class Bench:
     def __init__(self, model: Model, calibration: Path, test: Dataset) -> None:
         self.model, self.calibration, self.test = model, calibration, test
         self.reference = infer(model.proto, test, self.batch)
+        self.shown: dict[str, list[Accuracy]] = {}
 
     @property
     def batch(self) -> int:
@@ -120,6 +127,7 @@ class Bench:
         self, label: str, accuracy: Accuracy, cost: Cost | None = None, base: Cost | None = None
     ) -> None:
         """Print one line."""
+        self.shown.setdefault(label, []).append(accuracy)
         figures = [accuracy.top1, accuracy.agreement, accuracy.sqnr_db]
         cells = [f"{'-' if one is None else format(one, '.2f'):>8}" for one in figures]
         if cost:
@@ -144,6 +152,16 @@ class Bench:
             arguments = ["quantize", given, "--improve", effort, "--data", data, "-o", made]
             if cost := run(sys.executable, CHILD, arguments, folder):
                 self.show(f"--improve {effort}", self.judged(onnx.load(made)), cost, plain)
+
+    def means(self) -> None:
+        """Print what each line lost, and its other figures, in the mean of the draws."""
+        print(f"{'':36}{'points lost':>16} {'agree %':>8} {'SQNR dB':>8}")
+        for label, said in self.shown.items():
+            lost = [one.top1_drop for one in said if one.top1_drop is not None]
+            error = np.std(lost, ddof=1) / len(lost) ** 0.5
+            agreement = np.mean([one.agreement for one in said if one.agreement is not None])
+            sqnr = np.mean([one.sqnr_db for one in said if one.sqnr_db is not None] or [np.inf])
+            print(f"{label:36}{np.mean(lost):8.2f} ±{error:6.2f} {agreement:8.2f} {sqnr:8.2f}")
 
     def repairs(self) -> None:
         """Print each repair alone, and all without it."""
@@ -179,8 +197,6 @@ class Bench:
 
     def _by_openvino(self, python: str, folder: Path) -> Accuracy:
         """Return NNCF's figures, run by OpenVINO, for whose kernels it is made."""
-        import numpy as np
-
         name = self.model.inputs[0].name
         feeds = {name: np.concatenate([one[name] for one in self.test.batches(self.batch)])}
         np.savez(folder / "test.npz", **feeds)  # type: ignore[arg-type]  # its stub says bool
@@ -192,6 +208,14 @@ class Bench:
             outputs.append([said[done : done + len(batch[0])]])
             done += len(batch[0])
         return judge(self.reference, outputs, self.test.labels)
+
+
+def part(data: Path, number: int, draws: int, folder: Path) -> Path:
+    """Write every draws-th sample, from the number-th on, into a file of its own."""
+    path = folder / "part.npz"
+    arrays = np.load(data)
+    np.savez(path, **{name: arrays[name][number::draws] for name in arrays.files})
+    return path
 
 
 @contextlib.contextmanager
@@ -206,22 +230,28 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--calibration", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--repairs", action="store_true")
     parser.add_argument("--peers", nargs="*", default=[])
     options = parser.parse_args()
     model = load_model(options.model)
     test = open_dataset(options.test, model)
-    samples = len(open_dataset(options.calibration, model))
+    bench = Bench(model, options.calibration, test)
+    samples = len(open_dataset(options.calibration, model)) // options.draws
     print(f"# {model.name}, {describe_machine()}, {samples} samples, tested on {len(test)}")
     head = ("top-1 %", "agree %", "SQNR dB", "s", "MB", "times")
     print(f"{'':44}" + " ".join(f"{one:>8}" for one in head[:5]) + f" {head[5]:>6}")
-    bench = Bench(model, options.calibration, test)
     with tempfile.TemporaryDirectory() as name:
-        bench.commands(Path(name))
-        for python in options.peers:
-            bench.peer(python, Path(name))
-    if options.repairs:
-        bench.repairs()
+        for draw in range(options.draws):
+            if options.draws > 1:
+                bench.calibration = part(options.calibration, draw, options.draws, Path(name))
+            bench.commands(Path(name))
+            for python in options.peers:
+                bench.peer(python, Path(name))
+            if options.repairs:
+                bench.repairs()
+    if options.draws > 1:
+        bench.means()
 
 
 if __name__ == "__main__":
