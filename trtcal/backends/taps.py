@@ -32,6 +32,7 @@ ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 TOLERANCE = 1e-3
 COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
 MOST_BATCHES = 8
+PIECE = 1 << 18  # values looked at together
 MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 
@@ -323,7 +324,13 @@ def _same_values(found: Array, expected: Array, padding: int) -> bool:
 
 def _moments(values: Array, count: int) -> npt.NDArray[np.float64]:
     """Return mean, mean magnitude, mean square, minimum and maximum, zeros of padding not counted."""
-    flat = values.reshape(-1).astype(np.float64)
-    sums = [flat.sum(), np.abs(flat).sum(), np.square(flat).sum()]
-    low, high = min(flat.min(), 0.0), max(flat.max(), 0.0)  # padding makes 0 a value of either
-    return np.array([*(total / count for total in sums), low, high])
+    flat = values.reshape(-1)
+    rows = []
+    for start in range(0, flat.size, PIECE):  # copies in float64 of all of it would be the peak
+        piece = flat[start : start + PIECE].astype(np.float64)
+        sums = piece.sum(), np.abs(piece).sum(), np.square(piece).sum()
+        rows.append([*sums, piece.min(), piece.max()])
+    table = np.reshape(rows, (-1, 5))
+    # padding makes 0 a value of either extreme
+    ends = table[:, 3].min(initial=0.0), table[:, 4].max(initial=0.0)
+    return np.array([*table[:, :3].sum(0) / count, *ends])
