@@ -83,3 +83,26 @@ def idle_net(path: Path, level: float = 3.0, contrast: float = 4.0, depth: float
         helper.make_node("Conv", ["r1", "w2", "b2"], ["y"], "pointwise"),
     ]
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 8, 8]})
+
+
+def token_net(path: Path) -> Path:
+    """Eight tokens of which the first is fifty times as large as the others, and a normalization."""
+    draw = rng(5)
+    bump = np.zeros((1, 8, 24), np.float32)
+    bump[0, 0] = 50.0 * draw.standard_normal(24)
+    weights = {
+        "shape": np.array([-1, 8, 24]),
+        "bump": bump,
+        "w0": draw.standard_normal((24, 16)).astype(np.float32),
+        "b0": draw.standard_normal(16).astype(np.float32),
+        "gamma": np.ones(16, np.float32),
+        "beta": np.zeros(16, np.float32),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["t"], "tokens"),
+        helper.make_node("Add", ["t", "bump"], ["a"], "first"),
+        helper.make_node("MatMul", ["a", "w0"], ["m"], "layer"),
+        helper.make_node("Add", ["m", "b0"], ["s"], "bias"),
+        helper.make_node("LayerNormalization", ["s", "gamma", "beta"], ["y"], "norm"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 8, 16]})

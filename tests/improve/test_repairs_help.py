@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.improve.nets import offset_net, separable_net
+from tests.improve.nets import offset_net, separable_net, token_net
 from tests.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.improve.absorb import absorbed
@@ -74,6 +74,20 @@ def test_rounding_goes_further(subject):
         found[rounding] = net.decibels(replace(net.prepared, overlay=overlay), calibration)
     assert set(overlay.weights) == {"dense", "depthwise", "head"}
     assert found[True] < found[False]
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+def test_one_huge_token_does_not_decide_for_all(subject, rounding):
+    net = subject(token_net)
+    table = net.calibrated()
+    table = replace(
+        table, ranges={name: replace(one, amax=4.0) for name, one in table.ranges.items()}
+    )
+    with Walk(net.prepared, table, net.dataset, 48) as walk:
+        overlay = walk.mend(Mending(rounding=rounding))
+    repaired = replace(net.prepared, overlay=overlay)
+    assert "layer" in overlay.biases
+    assert net.decibels(repaired, table) < net.decibels(calibration=table) + 0.1
 
 
 def test_a_walk_is_the_same_every_time(subject):

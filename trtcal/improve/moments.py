@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtcal.improve.patches import Form
+from trtcal.improve.tokens import Shares
 from trtcal.overlay import Floats
 
 ROWS = 8192  # of a layer's input, at most
@@ -30,8 +31,12 @@ Read = Callable[[int], tuple[Floats, Floats]]
 """Gives a batch of a layer's input in float and quantized."""
 
 
-def measure_moments(form: Form, batches: Sequence[int], read: Read, centred: bool) -> Moments:
+def measure_moments(
+    form: Form, batches: Sequence[int], read: Read, centred: bool, shares: Shares = None
+) -> Moments:
     """Return the moments over batches, `centred` on the means where a bias makes up for these.
+
+    Rows count by their `shares`.
 
     Of many rows it takes a part, evenly from all batches and drawn from a fixed seed.
     """
@@ -41,15 +46,17 @@ def measure_moments(form: Form, batches: Sequence[int], read: Read, centred: boo
     gram: Floats = np.zeros(shape, np.float32)
     cross: Floats = np.zeros(shape, np.float32)
     sums = np.zeros((2, *shape[:2]), np.float64)
-    count = 0
+    count = 0.0
     for number in batches:
         x, q = read(number)
         chosen = _drawn(form.places(x), most, generator)
         rows, snapped = form.rows(x, chosen), form.rows(q, chosen)
-        gram += snapped.transpose(0, 2, 1) @ snapped
-        cross += rows.transpose(0, 2, 1) @ snapped
-        sums += [one.sum(axis=1, dtype=np.float64) for one in (rows, snapped)]
-        count += len(chosen)
+        counted = np.ones(len(chosen)) if shares is None else shares[number][chosen]
+        weighted = snapped * counted.astype(np.float32)[:, None]
+        gram += snapped.transpose(0, 2, 1) @ weighted
+        cross += rows.transpose(0, 2, 1) @ weighted
+        sums += [counted @ one for one in (rows, snapped)]
+        count += counted.sum()
     gram, cross = gram / np.float32(count), cross / np.float32(count)
     if centred:
         x_mean, q_mean = (sums / count).astype(np.float32)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
@@ -28,6 +29,7 @@ from trtcal.improve.activations import activation_of, matched
 from trtcal.improve.moments import measure_moments
 from trtcal.improve.patches import Form, form_of
 from trtcal.improve.rounding import adapted, clipped, rounded
+from trtcal.improve.tokens import Shares, masks_in, shares
 from trtcal.model import Model
 from trtcal.observe.memory import tensor_bytes
 from trtcal.onnxfile import stand_in
@@ -101,6 +103,7 @@ class Walk:
         self.dataset, self.samples = dataset, samples
         self.shelf = Shelf(ROOM)
         self.batches = 0
+        self.masks: list[list[npt.NDArray[np.bool_]]] = []
 
     def __enter__(self) -> Walk:
         return self
@@ -117,6 +120,7 @@ class Walk:
         for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
             for side in SIDES:
                 self.shelf.keep(side, number, feeds)
+            self.masks.append(masks_in(feeds))
             self.batches = number + 1
         overlay = self.model.overlay
         for step in self.steps():
@@ -182,12 +186,13 @@ class Walk:
 
     def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:
         grid = overlay.weights.get(step.layer.name)
+        shares = self._shares(step)
         if mending.rounding and step.form is not None:
-            grid = self._rounded(step, step.form, mending)
+            grid = self._rounded(step, step.form, mending, shares)
         self._make(step, grid)
         bias = None
         if mending.bias and step.bias is not None:
-            shift = self._lack(step).astype(np.float32)
+            shift = self._lack(step, shares).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
         return overlay.with_layer(step.layer.name, grid, bias)
@@ -202,31 +207,53 @@ class Walk:
                 instead = None if side == "float" else {step.read: self._snapped(step, number)}
                 self._run(side, number, step.itself, session, instead)
 
-    def _lack(self, step: _Step) -> Floats:
+    def _shares(self, step: _Step) -> Shares:
+        """Return the energies of a layer's output in float, made to shares, None for all alike."""
+        if step.form is None or step.form.op != "MatMul":
+            return None
+        (matrix,) = step.form.matrix(step.values)
+        energies = []
+        for number in range(self.batches):
+            values = self.shelf.get("float", number)[step.read]
+            if values.ndim < 3:  # one row a sample
+                return None
+            made = values @ matrix.T
+            if step.bias is not None:
+                made += step.bias.values
+            energies.append(np.square(made).mean(axis=-1))
+        return shares(energies, self.masks)
+
+    def _lack(self, step: _Step, shares: Shares) -> Floats:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
-        lack = self._mean(step, "float") - self._mean(step, "int8")
+        mean = partial(self._mean, step, shares)
+        lack = mean("float") - mean("int8")
         activation = activation_of(self.twins, step.itself.start)
         if activation is None:
             return lack
-        wanted = self._mean(step, "float", activation)
-        return matched(lack, lambda tried: self._mean(step, "int8", activation, tried) - wanted)
+        wanted = mean("float", activation)
+        return matched(lack, lambda tried: mean("int8", activation, tried) - wanted)
 
     def _mean(
         self,
         step: _Step,
+        shares: Shares,
         side: str,
         activation: Callable[[Array], Array] = lambda values: values,
         shift: Floats | None = None,
     ) -> Floats:
         """Return what a layer's channels are in the mean, shifted and behind an activation."""
-        total, places = 0.0, 0
+        total, places = np.zeros(()), 0.0
         for number in range(self.batches):
             values = self.shelf.get(side, number)[step.made]
             if shift is not None:
                 values = values + _along(step, values, shift)
             made = activation(values)
             moved = np.moveaxis(made, step.axis, 0).reshape(values.shape[step.axis], -1)
-            total, places = total + moved.sum(axis=1, dtype=np.float64), places + moved.shape[1]
+            if shares is None:
+                sums, count = moved.sum(axis=1, dtype=np.float64), float(moved.shape[1])
+            else:
+                sums, count = moved @ shares[number], float(shares[number].sum())
+            total, places = total + sums, places + count
         return np.asarray(total / places)
 
     def _nearest(self, step: _Step) -> Grid:
@@ -242,11 +269,11 @@ class Walk:
             moved = values[step.made] + _along(step, values[step.made], shift)
             self.shelf.keep("int8", number, {**values, step.made: moved})
 
-    def _rounded(self, step: _Step, form: Form, mending: Mending) -> Grid:
+    def _rounded(self, step: _Step, form: Form, mending: Mending, shares: Shares) -> Grid:
         centred = mending.bias and step.bias is not None
         read = partial(self._read, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
-        halves = [measure_moments(form, turn, read, centred) for turn in turns if turn]
+        halves = [measure_moments(form, turn, read, centred, shares) for turn in turns if turn]
         weight, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
         scale = quantize_weight(step.values, step.weight.axis)[1].reshape(form.groups, -1)
         wanted = adapted(weight, halves) if len(halves) > 1 else weight
