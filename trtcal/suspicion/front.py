@@ -42,7 +42,7 @@ class Front:
             functions=model.proto.functions,
             graph=part,
         )
-        self.session = open_session(showing(proto, self.tensors), as_it_is=True)
+        self.session = open_session(showing(proto, self.tensors), as_it_is=True, arena=False)
 
     def drive(self, feeds: Feeds) -> float | None:
         """Return by how many powers of ten samples move the first layer with a bias more than that.
@@ -53,11 +53,10 @@ class Front:
         if not self.tensors:
             return None
         nothing = {n: np.zeros_like(a) if a.dtype.kind == "f" else a for n, a in feeds.items()}
-        for given, empty in zip(
-            *(run_session(self.session, self.tensors, one) for one in (feeds, nothing)), strict=True
-        ):
-            moved = _strength(np.subtract(given, empty, dtype=np.float64))
+        found = (run_session(self.session, self.tensors, one) for one in (feeds, nothing))
+        for given, empty in zip(*found, strict=True):
             bias = _strength(empty)
+            moved = _strength(np.subtract(given, empty, out=given))
             if bias > NOTHING * moved > 0:
                 return math.log10(moved / bias)
         return None
@@ -88,4 +87,5 @@ def constants_of(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def _strength(values: Array) -> float:
-    return math.sqrt(np.square(values, dtype=np.float64).mean())
+    """Return the root mean square, a sample at a time: in float64, all would be the peak of memory."""
+    return math.sqrt(np.mean([np.square(one, dtype=np.float64).mean() for one in values]))

@@ -20,6 +20,8 @@ from trtcal.suspicion.depths import Depths
 from trtcal.suspicion.drawing import Drawn, find_images
 from trtcal.suspicion.front import Front, constants_of
 
+FEW = 4  # samples that the first layers see at a time: their outputs are the largest
+
 Values = npt.NDArray[np.float64]
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
@@ -73,7 +75,7 @@ class Eye:
         source = (
             model.proto if fits(model.proto) else model.path
         )  # large weights stay in their files
-        self.session = self.inside.session if self.inside else open_session(source)
+        self.session = self.inside.session if self.inside else open_session(source, arena=False)
         self.front = Front(model) if find_images(model) else None
 
     @functools.cached_property
@@ -93,7 +95,8 @@ class Eye:
         look = self._judged(scores, float(np.mean(misfits)) if misfits else None)
         if self.front is None:
             return look
-        drives = [self.front.drive(feeds) for feeds in drawn.batches(self.together)]
+        few = drawn.batch if drawn.batch > 1 else min(self.together, FEW)
+        drives = [self.front.drive(feeds) for feeds in drawn.batches(few)]
         known = [one for one in drives if one is not None]
         return replace(look, drive=float(np.mean(known)) if known else None)
 
