@@ -18,9 +18,10 @@ def test_what_a_mask_takes_out_counts_nothing():
 
 def test_nothing_else_is_a_mask():
     some = np.array([[1, 0, 1], [1, 1, 1]])
-    given = {"ids": some, "mask_none": 0 * some, "mask_ids": 2 * some, "mask_short": some[:, :2]}
-    (found,) = shares([ENERGY], [masks_in(given)])
-    np.testing.assert_allclose(found, [0.5, 0.5, 0.01, 0.5, 1.0, 0.5])
+    for given in (0 * some, 2 * some, some[:, :2]):
+        (found,) = shares([ENERGY], [masks_in({"attention_mask": given})])
+        np.testing.assert_allclose(found, [0.5, 0.5, 0.01, 0.5, 1.0, 0.5])
+    assert not masks_in({"key_padding_mask": some})
 
 
 def test_tokens_without_any_energy_count_alike():

@@ -16,15 +16,15 @@ import numpy.typing as npt
 from trtcal.data import Feeds
 
 LEAST = 1e-30
-MASK = "mask"  # in the name of an input of zeros and ones
+MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
 
 Shares = list[npt.NDArray[np.float64]] | None
 """By batch how much each place counts, (places,); None where all count alike."""
 
 
 def masks_in(feeds: Feeds) -> list[npt.NDArray[np.bool_]]:
-    """Return the inputs of a batch that are masks, without those that leave nothing."""
-    found = [one for name, one in feeds.items() if MASK in name.lower()]
+    """Return the input of a batch that is a mask, unless that leaves nothing."""
+    found = [one for name, one in feeds.items() if name == MASK]
     return [one != 0 for one in found if np.isin(one, (0, 1)).all() and one.any()]
 
 
