@@ -18,29 +18,30 @@ from trtcal.data import Feeds
 LEAST = 1e-30
 MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
 
+Mask = npt.NDArray[np.bool_] | None
 Shares = list[npt.NDArray[np.float64]] | None
 """By batch how much each place counts, (places,); None where all count alike."""
 
 
-def masks_in(feeds: Feeds) -> list[npt.NDArray[np.bool_]]:
-    """Return the input of a batch that is a mask, unless that leaves nothing."""
-    found = [one for name, one in feeds.items() if name == MASK]
-    return [one != 0 for one in found if np.isin(one, (0, 1)).all() and one.any()]
+def mask_of(feeds: Feeds) -> Mask:
+    """Return the mask among a batch's inputs, None if there is none or it leaves nothing."""
+    values = feeds.get(MASK)
+    if values is None or not np.isin(values, (0, 1)).all() or not values.any():
+        return None
+    return np.asarray(values != 0)
 
 
-def shares(
-    energies: Sequence[npt.NDArray[np.floating]], masks: Sequence[list[npt.NDArray[np.bool_]]]
-) -> Shares:
+def shares(energies: Sequence[npt.NDArray[np.floating]], masks: Sequence[Mask]) -> Shares:
     """Return what places count whose outputs have these mean squares over channels.
 
-    Both by batch, `energies` (samples, tokens) or more; of the masks those count that have that shape.
-    Places count in inverse proportion, but those with less than the median about alike.
+    Both by batch, `energies` (samples, tokens) or more; a mask of another shape is none. Places count
+    in inverse proportion, but those with less than the median about alike.
     """
     usual = max(float(np.median(np.concatenate([one.ravel() for one in energies]))), LEAST)
     found = []
-    for energy, given in zip(energies, masks, strict=True):
+    for energy, mask in zip(energies, masks, strict=True):
         share = usual / (energy.astype(np.float64) + usual)
-        for mask in given:
-            share = share * mask if mask.shape == energy.shape else share
+        if mask is not None and mask.shape == energy.shape:
+            share *= mask
         found.append(share.ravel())
     return found

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
@@ -29,7 +28,7 @@ from trtcal.improve.activations import activation_of, matched
 from trtcal.improve.moments import measure_moments
 from trtcal.improve.patches import Form, form_of
 from trtcal.improve.rounding import adapted, clipped, rounded
-from trtcal.improve.tokens import Shares, masks_in, shares
+from trtcal.improve.tokens import Mask, Shares, mask_of, shares
 from trtcal.model import Model
 from trtcal.observe.memory import tensor_bytes
 from trtcal.onnxfile import stand_in
@@ -103,7 +102,7 @@ class Walk:
         self.dataset, self.samples = dataset, samples
         self.shelf = Shelf(ROOM)
         self.batches = 0
-        self.masks: list[list[npt.NDArray[np.bool_]]] = []
+        self.masks: list[Mask] = []
 
     def __enter__(self) -> Walk:
         return self
@@ -120,7 +119,7 @@ class Walk:
         for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
             for side in SIDES:
                 self.shelf.keep(side, number, feeds)
-            self.masks.append(masks_in(feeds))
+            self.masks.append(mask_of(feeds))
             self.batches = number + 1
         overlay = self.model.overlay
         for step in self.steps():

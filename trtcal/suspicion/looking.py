@@ -95,7 +95,7 @@ class Eye:
         look = self._judged(scores, float(np.mean(misfits)) if misfits else None)
         if self.front is None:
             return look
-        few = drawn.batch if drawn.batch > 1 else min(self.together, FEW)
+        few = fixed_batch(self.model) or FEW
         drives = [self.front.drive(feeds) for feeds in drawn.batches(few)]
         known = [one for one in drives if one is not None]
         return replace(look, drive=float(np.mean(known)) if known else None)
