@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +12,6 @@ from trtcal.compare import layerwise
 from trtcal.compare.layerwise import Layerwise, compare_layers
 from trtcal.data import open_dataset
 from trtcal.improve.equalize import equalized
-from trtcal.improve.state import State
 from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.overlay import Overlay
@@ -122,7 +123,7 @@ def test_what_a_repair_moved_is_left_out_and_counted(tmp_path):
     path = conv_net(tmp_path / "net.onnx")
     prepared, ranges, data = calibrated(path, tmp_path)
     moved = equalized(prepared, data, len(data), "layers")
-    model = State(ranges, moved.constants, Overlay(moved=moved.tensors)).of(prepared)
+    model = replace(prepared, proto=moved.of(prepared.proto), overlay=Overlay(moved=moved.tensors))
     again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
     whole, layers = quantize(prepared, ranges), quantize(model, again)
     write_quantized(tmp_path / "whole.onnx", whole)

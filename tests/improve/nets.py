@@ -106,3 +106,39 @@ def token_net(path: Path) -> Path:
         helper.make_node("LayerNormalization", ["s", "gamma", "beta"], ["y"], "norm"),
     ]
     return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 8, 16]})
+
+
+def block_net(path: Path) -> Path:
+    """A normalization that an addition reads too, and a GELU; in both some channels are far larger."""
+    draw = rng(6)
+    sizes = np.geomspace(0.1, 10.0, 16).astype(np.float32)
+    sizes = draw.permutation(sizes)
+    weights = {
+        "shape": np.array([-1, 12, 16]),
+        "gamma": sizes,
+        "beta": 2.0 * sizes,
+        "w0": draw.standard_normal((16, 32)).astype(np.float32) / sizes[:, None],
+        "b0": draw.standard_normal(32).astype(np.float32),
+        "w1": draw.standard_normal((32, 16)).astype(np.float32),
+        "b1": draw.standard_normal(16).astype(np.float32),
+        "w2": draw.standard_normal((16, 6)).astype(np.float32) / sizes[:, None],
+        "root": np.float32(2**0.5),
+        "one": np.float32(1.0),
+        "half": np.float32(0.5),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["t"], "tokens"),
+        helper.make_node("LayerNormalization", ["t", "gamma", "beta"], ["n"], "norm"),
+        helper.make_node("MatMul", ["n", "w0"], ["m0"], "up"),
+        helper.make_node("Add", ["m0", "b0"], ["u"], "up_bias"),
+        helper.make_node("Div", ["u", "root"], ["d"], "divided"),
+        helper.make_node("Erf", ["d"], ["e"], "erf"),
+        helper.make_node("Add", ["e", "one"], ["e1"], "grown"),
+        helper.make_node("Mul", ["u", "e1"], ["g1"], "gated"),
+        helper.make_node("Mul", ["g1", "half"], ["g"], "gelu"),
+        helper.make_node("MatMul", ["g", "w1"], ["m1"], "down"),
+        helper.make_node("Add", ["m1", "b1"], ["v"], "down_bias"),
+        helper.make_node("Add", ["v", "n"], ["r"], "residual"),
+        helper.make_node("MatMul", ["r", "w2"], ["y"], "head"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 12, 6]})

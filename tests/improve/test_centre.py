@@ -15,7 +15,6 @@ from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.improve.centre import centred
 from trtcal.improve.repairs import Repairs, read_repairs, with_bounds, write_repairs
-from trtcal.improve.state import State
 from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.overlay import Overlay
@@ -25,8 +24,8 @@ CENTRED = ("bottleneck", "inverted_residual", "unpadded")
 
 
 def applied(model, found):
-    moved, ranges = found
-    return State(ranges, moved.constants, Overlay(moved=moved.tensors), moved.bounds).of(model)
+    moved, _ = found
+    return replace(model, proto=moved.of(model.proto), overlay=Overlay(moved=moved.tensors))
 
 
 def outputs(proto, feeds):
@@ -92,13 +91,13 @@ def test_bounds_lie_in_the_file(tmp_path, subject):
     net = subject(offset_net)
     moved, ranges = centred(net.prepared, net.calibrated())
     overlay = Overlay(moved=moved.tensors)
-    repairs = Repairs(net.prepared.fingerprint, moved.constants, moved.bounds, overlay, {})
+    repairs = Repairs(net.prepared.fingerprint, moved, overlay, {})
     write_repairs(tmp_path / "repairs.npz", repairs)
     read = read_repairs(tmp_path / "repairs.npz")
-    assert read.bounds == repairs.bounds
-    assert read.bounds["relu"][1] == np.inf
+    assert read.changes.bounds == moved.bounds
+    assert read.changes.bounds["relu"][1] == np.inf
     assert read.apply(net.prepared).proto == repairs.apply(net.prepared).proto
-    other = replace(repairs, bounds={"relu": (-1.0, 1.0)})
+    other = replace(repairs, changes=replace(moved, bounds={"relu": (-1.0, 1.0)}))
     assert other.digest != repairs.digest
     assert ranges.ranges["r0"].amax < net.calibrated().ranges["r0"].amax
 

@@ -18,6 +18,7 @@ from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.improve import Wanted, improve, improving, in_float, read_repairs, write_repairs
 from trtcal.improve.judging import Judge, Verdict
+from trtcal.improve.repairs import Changes
 from trtcal.improve.walk import samples_in_memory
 from trtcal.model import load_model
 from trtcal.quantize import Plan, find_layers, prepare, quantize
@@ -141,8 +142,9 @@ def test_sensitivities_of_the_repaired_model_are_less(net, best):
 
 
 def test_plans_are_held_against_the_given_model(net, best):
-    name, values = next(iter(best.repairs.constants.items()))
-    worse = replace(best.repairs, constants={**best.repairs.constants, name: 1.1 * values})
+    name, values = next(iter(best.repairs.changes.constants.items()))
+    changes = best.repairs.changes.then(Changes({name: 1.1 * values}))
+    worse = replace(best.repairs, changes=changes)
     losses = []
     for repairs in (best.repairs, worse):
         model = repairs.apply(net.prepared)

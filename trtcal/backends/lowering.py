@@ -75,7 +75,7 @@ class _Lowering:
             scale, zero = quantize.inputs[1], quantize.inputs[2]
             for index in range(data):
                 node.inputs[index] = self._pair(node.inputs[index], scale, zero)
-            self.graph.toposort()
+        self.graph.toposort()
 
     def widen_concats(self) -> None:
         """Quantize Concats of float16 in float32: ONNX Runtime would make of them what it refuses."""

@@ -41,6 +41,6 @@ def absorbed(model: Model, dataset: Dataset, samples: int) -> Moved | None:
     for cut, readers in found:
         by = PART * np.maximum(extremes[cut.sum.name].least, 0.0)
         if by.any():
-            shift(changed, cut, readers, by)
+            shift(changed, cut.bias, readers, by)
             moved |= {cut.sum.name, cut.made.name}
-    return Moved(changed, frozenset(moved)) if changed else None
+    return Moved(changed, tensors=frozenset(moved)) if changed else None

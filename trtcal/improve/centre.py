@@ -43,7 +43,7 @@ def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration]
         if reading is None or not names:
             continue
         half = float(np.float32(ranges[names[0]].amax / 2))
-        shift(changed, cut, reading[0], np.array(half, np.float32))
+        shift(changed, cut.bias, reading[0], np.array(half, np.float32))
         bounds[cut.node.name] = (-half, cut.bounds[1] - half)
         moved |= {cut.sum.name, *(tensor.name for tensor in reading[1])}
         for name in names:
@@ -54,7 +54,7 @@ def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration]
     if not bounds:
         return None
     table = dataclasses.replace(calibration, ranges=ranges)
-    return Moved(changed, frozenset(moved), bounds), table
+    return Moved(changed, bounds, tensors=frozenset(moved)), table
 
 
 def _ranges(

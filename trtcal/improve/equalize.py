@@ -9,7 +9,7 @@ Correction" (2019), section 4.1; G. Xiao et al., "SmoothQuant" (2023), equation 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from trtcal.data import Dataset
 from trtcal.graph import constant, import_graph
 from trtcal.improve.channel_rules import find_channels
 from trtcal.improve.channels import Channels, Edit
-from trtcal.improve.extremes import find_extremes
+from trtcal.improve.extremes import Extremes, find_extremes
+from trtcal.improve.repairs import Changes
+from trtcal.improve.shifts import centre_channels
 from trtcal.model import Model
 from trtcal.overlay import Floats
 from trtcal.quantize import find_layers
@@ -37,22 +39,20 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Constants with other values, and the tensors whose values are others because of them.
+class Moved(Changes):
+    """Changes, and the tensors whose values are others because of them.
 
-    Outputs of layers with other weights count, even where they compute the same. `bounds` are the
-    Relus and Clips, by name, that cut off elsewhere.
+    Outputs of layers with other weights count, even where they compute the same.
     """
 
-    constants: Mapping[str, Floats]
-    tensors: frozenset[str]
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tensors: frozenset[str] = frozenset()
 
 
 def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved | None:
     """Return what equalization changes in a prepared model, None if that is nothing.
 
-    `kind` says what makes the channels that are scaled: "layers" or "normalizations".
+    `kind` says what makes the channels that are scaled: "layers" or "normalizations". Those of the
+    latter are shifted before, where MatMuls alone read them.
     """
     graph = import_graph(model.proto)
     channels = find_channels(graph)
@@ -61,22 +61,32 @@ def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved 
     layers = (*placement.layers, *placement.light)
     quantized = {name for layer in layers for name in layer.activations.values()}
     wanted = [name for name in sorted(quantized) if name in channels.of]
-    if not wanted:
+    free = channels.is_free()
+    if not any(free[channels.of[name][1]].any() for name in wanted):
         return None
     axes = {name: channels.of[name][0] for name in (*wanted, *channels.limits)}
     extremes = find_extremes(model, dataset, samples, axes)
+    centred: dict[str, Extremes] = {}
+    shifted: dict[str, Floats] = {}
+    if kind == "normalizations":
+        named = {layer.name: layer for layer in placement.layers}
+        centred, shifted = centre_channels(graph, named, extremes)
+        extremes |= centred
     peaks = {name: one.peak for name, one in extremes.items()}
     factors = _factors(
         graph, channels, {name: peaks[name] for name in wanted}, _room(channels, peaks)
     )
-    constants = edited(graph, channels.edits, factors)
+    constants = {**shifted, **edited(graph, channels.edits, factors)}
     scaled = {name for name, (_, ids) in channels.of.items() if (factors[ids] != 1.0).any()}
-    return Moved(constants, frozenset(scaled | _outputs(graph, constants))) if constants else None
+    moved = scaled.union(centred, _outputs(graph, constants))
+    return Moved(constants, tensors=frozenset(moved)) if constants else None
 
 
 def _outputs(graph: gs.Graph, constants: Mapping[str, Floats]) -> set[str]:
+    """Return what layers with other weights make; an Add behind one may make up for it."""
     tensors = graph.tensors()
-    return {node.outputs[0].name for name in constants for node in tensors[name].outputs}
+    readers = [node for name in constants for node in tensors[name].outputs]
+    return {node.outputs[0].name for node in readers if node.op != "Add"}
 
 
 def _hold_others(graph: gs.Graph, channels: Channels, makers: Sequence[str]) -> None:

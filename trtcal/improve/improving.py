@@ -10,6 +10,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import onnx
+
 from trtcal import __version__
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
@@ -23,7 +25,8 @@ from trtcal.improve.equalize import Moved, equalized
 from trtcal.improve.judging import Judge, Verdict, leading
 from trtcal.improve.normalized import corrected_by_normalization
 from trtcal.improve.ranges import refined
-from trtcal.improve.repairs import KIND, Repairs
+from trtcal.improve.repairs import KIND, Changes, Repairs
+from trtcal.improve.smoothing import smoothed
 from trtcal.improve.split import split
 from trtcal.improve.state import Improved, State, Try, Wanted
 from trtcal.improve.walk import Mending, Walk, samples_in_memory
@@ -36,6 +39,7 @@ METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
 REFINING = 1 / 3  # of the time left, at most: what comes after it mostly brings more
+SMOOTH = "percentile"  # of the ranges, where channels have no tails of their own any more
 LEAST = 32  # samples in all
 FEW = 64
 FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
@@ -67,7 +71,7 @@ def improve(
         state = work.run()
     warnings = _warnings(len(fit), held)
     record = _record(prepared, dataset, wanted, work, len(fit), held, warnings)
-    repairs = Repairs(prepared.fingerprint, state.constants, state.bounds, state.overlay, record)
+    repairs = Repairs(prepared.fingerprint, state.changes, state.overlay, record)
     repaired = repairs.apply(prepared)
     calibration = replace(state.calibration, model=repaired.fingerprint)
     quantized = quantize(repaired, calibration)
@@ -123,6 +127,7 @@ class _Work:
         self.tries = list[Try]()
         self.untried = list[str]()
         self.best: State | None = None
+        self.changed: tuple[Changes, onnx.ModelProto] | None = None  # the last ones, and the model
         self.verdict: Verdict | None = None
 
     def run(self) -> State:
@@ -161,12 +166,13 @@ class _Work:
         yield (
             "equalization",
             "channels scaled alike, undone in the weights behind (Nagel et al. 2019, section 4.1)",
-            lambda: self._equalized("layers"),
+            self._equalized,
         )
         yield (
             "smoothing",
-            "from what a normalization makes into the weights behind (SmoothQuant 2023, equation 4)",
-            lambda: self._equalized("normalizations"),
+            "zero into the middle of channels (Outlier Suppression+ 2023), their sizes into weights "
+            "(SmoothQuant 2023, equation 4)",
+            self._smoothed,
         )
         yield (
             "bias absorption",
@@ -230,7 +236,7 @@ class _Work:
         return leading((self._measure(one), one) for one in itertools.chain([first], in_time))
 
     def _measure(self, state: State) -> Verdict:
-        return self.judge.measure(quantize(state.of(self.prepared), state.calibration).proto)
+        return self.judge.measure(quantize(self.model_of(state), state.calibration).proto)
 
     @property
     def state(self) -> State:
@@ -239,13 +245,19 @@ class _Work:
             raise RuntimeError("nothing has been tried yet")
         return self.best
 
+    def model_of(self, state: State) -> Model:
+        """Return the model with what was repaired."""
+        if self.changed is None or self.changed[0] is not state.changes:
+            self.changed = state.changes, state.changes.of(self.prepared.proto)
+        return replace(self.prepared, proto=self.changed[1], overlay=state.overlay)
+
     def _observe(self, model: Model) -> Observation:
         tensors = tensors_to_observe(find_layers(model))
         batch = fixed_batch(model) or BATCH
         with self._reported(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             return observe(model, self.fit, tensors, batch, advance)
 
-    def _again(self, moved: Moved | None) -> Sequence[State]:
+    def _again(self, moved: Moved | None, method: str | None = None) -> Sequence[State]:
         """Return states with other constants, for which everything else is found anew.
 
         With them other ranges may be best: `best` tries all.
@@ -253,9 +265,9 @@ class _Work:
         if moved is None:
             return ()
         state = self._moved(moved)
-        observation = self._observe(state.of(self.prepared))
+        observation = self._observe(self.model_of(state))
         others = METHODS["best"] if self.wanted.effort == "best" else ()
-        methods = dict.fromkeys((state.calibration.method, *others))
+        methods = dict.fromkeys((method or state.calibration.method, *others))
         return [replace(state, calibration=calibrate(observation, one)) for one in methods]
 
     def _moved(self, moved: Moved) -> State:
@@ -263,34 +275,36 @@ class _Work:
         before = self.state
         return State(
             before.calibration,
-            {**before.constants, **moved.constants},
+            before.changes.then(moved),
             Overlay(moved=before.overlay.moved | moved.tensors),
-            {**before.bounds, **moved.bounds},
         )
 
-    def _equalized(self, kind: str) -> Sequence[State]:
-        model = self.state.of(self.prepared)
-        return self._again(equalized(model, self.fit, self.seen, kind))
+    def _equalized(self) -> Sequence[State]:
+        model = self.model_of(self.state)
+        return self._again(equalized(model, self.fit, self.seen, "layers"))
+
+    def _smoothed(self) -> Sequence[State]:
+        return self._again(smoothed(self.model_of(self.state), self.fit, self.seen), SMOOTH)
 
     def _absorbed(self) -> Sequence[State]:
-        return self._again(absorbed(self.state.of(self.prepared), self.fit, self.seen))
+        return self._again(absorbed(self.model_of(self.state), self.fit, self.seen))
 
     def _split(self) -> Sequence[State]:
         state = self.state
-        return self._again(split(state.of(self.prepared), state.calibration, self.fit, self.seen))
+        return self._again(split(self.model_of(state), state.calibration, self.fit, self.seen))
 
     def _centred(self) -> State | None:
-        found = centred(self.state.of(self.prepared), self.state.calibration)
+        found = centred(self.model_of(self.state), self.state.calibration)
         return None if found is None else replace(self._moved(found[0]), calibration=found[1])
 
     def _by_normalization(self) -> State | None:
-        model = self.state.of(self.prepared)
+        model = self.model_of(self.state)
         overlay = corrected_by_normalization(model, self.original)
         return None if overlay is None else replace(self.state, overlay=overlay)
 
     def _mended(self, mending: Mending, state: State | None = None) -> State:
         state = (state or self.state).float_only
-        model = state.of(self.prepared)
+        model = self.model_of(state)
         layers = sum(one.weight is not None for one in find_layers(model).layers)
         name = "rounding weights" if mending.rounding else "correcting biases"
         with (
@@ -300,7 +314,7 @@ class _Work:
             return replace(state, overlay=walk.mend(mending, advance))
 
     def _refined(self) -> State | None:
-        model = self.state.of(self.prepared)
+        model = self.model_of(self.state)
         now = monotonic()
         until = now + REFINING * (self.until - now)
         with self.reporter("refining ranges", len(self.state.calibration.ranges)) as advance:
@@ -340,7 +354,7 @@ def _record(
         "samples": {"fitted": work.samples, "calibration": fit, "selection": held},
         "tries": tries,
         "untried": work.untried,
-        "layers": layer_changes(work.state.of(prepared), work.state.calibration),
+        "layers": layer_changes(work.model_of(work.state), work.state.calibration),
         "warnings": list(warnings),
         "measured": {"seconds": [round(one.seconds, 3) for one in work.tries]},
     }

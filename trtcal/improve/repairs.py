@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx import numpy_helper
 
 from trtcal.errors import InputError
 from trtcal.graph import export_model, import_graph, is_op, tensor_names
+from trtcal.improve.affine import with_affines
 from trtcal.model import Model, checked, unique
 from trtcal.overlay import Floats, Grid, Overlay
 from trtcal.quantize import find_layers
@@ -32,22 +34,47 @@ from trtcal.storage import (
 )
 
 KIND = "repairs"
+NAMED = ("moved", "affines")  # arrays of names of tensors
 Bounds = tuple[float, float]
 HINT = "make them with `trtcal quantize --improve`"
 
 
 @dataclass(frozen=True)
-class Repairs:
-    """`constants` are initializers that are other ones in float too; `overlay` is for INT8 alone.
+class Changes:
+    """What is changed in a model in float: `constants` are initializers that have other values.
 
-    `bounds` are by name the Relus and Clips that cut off at other values, as (least, largest).
+    `bounds` are by name the Relus and Clips that cut off at other values, as (least, largest), and
+    `affines` the tensors that layers read by a Mul and an Add of their own (`affine`).
+    """
+
+    constants: Mapping[str, Floats] = field(default_factory=lambda: MappingProxyType({}))
+    bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
+    affines: tuple[str, ...] = ()
+
+    def of(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        """Return a model with the changes; `InputError` if they do not fit."""
+        proto = with_constants(with_affines(proto, self.affines), self.constants)
+        return with_bounds(proto, self.bounds)
+
+    def then(self, others: Changes) -> Changes:
+        """Return these changes with others after them."""
+        return Changes(
+            {**self.constants, **others.constants},
+            {**self.bounds, **others.bounds},
+            (*self.affines, *others.affines),
+        )
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """`changes` are there in float too; `overlay` is for INT8 alone.
+
     `model` is the fingerprint of the model that they are for, `record` the document of how they were
     found.
     """
 
     model: str
-    constants: Mapping[str, Floats]
-    bounds: Mapping[str, Bounds]
+    changes: Changes
     overlay: Overlay
     record: Document
 
@@ -55,7 +82,7 @@ class Repairs:
     def digest(self) -> str:
         """Digest of all that they change."""
         parts = {name: digest_bytes(array.tobytes()) for name, array in self._arrays()}
-        return digest_bytes(canonical_json([self.model, list(self.constants), parts]))
+        return digest_bytes(canonical_json([self.model, list(self.changes.constants), parts]))
 
     @property
     def document(self) -> Document:
@@ -73,7 +100,7 @@ class Repairs:
                 f"than {prepared.path} ({prepared.fingerprint[:19]}…)",
                 "make them again for this one",
             )
-        proto = with_bounds(with_constants(prepared.proto, self.constants), self.bounds)
+        proto = self.changes.of(prepared.proto)
         fingerprint = repaired_fingerprint(self.model, self.digest)
         return checked(
             replace(
@@ -87,9 +114,9 @@ class Repairs:
 
     def _arrays(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
         """Yield all arrays by the place of what they belong to: its name may be anything."""
-        for number, array in enumerate(self.constants.values()):
+        for number, array in enumerate(self.changes.constants.values()):
             yield f"constant/{number}", array
-        for number, (name, bounds) in enumerate(self.bounds.items()):
+        for number, (name, bounds) in enumerate(self.changes.bounds.items()):
             yield f"bounds/{number}/name", np.array(name)
             yield f"bounds/{number}/values", np.array(bounds)
         for number, (name, grid) in enumerate(self.overlay.weights.items()):
@@ -101,6 +128,8 @@ class Repairs:
             yield f"bias/{number}/values", bias
         if self.overlay.moved:
             yield "moved", np.array(sorted(self.overlay.moved))
+        if self.changes.affines:
+            yield "affines", np.array(self.changes.affines)
 
 
 def repaired_fingerprint(model: str, repairs: str) -> str:
@@ -175,9 +204,13 @@ def in_float(repaired: Model) -> Model:
 def write_repairs(path: Path, repairs: Repairs) -> Document:
     """Write `repairs.npz`, and return the sealed record in it."""
     document = repairs.document
-    header = {"record": document, "model": repairs.model, "constants": list(repairs.constants)}
+    header = {
+        "record": document,
+        "model": repairs.model,
+        "constants": list(repairs.changes.constants),
+    }
     first = ("header", np.array(json.dumps(header, allow_nan=False)))
-    write_npz(path, chain([first], repairs._arrays()))
+    write_npz(path, chain([first], repairs._arrays()), compressed=False)
     return document
 
 
@@ -196,9 +229,10 @@ def read_repairs(path: Path) -> Repairs:
         }
         biases = {name: _floats(of["values"]) for name, of in _numbered(arrays, "bias")}
         bounds = {name: _bounds(of["values"]) for name, of in _numbered(arrays, "bounds")}
-        moved = frozenset(map(str, arrays.get("moved", np.empty(0, str)).tolist()))
-        overlay = Overlay(weights, biases, moved)
-        found = Repairs(str(header["model"]), constants, bounds, overlay, record)
+        moved, affines = (map(str, arrays[one].tolist()) if one in arrays else () for one in NAMED)
+        overlay = Overlay(weights, biases, frozenset(moved))
+        changes = Changes(constants, bounds, tuple(affines))
+        found = Repairs(str(header["model"]), changes, overlay, record)
         if record["repairs"] != found.digest or record["digest"] != digest_document(record):
             raise InputError(f"{path} was altered", HINT)
         return found

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from trtcal.graph import clip_bounds, constant, is_op, only_consumer
+from trtcal.improve.extremes import Extremes
 from trtcal.improve.patches import Form, form_of
 from trtcal.overlay import Floats
 from trtcal.quantize.biased import Bias, bias_of
@@ -94,9 +95,48 @@ def takers(
     return found, through
 
 
-def shift(changed: dict[str, Floats], cut: Cut, readers: Sequence[Taker], by: Floats) -> None:
-    """Take `by` off what is cut, and make up for it in the readers: into `changed`, by constant."""
-    _add(changed, cut.bias, -by)
+def addend(tensor: gs.Tensor) -> Bias | None:
+    """Return the constant that is added, one number a channel of the last axis, to make a tensor.
+
+    None if there is none, or if something else reads it.
+    """
+    (maker,) = tensor.inputs or (None,)
+    if maker is None or tensor.shape is None or not is_op(maker, "Add", "LayerNormalization"):
+        return None
+    sides = [(index, constant(one)) for index, one in enumerate(maker.inputs)]
+    index, values = sides[-1] if sides[-1][1] is not None else sides[0]
+    if values is None or values.ndim != 1 or values.size < 2 or values.dtype != np.float32:
+        return None
+    wanted = maker.op == "Add" or (index == 2 and maker.attrs.get("axis", -1) == -1)
+    return Bias(maker, index, values) if wanted and len(maker.inputs[index].outputs) == 1 else None
+
+
+def centre_channels(
+    graph: gs.Graph, layers: Mapping[str, Layer], extremes: Mapping[str, Extremes]
+) -> tuple[dict[str, Extremes], dict[str, Floats]]:
+    """Shift each channel that layers alone read so that zero lies in its middle, in the graph.
+
+    Returns the extremes of what was shifted, and the constants that changed.
+    """
+    known = graph.tensors()
+    found: dict[str, Extremes] = {}
+    changed: dict[str, Floats] = {}
+    for name, seen in extremes.items():
+        given = addend(known[name])
+        reading = takers(known[name], graph, layers) if given is not None else None
+        if given is None or reading is None:
+            continue
+        middle = np.asarray((seen.least + seen.largest) / 2, np.float32)
+        shift(changed, given, reading[0], middle)
+        found[name] = Extremes(seen.least - middle, seen.largest - middle)
+    for name, values in changed.items():
+        known[name].values = values
+    return found, changed
+
+
+def shift(changed: dict[str, Floats], bias: Bias, readers: Sequence[Taker], by: Floats) -> None:
+    """Take `by` off a bias, and make up for it in the readers: into `changed`, by constant."""
+    _add(changed, bias, -by)
     for reader in readers:
         _add(changed, reader.bias, reader.made_up(by))
 

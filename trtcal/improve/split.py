@@ -87,7 +87,7 @@ def split(model: Model, calibration: Calibration, dataset: Dataset, samples: int
     if not moved:
         return None
     constants = {name: np.asarray(array, np.float32) for name, array in changed.items()}
-    return Moved(constants, frozenset(moved))
+    return Moved(constants, tensors=frozenset(moved))
 
 
 def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:

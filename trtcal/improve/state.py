@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from trtcal.calibration import Calibration
 from trtcal.compare.own_metric import OwnMetric
-from trtcal.improve.repairs import Bounds, Repairs, with_bounds, with_constants
-from trtcal.model import Model
-from trtcal.overlay import Floats, Overlay
+from trtcal.improve.repairs import Changes, Repairs
+from trtcal.overlay import Overlay
 from trtcal.quantize import QuantizedModel
 from trtcal.search.losses import Loss
 
-QUICK = ("equalization", "splitting", "centring", "bias correction")  # all that `fast` tries
+QUICK = ("equalization", "smoothing", "splitting", "centring", "bias correction")  # for `fast`
 
 
 @dataclass(frozen=True)
@@ -24,14 +21,8 @@ class State:
     """What a model is after some repairs: what changed in float, what is for INT8 alone, and ranges."""
 
     calibration: Calibration
-    constants: Mapping[str, Floats] = field(default_factory=lambda: MappingProxyType({}))
+    changes: Changes = field(default_factory=Changes)
     overlay: Overlay = field(default_factory=Overlay)
-    bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
-
-    def of(self, prepared: Model) -> Model:
-        """Return the model with what was repaired."""
-        proto = with_bounds(with_constants(prepared.proto, self.constants), self.bounds)
-        return replace(prepared, proto=proto, overlay=self.overlay)
 
     @property
     def float_only(self) -> State:

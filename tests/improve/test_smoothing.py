@@ -1,0 +1,111 @@
+"""Smoothing gives each channel its share of the range, whatever makes it, and changes nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.improve.nets import block_net, separable_net
+from tests.zoo import ZOO
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.data import open_dataset
+from trtcal.errors import InputError
+from trtcal.graph import import_graph
+from trtcal.improve.affine import affine_places, with_affines
+from trtcal.improve.extremes import find_extremes
+from trtcal.improve.repairs import Repairs, read_repairs, write_repairs
+from trtcal.improve.smoothing import smoothed
+from trtcal.model import load_model
+from trtcal.overlay import Overlay
+from trtcal.quantize import find_layers, prepare, quantize
+
+SMOOTHED = {
+    "encoder_layer": 2,
+    "encoder_normed_before": 1,
+    "gelu_mlp": 1,
+    "layer_norm": 0,
+    "layer_norm_spelled_out": 1,
+    "swiglu": 1,
+}
+"""Networks that are smoothed, and for how many of their tensors an affine is put in."""
+
+
+def outputs(proto, feeds):
+    return run_session(open_session(proto), None, feeds)
+
+
+def applied(model, found):
+    return replace(model, proto=found.of(model.proto), overlay=Overlay(moved=found.tensors))
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_a_smoothed_network_computes_the_same(tmp_path, name):
+    entry = ZOO[name].make()
+    onnx.save(entry.proto(), tmp_path / "net.onnx")
+    feeds = entry.samples(16)
+    np.savez(tmp_path / "data.npz", **feeds)
+    model = prepare(load_model(tmp_path / "net.onnx"))
+    found = smoothed(model, open_dataset(tmp_path / "data.npz", model), 16)
+    assert name not in SMOOTHED or len(found.affines) == SMOOTHED[name]
+    if found is None:
+        return
+    after = applied(model, found)
+    layers, before = find_layers(after).layers, find_layers(model).layers
+    assert [one.name for one in layers] == [one.name for one in before]
+    for expected, made in zip(
+        outputs(model.proto, feeds), outputs(after.proto, feeds), strict=True
+    ):
+        assert np.abs(made - expected).max() <= 2e-4 * np.abs(expected).max()
+
+
+def test_channels_lie_around_zero_and_noise_falls(subject):
+    net = subject(block_net)
+    found = smoothed(net.prepared, net.dataset, 48)
+    assert found.affines == ("n", "g", "r")
+    model = applied(net.prepared, found)
+    assert net.decibels(model) < net.decibels() - 10.0
+    up, down, head = (next(iter(one.activations.values())) for one in find_layers(model).layers)
+    extremes = find_extremes(model, net.dataset, 48, dict.fromkeys((up, down, head), 2))
+    for name, one in extremes.items():
+        around_zero = np.allclose(one.least, -one.largest, rtol=1e-3, atol=1e-4)
+        assert around_zero == (name != head)  # the head has no bias
+        assert one.peak.max() < 30.0 * one.peak.min()
+
+
+def test_others_read_what_they_did(subject):
+    net = subject(block_net)
+    found = smoothed(net.prepared, net.dataset, 48)
+    model = applied(net.prepared, found)
+    nodes = {node.name: node for node in model.proto.graph.node}
+    assert set(nodes["residual"].input) == {"v", "n"}
+    assert "n" not in nodes["up"].input
+    assert {"n", "v", "u"}.isdisjoint(found.tensors)
+    assert {"m0", "m1"} <= found.tensors
+
+
+def test_where_nothing_is_bent_nothing_is_put(subject):
+    net = subject(separable_net)
+    assert affine_places(import_graph(net.prepared.proto), find_layers(net.prepared)) == []
+    assert smoothed(net.prepared, net.dataset, 48) is None
+
+
+def test_affines_lie_in_the_file(tmp_path, subject):
+    net = subject(block_net)
+    found = smoothed(net.prepared, net.dataset, 48)
+    repairs = Repairs(net.prepared.fingerprint, found, Overlay(moved=found.tensors), {})
+    write_repairs(tmp_path / "repairs.npz", repairs)
+    read = read_repairs(tmp_path / "repairs.npz")
+    assert read.changes.affines == ("n", "g", "r")
+    assert read.apply(net.prepared).proto == repairs.apply(net.prepared).proto
+    assert replace(repairs, changes=replace(found, affines=("n",))).digest != repairs.digest
+    model = read.apply(net.prepared)
+    ranges = replace(net.calibrated(model), model=model.fingerprint)
+    ops = [one.op_type for one in quantize(model, ranges).proto.graph.node]
+    assert (ops.count("Mul"), ops.count("Add")) == (2 + 3, 4 + 2)
+
+
+@pytest.mark.parametrize("name", ["x", "y", "nobody"])
+def test_affines_for_something_else_are_refused(subject, name):
+    with pytest.raises(InputError, match=name):
+        with_affines(subject(block_net).prepared.proto, ["n", name])
