@@ -14,8 +14,9 @@ standard error, which is that of the draws alone: the test samples are the same.
 
 With --repairs each repair alone, after the ranges were chosen, and everything without each one that was
 kept: without the others it is the same.
-With --peers, in each Python given: NNCF's default, if it has nncf and openvino, and ModelOpt's `max`
-and `entropy`, if it has modelopt; time and memory are those of the peer's process, with its imports.
+With --peers, in each Python given: NNCF's default, if it has nncf and openvino (for transformers
+what it has for them), and ModelOpt's `max` and `entropy`, if it has modelopt; time and memory are those
+of the peer's process, with its imports.
 """
 
 from __future__ import annotations
@@ -63,25 +64,30 @@ print(*[line for line in lines if line.startswith("VmHWM")])
 NNCF = """
 import sys
 import numpy as np, nncf, openvino as ov
-model, data, name, out = sys.argv[1:]
-rows = [{name: one[None]} for one in np.load(data)[name]]
-made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows))
+model, data, names, out, kind = sys.argv[1:]
+of = {name: np.load(data)[name] for name in names.split(",")}
+rows = [{name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values()))))]
+made = nncf.quantize(ov.Core().read_model(model), nncf.Dataset(rows), subset_size=len(rows),
+    model_type=nncf.ModelType(kind) if kind else None)
 ov.save_model(made, out + "/nncf.xml", compress_to_fp16=False)
 """
 MODELOPT = """
 import sys
 import numpy as np
 from modelopt.onnx.quantization import quantize
-model, data, name, out, method = sys.argv[1:]
-quantize(model, calibration_method=method, calibration_data={name: np.load(data)[name]},
+model, data, names, out, method = sys.argv[1:]
+quantize(model, calibration_method=method,
+    calibration_data={name: np.load(data)[name] for name in names.split(",")},
     calibration_eps=["cpu"], high_precision_dtype="fp32", output_path=out + "/modelopt.onnx")
 """
 RUN_OPENVINO = """
 import sys
 import numpy as np, openvino as ov
-path, data, name, out = sys.argv[1:]
+path, data, out = sys.argv[1:]
 model = ov.Core().compile_model(path, "CPU")
-np.save(out, np.concatenate([model({name: one[None]})[0] for one in np.load(data)[name]]))
+of = dict(np.load(data))
+rows = ({name: of[name][i:i + 1] for name in of} for i in range(len(next(iter(of.values())))))
+np.save(out, np.concatenate([model(row)[0] for row in rows]))
 """
 
 
@@ -118,6 +124,12 @@ class Bench:
     def batch(self) -> int:
         """Samples run together."""
         return fixed_batch(self.model) or BATCH
+
+    @property
+    def _is_transformer(self) -> bool:
+        """Whether layers normalize: NNCF wants to be told of transformers."""
+        ops = {node.op_type for node in self.model.proto.graph.node}
+        return {"LayerNormalization", "Softmax", "MatMul"} <= ops
 
     def judged(self, proto: onnx.ModelProto) -> Accuracy:
         """Return a quantized model's figures."""
@@ -186,9 +198,11 @@ class Bench:
 
     def peer(self, python: str, folder: Path) -> None:
         """Print what other quantizers make of the same samples."""
-        name = self.model.inputs[0].name
-        files = [str(self.model.path.resolve()), str(self.calibration.resolve()), name, str(folder)]
-        if cost := run(python, NNCF + PEAK, files, folder):
+        names = ",".join(one.name for one in self.model.inputs)
+        paths = (self.model.path.resolve(), self.calibration.resolve())
+        files = [*map(str, paths), names, str(folder)]
+        kind = "transformer" if self._is_transformer else ""
+        if cost := run(python, NNCF + PEAK, [*files, kind], folder):
             self.show("NNCF", self._by_openvino(python, folder), cost)
         for method in ("max", "entropy"):
             if cost := run(python, MODELOPT + PEAK, [*files, method], folder):
@@ -197,12 +211,12 @@ class Bench:
 
     def _by_openvino(self, python: str, folder: Path) -> Accuracy:
         """Return NNCF's figures, run by OpenVINO, for whose kernels it is made."""
-        name = self.model.inputs[0].name
-        feeds = {name: np.concatenate([one[name] for one in self.test.batches(self.batch)])}
+        given = [dict(one) for one in self.test.batches(self.batch)]
+        feeds = {name: np.concatenate([one[name] for one in given]) for name in given[0]}
         np.savez(folder / "test.npz", **feeds)  # type: ignore[arg-type]  # its stub says bool
         arguments = [str(folder / one) for one in ("nncf.xml", "test.npz")]
         out = str(folder / "said.npy")
-        run(python, RUN_OPENVINO + PEAK, [*arguments, name, out], folder)
+        run(python, RUN_OPENVINO + PEAK, [*arguments, out], folder)
         said, done, outputs = np.load(out), 0, list[list[Array]]()
         for batch in self.reference:
             outputs.append([said[done : done + len(batch[0])]])

@@ -14,7 +14,7 @@ RANGES = "ranges: "
 LAYERS_SHOWN = 10
 WORDS = {
     "equalization": "channels of neighbouring layers scaled alike, so that one range suits all",
-    "smoothing": "large values moved from a normalization into the weights behind it",
+    "smoothing": "channels before MatMuls shifted around zero and scaled alike, undone behind",
     "bias absorption": "what a Relu never cuts off moved from one layer's bias into the next's",
     "splitting": "idle channels made into copies of those whose rounding hurts most",
     "centring": "values behind a Relu moved so that zero lies in their middle, at half the step",
