@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.improve.nets import idle_net, separable_net
+from tests.improve.nets import block_net, idle_net, separable_net
 from tests.networks import conv_net, rng, samples, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
@@ -281,3 +281,11 @@ def test_options_that_say_nothing_together(tmp_path, capsys):
     status, said = run(capsys, "quantize", model, *both, "-o", tmp_path / "y.onnx")
     assert status == 2
     assert open_dataset(data, load_model(model)).name == "data"
+
+
+def test_what_was_smoothed_has_ranges_of_its_own(subject, monkeypatch):
+    monkeypatch.setitem(improving.METHODS, "fast", ("mse",))
+    done = improved(subject(block_net), Wanted("fast", only=("smoothing",)))
+    assert [(one.name, one.kept) for one in done.tries][-1] == ("smoothing", True)
+    assert done.calibration.method == "mse"
+    assert [one.note for one in done.calibration.ranges.values()] == ["by percentile"] * 3

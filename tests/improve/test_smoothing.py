@@ -8,6 +8,7 @@ import pytest
 
 from tests.improve.nets import block_net, separable_net
 from tests.zoo import ZOO
+from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
@@ -18,7 +19,7 @@ from trtcal.improve.repairs import Repairs, read_repairs, write_repairs
 from trtcal.improve.smoothing import smoothed
 from trtcal.model import load_model
 from trtcal.overlay import Overlay
-from trtcal.quantize import find_layers, prepare, quantize
+from trtcal.quantize import Plan, find_layers, prepare, quantize
 
 SMOOTHED = {
     "encoder_layer": 2,
@@ -103,6 +104,23 @@ def test_affines_lie_in_the_file(tmp_path, subject):
     ranges = replace(net.calibrated(model), model=model.fingerprint)
     ops = [one.op_type for one in quantize(model, ranges).proto.graph.node]
     assert (ops.count("Mul"), ops.count("Add")) == (2 + 3, 4 + 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_plans_take_smoothed_layers_out(subject, precision):
+    net = subject(block_net)
+    model = applied(net.prepared, smoothed(net.prepared, net.dataset, 48))
+    ranges = net.calibrated(model)
+    feeds = next(net.dataset.batches(16))
+    (expected,) = outputs(net.prepared.proto, feeds)
+    errors = []
+    for plan in (Plan(), Plan(layers={"up": precision, "down": precision})):
+        (made,) = outputs(lower(quantize(model, ranges, plan).proto), feeds)
+        errors.append(np.abs(made - expected).mean())
+    assert errors[1] < 0.8 * errors[0]
+    whole = quantize(model, ranges, Plan(precision))
+    (made,) = outputs(whole.proto, feeds)
+    assert np.abs(made - expected).max() <= 5e-3 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["x", "y", "nobody"])

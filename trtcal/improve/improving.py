@@ -39,7 +39,7 @@ METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
 FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
 REFINING = 1 / 3  # of the time left, at most: what comes after it mostly brings more
-SMOOTH = "percentile"  # of the ranges, where channels have no tails of their own any more
+SMOOTH = "percentile"  # for what was smoothed: its channels have no tails of their own any more
 LEAST = 32  # samples in all
 FEW = 64
 FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
@@ -257,18 +257,28 @@ class _Work:
         with self._reported(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             return observe(model, self.fit, tensors, batch, advance)
 
-    def _again(self, moved: Moved | None, method: str | None = None) -> Sequence[State]:
+    def _again(self, moved: Moved | None, own: str = "") -> Sequence[State]:
         """Return states with other constants, for which everything else is found anew.
 
-        With them other ranges may be best: `best` tries all.
+        With them other ranges may be best: `best` tries all. With the method that is best so far,
+        tensors that were moved, and new ones, take the ranges of the method `own`, if it is given.
         """
         if moved is None:
             return ()
         state = self._moved(moved)
         observation = self._observe(self.model_of(state))
         others = METHODS["best"] if self.wanted.effort == "best" else ()
-        methods = dict.fromkeys((method or state.calibration.method, *others))
-        return [replace(state, calibration=calibrate(observation, one)) for one in methods]
+        methods = dict.fromkeys((state.calibration.method, *others))
+        tables = [calibrate(observation, one) for one in methods]
+        if own not in ("", tables[0].method):
+            unmoved = set(state.calibration.ranges) - moved.tensors
+            apart = {
+                name: replace(one, note=", ".join(filter(None, (one.note, f"by {own}"))))
+                for name, one in calibrate(observation, own).ranges.items()
+                if name not in unmoved
+            }
+            tables[0] = replace(tables[0], ranges={**tables[0].ranges, **apart})
+        return [replace(state, calibration=one) for one in tables]
 
     def _moved(self, moved: Moved) -> State:
         """Return a state with what was moved, without what was found for INT8 alone."""
