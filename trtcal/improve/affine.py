@@ -2,8 +2,8 @@
 
 A GELU bends its values, and what a LayerNorm makes goes into a residual addition too: no constant
 before could make up for a scale. With factors and addends of their own the layers behind can, and
-TensorRT computes both in the kernel that quantizes what they read. With factors of 1 and addends of
-0, as they are put here, a network computes the same.
+TensorRT computes both in the kernel that quantizes what they read (seen on TensorRT-RTX 1.7). With
+factors of 1 and addends of 0, as they are put here, a network computes the same.
 Source: G. Xiao et al., "SmoothQuant" (2023), section 4, where no LayerNorm can take the factors.
 """
 
@@ -27,14 +27,14 @@ BENDING = (
     *("Add", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "Mish", "Mul"),
     *("Selu", "Sigmoid", "Softplus", "Sub", "Tanh"),
 )
-"""Operators that TensorRT computes in kernels which quantize what they make, and no product's."""
+"""Operators that TensorRT-RTX computes in kernels which quantize what they make, and no product's."""
 
 
 def affine_places(graph: gs.Graph, placement: Placement) -> list[str]:
     """Return the tensors that layers could read by a Mul and an Add of their own, in graph order.
 
     Not those that can be scaled and shifted where they are made, and none that a product of two
-    activations reads: TensorRT's fused attention takes nothing between.
+    activations reads: a fused attention takes nothing between.
     """
     channels = find_channels(graph)
     free = channels.is_free()
