@@ -110,15 +110,15 @@ def test_affines_lie_in_the_file(tmp_path, subject):
 def test_plans_take_smoothed_layers_out(subject, precision):
     net = subject(block_net)
     model = applied(net.prepared, smoothed(net.prepared, net.dataset, 48))
-    ranges = net.calibrated(model)
     feeds = next(net.dataset.batches(16))
     (expected,) = outputs(net.prepared.proto, feeds)
+    plan = Plan(layers={"up": precision, "down": precision})
     errors = []
-    for plan in (Plan(), Plan(layers={"up": precision, "down": precision})):
-        (made,) = outputs(lower(quantize(model, ranges, plan).proto), feeds)
+    for one in (net.prepared, model):
+        (made,) = outputs(lower(quantize(one, net.calibrated(one), plan).proto), feeds)
         errors.append(np.abs(made - expected).mean())
     assert errors[1] < 0.8 * errors[0]
-    whole = quantize(model, ranges, Plan(precision))
+    whole = quantize(model, net.calibrated(model), Plan(precision))
     (made,) = outputs(whole.proto, feeds)
     assert np.abs(made - expected).max() <= 5e-3 * np.abs(expected).max()
 
