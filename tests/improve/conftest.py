@@ -1,11 +1,18 @@
+from dataclasses import replace
+
+import numpy as np
+import onnx
 import pytest
 
 from tests.networks import samples
+from tests.zoo import ZOO
+from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate
 from trtcal.data import open_dataset
 from trtcal.improve.judging import Judge
 from trtcal.model import load_model
 from trtcal.observe import observe
+from trtcal.overlay import Overlay
 from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
 
 
@@ -28,6 +35,37 @@ class Subject:
         quantized = quantize(model, calibration or self.calibrated(model))
         with Judge(self.prepared, self.dataset) as judge:
             return judge.measure(quantized.proto).value
+
+
+def applied(model, found):
+    """Return a model with what was changed."""
+    return replace(model, proto=found.of(model.proto), overlay=Overlay(moved=found.tensors))
+
+
+def outputs(proto, feeds):
+    return run_session(open_session(proto), None, feeds)
+
+
+def assert_the_same(model, changed, feeds):
+    """Check that two models compute the same but for rounding."""
+    both = (outputs(one.proto, feeds) for one in (model, changed))
+    for expected, made in zip(*both, strict=True):
+        assert np.abs(made - expected).max() <= 2e-4 * np.abs(expected).max()
+
+
+@pytest.fixture
+def from_zoo(tmp_path):
+    """Give a network of the zoo, prepared, with 16 samples as a dataset and as feeds."""
+
+    def made(name):
+        entry = ZOO[name].make()
+        onnx.save(entry.proto(), tmp_path / "net.onnx")
+        feeds = entry.samples(16)
+        np.savez(tmp_path / "data.npz", **feeds)
+        model = prepare(load_model(tmp_path / "net.onnx"))
+        return model, open_dataset(tmp_path / "data.npz", model), feeds
+
+    return made
 
 
 @pytest.fixture

@@ -7,48 +7,28 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.improve.conftest import applied, assert_the_same
 from tests.improve.nets import idle_net, offset_net, separable_net
 from tests.zoo import ZOO
-from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate
-from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.improve.centre import centred
 from trtcal.improve.repairs import Repairs, read_repairs, with_bounds, write_repairs
-from trtcal.model import load_model
 from trtcal.observe import observe
 from trtcal.overlay import Overlay
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.quantize import find_layers, quantize, tensors_to_observe
 
 CENTRED = ("bottleneck", "inverted_residual", "unpadded")
 
 
-def applied(model, found):
-    moved, _ = found
-    return replace(model, proto=moved.of(model.proto), overlay=Overlay(moved=moved.tensors))
-
-
-def outputs(proto, feeds):
-    return run_session(open_session(proto), None, feeds)
-
-
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_a_centred_network_computes_the_same(tmp_path, name):
-    entry = ZOO[name].make()
-    onnx.save(entry.proto(), tmp_path / "net.onnx")
-    feeds = entry.samples(16)
-    np.savez(tmp_path / "data.npz", **feeds)
-    model = prepare(load_model(tmp_path / "net.onnx"))
-    dataset = open_dataset(tmp_path / "data.npz", model)
+def test_a_centred_network_computes_the_same(from_zoo, name):
+    model, dataset, feeds = from_zoo(name)
     observation = observe(model, dataset, tensors_to_observe(find_layers(model)))
     found = centred(model, calibrate(observation, "minmax"))
     assert found or name not in CENTRED
-    if found is None:
-        return
-    for before, after in zip(
-        outputs(model.proto, feeds), outputs(applied(model, found).proto, feeds), strict=True
-    ):
-        assert np.abs(after - before).max() <= 2e-4 * np.abs(before).max()
+    if found is not None:
+        assert_the_same(model, applied(model, found[0]), feeds)
 
 
 def test_the_step_gets_half_as_large(subject):
@@ -66,8 +46,8 @@ def test_the_step_gets_half_as_large(subject):
 def test_int8_loses_less(subject):
     net = subject(offset_net)
     found = centred(net.prepared, net.calibrated())
-    assert net.decibels(applied(net.prepared, found), found[1]) < net.decibels() - 3.0
-    quantized = quantize(applied(net.prepared, found), found[1])
+    assert net.decibels(applied(net.prepared, found[0]), found[1]) < net.decibels() - 3.0
+    quantized = quantize(applied(net.prepared, found[0]), found[1])
     assert [node.op_type for node in quantized.proto.graph.node].count("Clip") == 1
 
 

@@ -3,23 +3,20 @@
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
 
+from tests.improve.conftest import applied, assert_the_same, outputs
 from tests.improve.nets import block_net, separable_net
 from tests.zoo import ZOO
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import open_session, run_session
-from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.graph import import_graph
 from trtcal.improve.affine import affine_places, with_affines
 from trtcal.improve.extremes import find_extremes
 from trtcal.improve.repairs import Repairs, read_repairs, write_repairs
 from trtcal.improve.smoothing import smoothed
-from trtcal.model import load_model
 from trtcal.overlay import Overlay
-from trtcal.quantize import Plan, find_layers, prepare, quantize
+from trtcal.quantize import Plan, find_layers, quantize
 
 SMOOTHED = {
     "encoder_layer": 2,
@@ -32,32 +29,17 @@ SMOOTHED = {
 """Networks that are smoothed, and for how many of their tensors an affine is put in."""
 
 
-def outputs(proto, feeds):
-    return run_session(open_session(proto), None, feeds)
-
-
-def applied(model, found):
-    return replace(model, proto=found.of(model.proto), overlay=Overlay(moved=found.tensors))
-
-
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_a_smoothed_network_computes_the_same(tmp_path, name):
-    entry = ZOO[name].make()
-    onnx.save(entry.proto(), tmp_path / "net.onnx")
-    feeds = entry.samples(16)
-    np.savez(tmp_path / "data.npz", **feeds)
-    model = prepare(load_model(tmp_path / "net.onnx"))
-    found = smoothed(model, open_dataset(tmp_path / "data.npz", model), 16)
+def test_a_smoothed_network_computes_the_same(from_zoo, name):
+    model, dataset, feeds = from_zoo(name)
+    found = smoothed(model, dataset, 16)
     assert name not in SMOOTHED or len(found.affines) == SMOOTHED[name]
     if found is None:
         return
     after = applied(model, found)
     layers, before = find_layers(after).layers, find_layers(model).layers
     assert [one.name for one in layers] == [one.name for one in before]
-    for expected, made in zip(
-        outputs(model.proto, feeds), outputs(after.proto, feeds), strict=True
-    ):
-        assert np.abs(made - expected).max() <= 2e-4 * np.abs(expected).max()
+    assert_the_same(model, after, feeds)
 
 
 def test_channels_lie_around_zero_and_noise_falls(subject):

@@ -16,13 +16,21 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.graph import constant, export_model, import_graph, is_op, tensor_names
+from trtcal.graph import (
+    constant,
+    export_model,
+    import_graph,
+    is_op,
+    node_names,
+    tensor_names,
+)
 from trtcal.improve.channel_rules import find_channels, weight_axes
 from trtcal.improve.shifts import addend, own_bias, takers
 from trtcal.model import unique
 from trtcal.quantize.placement import Placement, place
 from trtcal.quantize.weighted import Layer
 
+HINT = "make them with `trtcal quantize --improve`"
 BENDING = (
     *("Add", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "Mish", "Mul"),
     *("Selu", "Sigmoid", "Softplus", "Sub", "Tanh"),
@@ -90,13 +98,13 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
     graph = import_graph(proto)
     layers = {one.name: one for one in place(graph).layers}
     known = graph.tensors()
-    names = tensor_names(graph) | {node.name for node in graph.nodes}
+    names = tensor_names(graph) | node_names(graph.nodes)
     for name in tensors:
         readers = readers_of(known[name], layers) if name in known else []
         if not readers:
             raise InputError(
                 f"the model has no layers that read {name!r}, which the repairs change",
-                "make them with `trtcal quantize --improve`",
+                HINT,
             )
         channels = _channels(readers[0], known[name])
         made = _put(graph, names, "Mul", known[name], np.ones(channels, np.float32))

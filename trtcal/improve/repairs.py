@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from trtcal.errors import InputError
 from trtcal.graph import export_model, import_graph, is_op, tensor_names
-from trtcal.improve.affine import with_affines
+from trtcal.improve.affine import HINT, with_affines
 from trtcal.model import Model, checked, unique
 from trtcal.overlay import Floats, Grid, Overlay
 from trtcal.quantize import find_layers
@@ -36,7 +36,6 @@ from trtcal.storage import (
 KIND = "repairs"
 NAMED = ("moved", "affines")  # arrays of names of tensors
 Bounds = tuple[float, float]
-HINT = "make them with `trtcal quantize --improve`"
 
 
 @dataclass(frozen=True)
