@@ -121,7 +121,7 @@ def _clip(node: gs.Node, found: Channels) -> bool:
     if bounds is None or bounds[0] != 0.0:
         return False
     if node.inputs[0].name in found.of and np.isfinite(bounds[1]):
-        found.limits[node.outputs[0].name] = bounds[1]
+        found.limits[node.inputs[0].name] = bounds[1]
     return _alike(node, found)
 
 

@@ -29,7 +29,7 @@ from trtcal.quantize import find_layers
 
 MOST = 64.0  # times that a channel is scaled up or down at most
 STRENGTH = 0.5  # of the difference between channels that goes into the weights behind
-MARGIN = 1.1  # over the largest value seen, where a Clip would cut off larger ones
+REACH = 0.15  # of a channel's spread, by which other samples may exceed what was seen before a Clip
 MAKERS = {
     "layers": ("Conv", "Gemm", "MatMul"),
     "normalizations": ("BatchNormalization", "LayerNormalization", "Mul"),
@@ -72,10 +72,8 @@ def equalized(model: Model, dataset: Dataset, samples: int, kind: str) -> Moved 
         named = {layer.name: layer for layer in placement.layers}
         centred, shifted = centre_channels(graph, named, extremes)
         extremes |= centred
-    peaks = {name: one.peak for name, one in extremes.items()}
-    factors = _factors(
-        graph, channels, {name: peaks[name] for name in wanted}, _room(channels, peaks)
-    )
+    peaks = {name: extremes[name].peak for name in wanted}
+    factors = _factors(graph, channels, peaks, _room(channels, extremes))
     constants = {**shifted, **edited(graph, channels.edits, factors)}
     scaled = {name for name, (_, ids) in channels.of.items() if (factors[ids] != 1.0).any()}
     moved = scaled.union(centred, _outputs(graph, constants))
@@ -130,12 +128,18 @@ def _factors(
     return np.where(usable, factors, 1.0)[roots]
 
 
-def _room(channels: Channels, peaks: Mapping[str, Values]) -> Values:
-    """Return how far each channel can be scaled up before a limit cuts it off, at least 1."""
+def _room(channels: Channels, extremes: Mapping[str, Extremes]) -> Values:
+    """Return how far each channel can be scaled up before a limit cuts it off, at least 1.
+
+    Features that few samples have lie below zero in all others: so what they may reach is told by the
+    spread of the sums before the Clip, of which the negative part is most.
+    """
     roots = channels.roots(np.arange(len(channels.parent)))
     room = np.full(len(roots), np.inf)
     for name, limit in channels.limits.items():
-        mine = limit / np.maximum(MARGIN * peaks[name], limit / MOST)
+        seen = extremes[name]
+        reached = seen.largest + REACH * (seen.largest - seen.least)
+        mine = limit / np.maximum(reached, limit / MOST)
         np.minimum.at(room, roots[channels.of[name][1]], np.maximum(mine, 1.0))
     return room
 
