@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from trtcal import __version__
-from trtcal.calibration import calibrate
+from trtcal.calibration import Calibration, calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import InputError
@@ -34,6 +34,7 @@ from trtcal.model import Model
 from trtcal.observe import Observation, observe
 from trtcal.overlay import Overlay
 from trtcal.quantize import find_layers, quantize, tensors_to_observe
+from trtcal.storage import canonical_json, digest_bytes
 
 METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
@@ -132,10 +133,11 @@ class _Work:
 
     def run(self) -> State:
         """Try everything in its order, and return the best."""
-        observation = self._observe(self.prepared)
-        for method in METHODS[self.wanted.effort]:
-            calibration = calibrate(observation, method)
-            self._judge(f"ranges: {method}", "", partial(State, calibration))
+        tensors = tensors_to_observe(find_layers(self.prepared))
+        observation = self._observe(self.prepared, tensors)
+        tables = {one: calibrate(observation, one) for one in METHODS[self.wanted.effort]}
+        for method, calibration in tables.items():
+            self._judge(f"ranges: {method}", "", partial(State, calibration, tables))
         for name, what, make in self._repairs():
             if not self.wanted.takes(name):
                 continue
@@ -251,40 +253,44 @@ class _Work:
             self.changed = state.changes, state.changes.of(self.prepared.proto)
         return replace(self.prepared, proto=self.changed[1], overlay=state.overlay)
 
-    def _observe(self, model: Model) -> Observation:
-        tensors = tensors_to_observe(find_layers(model))
+    def _observe(self, model: Model, tensors: Sequence[str]) -> Observation:
         batch = fixed_batch(model) or BATCH
         with self._reported(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
             return observe(model, self.fit, tensors, batch, advance)
 
     def _again(self, moved: Moved | None, own: str = "") -> Sequence[State]:
-        """Return states with other constants, for which everything else is found anew.
+        """Return states with other constants, and new ranges for what was moved or is new.
 
         With them other ranges may be best: `best` tries all. With the method that is best so far,
-        tensors that were moved, and new ones, take the ranges of the method `own`, if it is given.
+        what was moved takes the ranges of the method `own`, if it is given.
         """
         if moved is None:
             return ()
         state = self._moved(moved)
-        observation = self._observe(self.model_of(state))
-        others = METHODS["best"] if self.wanted.effort == "best" else ()
-        methods = dict.fromkeys((state.calibration.method, *others))
-        tables = [calibrate(observation, one) for one in methods]
-        if own not in ("", tables[0].method):
-            unmoved = set(state.calibration.ranges) - moved.tensors
-            apart = {
-                name: replace(one, note=", ".join(filter(None, (one.note, f"by {own}"))))
-                for name, one in calibrate(observation, own).ranges.items()
-                if name not in unmoved
-            }
-            tables[0] = replace(tables[0], ranges={**tables[0].ranges, **apart})
-        return [replace(state, calibration=one) for one in tables]
+        model = self.model_of(state)
+        tensors = tensors_to_observe(find_layers(model))
+        known = state.calibration.ranges
+        changed = [one for one in tensors if one in moved.tensors or one not in known]
+        if not changed:
+            return [state]
+        seen = self._observe(model, changed)
+        first = state.calibration.method
+        methods = (
+            dict.fromkeys((first, *state.tables)) if self.wanted.effort == "best" else (first,)
+        )
+        tables = dict(state.tables)
+        for method in methods:
+            found = calibrate(seen, own if own and method == first else method)
+            before = state.calibration if method == first else tables[method]
+            tables[method] = _joined(tensors, before, found)
+        return [replace(state, calibration=tables[one], tables=tables) for one in methods]
 
     def _moved(self, moved: Moved) -> State:
         """Return a state with what was moved, without what was found for INT8 alone."""
         before = self.state
         return State(
             before.calibration,
+            before.tables,
             before.changes.then(moved),
             Overlay(moved=before.overlay.moved | moved.tensors),
         )
@@ -341,6 +347,26 @@ class _Work:
             return None
         state = replace(self.state, calibration=table)
         return self._mended(Mending(), state) if state.overlay.biases else state
+
+
+def _joined(tensors: Sequence[str], before: Calibration, found: Calibration) -> Calibration:
+    """Return ranges of tensors: those found, and before them those of tensors not looked at again."""
+    by = "" if found.method == before.method else f"by {found.method}"
+    noted = {
+        name: replace(one, note=", ".join(filter(None, (one.note, by))) or None)
+        for name, one in found.ranges.items()
+    }
+    ranges = {**{n: one for n, one in before.ranges.items() if n not in found.unranged}, **noted}
+    unranged = {
+        **{n: why for n, why in before.unranged.items() if n not in noted},
+        **found.unranged,
+    }
+    return replace(
+        before,
+        histograms=digest_bytes(canonical_json([before.histograms, found.histograms])),
+        ranges={name: ranges[name] for name in tensors if name in ranges},
+        unranged={name: unranged[name] for name in tensors if name in unranged},
+    )
 
 
 def _record(

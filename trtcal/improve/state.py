@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +19,13 @@ QUICK = ("equalization", "smoothing", "splitting", "centring", "bias correction"
 
 @dataclass(frozen=True)
 class State:
-    """What a model is after some repairs: what changed in float, what is for INT8 alone, and ranges."""
+    """What a model is after some repairs: ranges, what changed in float, and what is for INT8 alone.
+
+    `tables` are the ranges by method, before anything was found for INT8 alone.
+    """
 
     calibration: Calibration
+    tables: Mapping[str, Calibration] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     overlay: Overlay = field(default_factory=Overlay)
 
