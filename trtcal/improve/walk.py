@@ -10,8 +10,8 @@ Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -66,7 +66,7 @@ class Mending:
 
 @dataclass(frozen=True)
 class _Step:
-    """A layer in the walk: what runs before it, itself, and all that is known of it.
+    """A layer in the walk: what runs `before` it, `itself`, both as `whole`, and what is known of it.
 
     `read` is the tensor that it reads, `scale` that tensor's; `axis` has the channels of its output.
     """
@@ -74,6 +74,7 @@ class _Step:
     layer: Layer
     before: Segment
     itself: Segment
+    whole: Segment
     read: str
     scale: np.float32
     values: Floats
@@ -123,7 +124,7 @@ class Walk:
             self.batches = number + 1
         overlay = self.model.overlay
         for step in self.steps():
-            self._advance(step.before)
+            self._advance(step, mending.rounding)
             overlay = self._mend(step, mending, overlay)
             progress(1)
         return overlay
@@ -147,6 +148,7 @@ class Walk:
                 layer,
                 self.twins.segment(place, number),
                 self.twins.segment(number, number + 1),
+                self.twins.segment(place, number + 1),
                 read,
                 np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
                 values,
@@ -157,14 +159,22 @@ class Walk:
             )
             place = number + 1
 
-    def _advance(self, segment: Segment) -> None:
-        """Run what lies before a layer, on both sides."""
-        if not segment.outputs:
-            return
-        for side, int8 in zip(SIDES, ((), self.twins.quantizable), strict=True):
-            session = open_session(lower(self.twins.part(segment, int8)))
-            for number in range(self.batches):
-                self._run(side, number, segment, session)
+    def _advance(self, step: _Step, reading: bool) -> None:
+        """Run up to a layer in INT8, and with it in float, where what it is `reading` may be kept."""
+        before, whole = step.before, step.whole
+        if reading and step.read not in whole.inputs:
+            whole = replace(whole, outputs=tuple(dict.fromkeys((*whole.outputs, step.read))))
+        if before.outputs:
+            self._run_all("int8", before, self.twins.part(before, self.twins.quantizable))
+        kept = (step.read,) if reading else ()
+        self._run_all("float", whole, self.twins.part(whole, ()), kept)
+
+    def _run_all(
+        self, side: str, segment: Segment, part: onnx.ModelProto, kept: Collection[str] = ()
+    ) -> None:
+        session = open_session(lower(part))
+        for number in range(self.batches):
+            self._run(side, number, segment, session, kept=kept)
 
     def _run(
         self,
@@ -173,14 +183,19 @@ class Walk:
         segment: Segment,
         session: Session,
         instead: Mapping[str, Array] | None = None,
+        kept: Collection[str] = (),
     ) -> None:
-        """Run a segment, on `instead` where given, and keep what later nodes read."""
-        kept = self.shelf.get(side, number)
-        fed = {name: {**kept, **(instead or {})}[name] for name in segment.inputs}
+        """Run a segment, on `instead` where given; keep what later nodes read, and what is `kept`."""
+        known = self.shelf.get(side, number)
+        fed = {name: {**known, **(instead or {})}[name] for name in segment.inputs}
         made = run_session(session, segment.outputs, fed)
-        after = {**kept, **dict(zip(segment.outputs, made, strict=True))}
+        after = {**known, **dict(zip(segment.outputs, made, strict=True))}
         last = self.twins.last
-        later = {name: one for name, one in after.items() if last.get(name, -1) >= segment.stop}
+        later = {
+            name: one
+            for name, one in after.items()
+            if last.get(name, -1) >= segment.stop or name in kept
+        }
         self.shelf.keep(side, number, later)
 
     def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:
@@ -197,28 +212,24 @@ class Walk:
         return overlay.with_layer(step.layer.name, grid, bias)
 
     def _make(self, step: _Step, grid: Grid | None) -> None:
-        """Run a layer on both sides, on the grid in INT8."""
-        part = self.twins.part(step.itself, ())
-        snapped = _with_weight(part, step, grid or self._nearest(step))
-        for side, proto in zip(SIDES, (part, snapped), strict=True):
-            session = open_session(proto)
-            for number in range(self.batches):
-                instead = None if side == "float" else {step.read: self._snapped(step, number)}
-                self._run(side, number, step.itself, session, instead)
+        """Run a layer in INT8, on the grid."""
+        part = _with_weight(self.twins.part(step.itself, ()), step, grid or self._nearest(step))
+        session = open_session(part)
+        for number in range(self.batches):
+            instead = {step.read: self._snapped(step, number)}
+            self._run("int8", number, step.itself, session, instead)
 
     def _shares(self, step: _Step) -> Shares:
         """Return the energies of a layer's output in float, made to shares, None for all alike."""
         if step.form is None or step.form.op != "MatMul":
             return None
-        (matrix,) = step.form.matrix(step.values)
         energies = []
         for number in range(self.batches):
-            values = self.shelf.get("float", number)[step.read]
-            if values.ndim < 3:  # one row a sample
+            made = self.shelf.get("float", number)[step.made]
+            if made.ndim < 3:  # one row a sample
                 return None
-            made = values @ matrix.T
             if step.bias is not None:
-                made += step.bias.values
+                made = made + step.bias.values
             energies.append(np.square(made).mean(axis=-1))
         return shares(energies, self.masks)
 
