@@ -128,7 +128,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     if options.improve:
         wanted = Wanted(options.improve)
         found = improve(plain.prepared, calibration, wanted, model, silent)
-        one = Subject(found.repairs.apply(plain.prepared), found.calibration, test)
+        one = Subject(found.repaired, found.calibration, test)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
     points = {point.int8: point for point in result.found.measured}
     whole = points[frozenset(one.units)]

@@ -295,8 +295,7 @@ class _Job:
         self.lineage.steps += [Step("improve", *item) for item in digests.items()]
         for line in found.warnings:
             self.say(f"improvement: {line}")
-        model = found.repairs.apply(self.prepared)
-        return self._quantize("int8-improved", found.calibration, Plan(), model)
+        return self._quantize("int8-improved", found.calibration, Plan(), found.repaired)
 
     def _quantize(
         self, name: str, calibration: Calibration, plan: Plan, model: Model | None = None

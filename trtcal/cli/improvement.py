@@ -66,10 +66,9 @@ def improved_model(
     repairs, record, ranges = (asked.output.with_suffix(one) for one in endings)
     write_files(found, repairs, record, ranges)
     note(f"wrote {repairs}, {record} and {ranges}")
-    model = found.repairs.apply(prepared)
     if asked.floats:
-        _write_floats(asked.floats, model, found.calibration)
-    return model, found.calibration, found.repairs.document
+        _write_floats(asked.floats, found.repaired, found.calibration)
+    return found.repaired, found.calibration, found.repairs.document
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:

@@ -76,7 +76,7 @@ def improve(
     repaired = repairs.apply(prepared)
     calibration = replace(state.calibration, model=repaired.fingerprint)
     quantized = quantize(repaired, calibration)
-    return Improved(repairs, calibration, quantized, tuple(work.tries), warnings)
+    return Improved(repairs, repaired, calibration, quantized, tuple(work.tries), warnings)
 
 
 def parted(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:

@@ -10,6 +10,7 @@ from typing import Any
 from trtcal.calibration import Calibration
 from trtcal.compare.own_metric import OwnMetric
 from trtcal.improve.repairs import Changes, Repairs
+from trtcal.model import Model
 from trtcal.overlay import Overlay
 from trtcal.quantize import QuantizedModel
 from trtcal.search.losses import Loss
@@ -55,9 +56,10 @@ class Try:
 
 @dataclass(frozen=True)
 class Improved:
-    """The best that was found: repairs, ranges for the repaired model, the model with Q/DQ."""
+    """The best that was found: repairs, the model with them, ranges for it, and it with Q/DQ."""
 
     repairs: Repairs
+    repaired: Model
     calibration: Calibration
     quantized: QuantizedModel
     tries: tuple[Try, ...]
