@@ -275,9 +275,8 @@ class _Work:
             return [state]
         seen = self._observe(model, changed)
         first = state.calibration.method
-        methods = (
-            dict.fromkeys((first, *state.tables)) if self.wanted.effort == "best" else (first,)
-        )
+        others = state.tables if self.wanted.effort == "best" else ()
+        methods = dict.fromkeys((first, *others))
         tables = dict(state.tables)
         for method in methods:
             found = calibrate(seen, own if own and method == first else method)
