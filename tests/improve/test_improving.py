@@ -12,6 +12,7 @@ from onnx import helper
 from tests.improve.nets import block_net, idle_net, separable_net
 from tests.networks import conv_net, rng, samples, save
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import calibrate
 from trtcal.cli.main import run_command
 from trtcal.compare.layerwise import compare_layers
 from trtcal.data import open_dataset
@@ -21,7 +22,8 @@ from trtcal.improve.judging import Judge, Verdict
 from trtcal.improve.repairs import Changes
 from trtcal.improve.walk import samples_in_memory
 from trtcal.model import load_model
-from trtcal.quantize import Plan, find_layers, prepare, quantize
+from trtcal.observe import observe
+from trtcal.quantize import Plan, find_layers, prepare, quantize, tensors_to_observe
 from trtcal.search import measure_sensitivities
 from trtcal.search.evaluating import Evaluator
 from trtcal.search.losses import Loss
@@ -92,6 +94,23 @@ def test_two_runs_find_the_same(net, best):
     again = improved(net, Wanted("best"))
     assert again.repairs.digest == best.repairs.digest
     assert again.quantized.digest == best.quantized.digest
+
+
+@pytest.mark.parametrize(
+    ("write", "repair"),
+    [(separable_net, "equalization"), (idle_net, "splitting"), (block_net, "smoothing")],
+)
+def test_ranges_are_those_of_the_repaired_model(subject, write, repair):
+    net = subject(write, count=64)
+    found = improved(net, Wanted("best", only=(repair,)))
+    assert found.tries[-1].kept
+    fit, _ = improving.parted(net.prepared, net.dataset)
+    seen = observe(found.repaired, fit, tensors_to_observe(find_layers(found.repaired)))
+    fresh = calibrate(seen, found.calibration.method)
+    assert list(found.calibration.ranges) == list(fresh.ranges)
+    for name, one in found.calibration.ranges.items():
+        if not (one.note or "").startswith("by "):
+            assert one.amax == pytest.approx(fresh.ranges[name].amax, rel=1e-4)
 
 
 def test_repairs_are_read_as_they_were_written(net, best, tmp_path):
