@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 
 from tests.networks import rng
-from trtcal.improve.moments import Moments
+from trtcal.improve.moments import Moments, measure_moments
+from trtcal.improve.patches import Form
 from trtcal.improve.rounding import adapted, clipped, rounded
 
 
@@ -80,3 +82,19 @@ def test_columns_without_input_are_rounded_to_the_nearest():
     scale = np.full((2, 4), 0.1, np.float32)
     steps = rounded(weight, scale, np.zeros((2, 9, 9), np.float32))
     assert np.array_equal(steps, np.rint(weight / np.float32(0.1)))
+
+
+@pytest.mark.parametrize(("level", "noise"), [(1000.0, 0.0), (1000.0, 1e-4), (0.0, 1e-20)])
+def test_inputs_that_hardly_vary_blow_no_weights_up(level, noise):
+    draw = rng(4)
+    x = level * draw.standard_normal(24) + noise * draw.standard_normal((4, 500, 24))
+    q = (x + noise * draw.standard_normal(x.shape)).astype(np.float32)
+    x = x.astype(np.float32)
+    form = Form("MatMul", (24, 8), 1)
+    turns = [range(4)[i::2] for i in range(2)]
+    halves = [measure_moments(form, turn, lambda i: (x[i], q[i]), True) for turn in turns]
+    weight = draw.standard_normal((1, 8, 24)).astype(np.float32)
+    scale = np.full((1, 8), 0.03, np.float32)
+    assert np.abs(adapted(weight, halves)).max() < 2 * np.abs(weight).max()
+    steps = rounded(weight, scale, halves[0].gram)
+    assert np.abs(steps * scale[..., None] - weight).max() < 0.1

@@ -22,6 +22,7 @@ LEVELS = 127
 DAMPING = 0.1  # of the mean power of the inputs, where roundings are passed on
 RIDGES = (0.03, 0.3, 3.0, 30.0)  # tried, of the same; without end is the weights as they are
 WIDE = 2048  # weights of an output, from which on only the middle ones are tried
+TINY = 1e-30  # a mean power below it is none
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)  # of the largest weight
 
 
@@ -95,7 +96,7 @@ def rounded(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8
 
 def _damped(gram: Floats, share: float) -> Floats:
     mean = float(np.diag(gram).mean())
-    strength = np.float32(share * mean if mean > 0 else 1.0)
+    strength = np.float32(share * mean if mean > TINY else 1.0)
     return np.asarray(gram + strength * np.eye(len(gram), dtype=np.float32))
 
 
