@@ -34,7 +34,7 @@ class Edit:
 class Channels:
     """The channels of a sorted graph: `of` a tensor its (axis, ids).
 
-    `limits` are tensors in which no value is larger than that, whatever the scale.
+    `limits` are sums of which a Clip cuts off what is larger than that, whatever the scale.
     """
 
     of: dict[str, tuple[int, Ids]] = field(default_factory=dict)

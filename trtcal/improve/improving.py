@@ -355,16 +355,13 @@ def _joined(tensors: Sequence[str], before: Calibration, found: Calibration) -> 
         name: replace(one, note=", ".join(filter(None, (one.note, by))) or None)
         for name, one in found.ranges.items()
     }
-    ranges = {**{n: one for n, one in before.ranges.items() if n not in found.unranged}, **noted}
-    unranged = {
-        **{n: why for n, why in before.unranged.items() if n not in noted},
-        **found.unranged,
-    }
+    known, why = {**before.ranges, **noted}, {**before.unranged, **found.unranged}
+    ranged = known.keys() - found.unranged.keys()
     return replace(
         before,
         histograms=digest_bytes(canonical_json([before.histograms, found.histograms])),
-        ranges={name: ranges[name] for name in tensors if name in ranges},
-        unranged={name: unranged[name] for name in tensors if name in unranged},
+        ranges={name: known[name] for name in tensors if name in ranged},
+        unranged={name: why[name] for name in tensors if name in why and name not in ranged},
     )
 
 
