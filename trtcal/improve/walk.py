@@ -262,7 +262,8 @@ class Walk:
             if shares is None:
                 sums, count = moved.sum(axis=1, dtype=np.float64), float(moved.shape[1])
             else:
-                sums, count = moved @ shares[number], float(shares[number].sum())
+                sums = np.einsum("cp,p->c", moved, shares[number])  # `@` would copy all to float64
+                count = float(shares[number].sum())
             total, places = total + sums, places + count
         return np.asarray(total / places)
 
