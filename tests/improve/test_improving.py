@@ -70,6 +70,14 @@ def test_what_is_kept_is_less_than_what_was_kept_before(best):
     assert any(not one.kept for one in best.tries)
 
 
+def test_refined_ranges_that_were_not_kept_are_tried_again_with_adaptive_rounding(net, best):
+    first, again = (one for one in best.tries if one.name == "range refinement")
+    assert not first.kept
+    assert again.value < first.value
+    alone = improved(net, Wanted("best", leave_out=("adaptive rounding",)))
+    assert [one.name for one in alone.tries].count("range refinement") == 1
+
+
 def verdict(*values):
     return Verdict(Loss(len(values), 0.1), np.array(values, float))
 

@@ -130,6 +130,7 @@ class _Work:
         self.best: State | None = None
         self.changed: tuple[Changes, onnx.ModelProto] | None = None  # the last ones, and the model
         self.verdict: Verdict | None = None
+        self.refined: State | None = None
 
     def run(self) -> State:
         """Try everything in its order, and return the best."""
@@ -204,6 +205,11 @@ class _Work:
         yield "range refinement", "ranges in turn, by the output error", self._refined
         rounding = "by each layer's output error (AdaRound 2020, solved as in GPTQ 2022)"
         yield "adaptive rounding", rounding, lambda: self._mended(Mending(rounding=True))
+        yield (
+            "range refinement",
+            "the same ranges, with adaptive rounding",
+            self._refined_and_rounded,
+        )
         yield (
             "weight clipping",
             "scales of weights by output error (Banner et al. 2019), with adaptive rounding",
@@ -329,7 +335,9 @@ class _Work:
             return replace(state, overlay=walk.mend(mending, advance))
 
     def _refined(self) -> State | None:
-        model = self.model_of(self.state)
+        """Refine ranges without biases corrected for others, and correct biases for them."""
+        before = self.state.float_only
+        model = self.model_of(before)
         now = monotonic()
         until = now + REFINING * (self.until - now)
         with self.reporter("refining ranges", len(self.state.calibration.ranges)) as advance:
@@ -344,8 +352,16 @@ class _Work:
             )
         if table is None:
             return None
-        state = replace(self.state, calibration=table)
-        return self._mended(Mending(), state) if state.overlay.biases else state
+        self.refined = replace(before, calibration=table)
+        return self._mended(Mending(), self.refined) if self.state.overlay.biases else self.refined
+
+    def _refined_and_rounded(self) -> State | None:
+        """Round for refined ranges that were not kept: rounding may bring out what they bring."""
+        refined = self.refined
+        if refined is None or refined.calibration is self.state.calibration:
+            return None
+        asked = self.wanted.takes("adaptive rounding")
+        return self._mended(Mending(rounding=True), refined) if asked else None
 
 
 def _joined(tensors: Sequence[str], before: Calibration, found: Calibration) -> Calibration:
