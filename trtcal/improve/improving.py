@@ -75,8 +75,7 @@ def improve(
     repairs = Repairs(prepared.fingerprint, state.changes, state.overlay, record)
     repaired = repairs.apply(prepared)
     calibration = replace(state.calibration, model=repaired.fingerprint)
-    quantized = quantize(repaired, calibration)
-    return Improved(repairs, repaired, calibration, quantized, tuple(work.tries), warnings)
+    return Improved(repairs, repaired, calibration, tuple(work.tries), warnings)
 
 
 def parted(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:

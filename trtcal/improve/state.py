@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from trtcal.calibration import Calibration
@@ -12,7 +13,7 @@ from trtcal.compare.own_metric import OwnMetric
 from trtcal.improve.repairs import Changes, Repairs
 from trtcal.model import Model
 from trtcal.overlay import Overlay
-from trtcal.quantize import QuantizedModel
+from trtcal.quantize import QuantizedModel, quantize
 from trtcal.search.losses import Loss
 
 QUICK = ("equalization", "smoothing", "splitting", "centring", "bias correction")  # for `fast`
@@ -56,14 +57,18 @@ class Try:
 
 @dataclass(frozen=True)
 class Improved:
-    """The best that was found: repairs, the model with them, ranges for it, and it with Q/DQ."""
+    """The best that was found: repairs, the model with them, and ranges for it."""
 
     repairs: Repairs
     repaired: Model
     calibration: Calibration
-    quantized: QuantizedModel
     tries: tuple[Try, ...]
     warnings: tuple[str, ...]
+
+    @cached_property
+    def quantized(self) -> QuantizedModel:
+        """The repaired model with Q/DQ on every layer that takes INT8."""
+        return quantize(self.repaired, self.calibration)
 
 
 @dataclass(frozen=True)
