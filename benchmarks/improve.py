@@ -1,7 +1,7 @@
 """What `quantize --improve` brings: accuracy, time and memory, and each repair off and on.
 
     python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--draws N]
-        [--repairs] [--peers PYTHON ...]
+        [--repairs] [--target TARGET] [--peers PYTHON ...]
 
 Everything sees the same calibration samples; nothing sees the test samples. First one line each for
 FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR
@@ -14,6 +14,8 @@ standard error, which is that of the draws alone: the test samples are the same.
 
 With --repairs each repair alone, after the ranges were chosen, and everything without each one that was
 kept: without the others it is the same.
+With --target what TensorRT-RTX makes of `percentile`, `fast` and `best` for it, a line below each:
+heavy nodes asked in INT8, those that it gives, kernels, layers, and megabytes that they read and write.
 With --peers, in each Python given: NNCF's default, if it has nncf and openvino (for transformers
 what it has for them), and ModelOpt's `max` and `entropy`, if it has modelopt; time and memory are those
 of the peer's process, with its imports.
@@ -37,6 +39,9 @@ import onnx
 from benchmarks.accuracy import BATCH, infer, judge
 from benchmarks.calibration_memory import CHILD
 from benchmarks.int8_speed import describe_machine
+from benchmarks.placement import BACKEND, figures
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array
 from trtcal.compare.metrics import Accuracy
 from trtcal.data import Dataset, fixed_batch, open_dataset
@@ -115,8 +120,9 @@ def run(python: str, code: str, arguments: list[str], folder: Path) -> Cost | No
 class Bench:
     """One model with its data, and the outputs of FP32 on the test samples."""
 
-    def __init__(self, model: Model, calibration: Path, test: Dataset) -> None:
+    def __init__(self, model: Model, calibration: Path, test: Dataset, target: str | None) -> None:
         self.model, self.calibration, self.test = model, calibration, test
+        self.target = target
         self.reference = infer(model.proto, test, self.batch)
         self.shown: dict[str, list[Accuracy]] = {}
 
@@ -153,17 +159,26 @@ class Bench:
         self.show("FP32", judge(self.reference, self.reference, self.test.labels))
         given = str(self.model.path.resolve())
         data = str(self.calibration.resolve())
-        made = str(folder / "int8.onnx")
+        made = folder / "int8.onnx"
         ranges = str(folder / "calibration.json")
         arguments = ["calibrate", given, "--data", data, "--method", "percentile", "-o", ranges]
         plain = run(sys.executable, CHILD, arguments, folder)
-        quantized = ["quantize", given, "--calibration", ranges, "-o", made]
+        quantized = ["quantize", given, "--calibration", ranges, "-o", str(made)]
         if run(sys.executable, CHILD, quantized, folder):
             self.show("percentile", self.judged(onnx.load(made)), plain, plain)
+            self.build(made)
         for effort in ("fast", "best"):
-            arguments = ["quantize", given, "--improve", effort, "--data", data, "-o", made]
+            arguments = ["quantize", given, "--improve", effort, "--data", data, "-o", str(made)]
             if cost := run(sys.executable, CHILD, arguments, folder):
                 self.show(f"--improve {effort}", self.judged(onnx.load(made)), cost, plain)
+                self.build(made)
+
+    def build(self, path: Path) -> None:
+        """Print what the compiler makes of a quantized model, if there is a target."""
+        if self.target is not None:
+            options = BuildOptions(self.target)
+            made = build(load_model(path), BACKEND, options, path.with_suffix(".engine"))
+            print(f"{'  asked, got, kernels, layers, MB':44}{figures(made)}", flush=True)
 
     def means(self) -> None:
         """Print what each line lost, and its other figures, in the mean of the draws."""
@@ -246,11 +261,12 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--repairs", action="store_true")
+    parser.add_argument("--target")
     parser.add_argument("--peers", nargs="*", default=[])
     options = parser.parse_args()
     model = load_model(options.model)
     test = open_dataset(options.test, model)
-    bench = Bench(model, options.calibration, test)
+    bench = Bench(model, options.calibration, test, options.target)
     samples = len(open_dataset(options.calibration, model)) // options.draws
     print(f"# {model.name}, {describe_machine()}, {samples} samples, tested on {len(test)}")
     head = ("top-1 %", "agree %", "SQNR dB", "s", "MB", "times")
