@@ -58,7 +58,7 @@ def measure_moments(
         weighted = snapped * counted.astype(np.float32)[:, None]
         gram += snapped.transpose(0, 2, 1) @ weighted
         cross += rows.transpose(0, 2, 1) @ weighted
-        sums += [counted @ one for one in (rows, snapped)]
+        sums += [np.einsum("n,gnw->gw", counted, one) for one in (rows, snapped)]
         count += counted.sum()
     gram, cross = gram / np.float32(count), cross / np.float32(count)
     if centred:

@@ -53,15 +53,9 @@ def _gain(weights: Floats, found: Floats, on: Moments) -> float:
 
 
 def _least_squares(weights: Floats, moments: Moments, ridge: float) -> Floats:
-    found = np.empty_like(weights)
-    pairs = zip(weights, moments.gram, moments.cross, strict=True)
-    for group, (weight, gram, cross) in enumerate(pairs):
-        damped = _damped(gram, ridge)
-        change = linalg.solve(
-            damped, (weight @ (cross - gram)).T, assume_a="pos", check_finite=False
-        )
-        found[group] = weight + change.T
-    return found
+    lacking = weights @ (moments.cross - moments.gram)
+    change = np.linalg.solve(_damped(moments.gram, ridge), lacking.swapaxes(1, 2))
+    return np.asarray(weights + change.swapaxes(1, 2))
 
 
 def clipped(weights: Floats, scale: Floats, gram: Floats) -> Floats:
@@ -95,9 +89,10 @@ def rounded(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8
 
 
 def _damped(gram: Floats, share: float) -> Floats:
-    mean = float(np.diag(gram).mean())
-    strength = np.float32(share * mean if mean > TINY else 1.0)
-    return np.asarray(gram + strength * np.eye(len(gram), dtype=np.float32))
+    """Return a matrix, or several (groups, d, d), with part of its mean power on the diagonal."""
+    mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(axis=-1, dtype=np.float64)
+    strength = np.where(mean > TINY, share * mean, 1.0).astype(np.float32)[..., None, None]
+    return np.asarray(gram + strength * np.eye(gram.shape[-1], dtype=np.float32))
 
 
 def _passing(gram: Floats) -> Floats:

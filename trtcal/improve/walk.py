@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session
@@ -202,7 +203,10 @@ class Walk:
         grid = overlay.weights.get(step.layer.name)
         shares = self._shares(step)
         if mending.rounding and step.form is not None:
-            grid = self._rounded(step, step.form, mending, shares)
+            with threadpool_limits(
+                1, "blas"
+            ):  # its threads wait for each other longer than they work
+                grid = self._rounded(step, step.form, mending, shares)
         self._make(step, grid)
         bias = None
         if mending.bias and step.bias is not None:
