@@ -203,9 +203,7 @@ class Walk:
         grid = overlay.weights.get(step.layer.name)
         shares = self._shares(step)
         if mending.rounding and step.form is not None:
-            with threadpool_limits(
-                1, "blas"
-            ):  # its threads wait for each other longer than they work
+            with threadpool_limits(1, "blas"):  # more wait for each other longer than they work
                 grid = self._rounded(step, step.form, mending, shares)
         self._make(step, grid)
         bias = None
