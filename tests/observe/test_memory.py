@@ -11,7 +11,7 @@ from trtcal.model import load_model
 from trtcal.observe.memory import resident_bytes, tensor_bytes
 from trtcal.quantize import prepare
 
-SIDE = 500
+SIDE = 700
 CHILD = """
 import sys
 from pathlib import Path
