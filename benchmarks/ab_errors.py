@@ -15,10 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.compare.abtest import Rule, ask
-from trtcal.compare.interleaved import measure_until
-from trtcal.compare.paired import compare_means, ratio_of_blocks
-from trtcal.compare.statistics import paired_difference
+from trtcal.evaluate.ab_rule import Rule, ask
+from trtcal.evaluate.latency import measure_until
+from trtcal.stats import compare_means, paired_difference, ratio_of_blocks
 
 SAMPLES = 10_000
 WORK = 40  # products in one run: 5 % more are two

@@ -33,13 +33,13 @@ from scipy.stats import binomtest
 from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
-from trtcal.calibration import calibrate
-from trtcal.compare.metrics import Accuracy, AccuracyMeter, class_scores
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, fixed_batch, open_dataset
-from trtcal.data.fingerprint import Labels
+from trtcal.data.dataset import Labels
+from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, class_scores
 from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
 BATCH = 32
 METHODS: tuple[tuple[str, Mapping[str, float]], ...] = (

@@ -24,10 +24,10 @@ from onnxruntime.quantization.calibrate import create_calibrator
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.model import Model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
+from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
 NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
 ROUNDS = 3

@@ -30,11 +30,11 @@ import onnx
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from calibrators import Histogram
-from trtcal.calibration import calibrate
+from trtcal.calibration import Observation, observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, open_dataset
 from trtcal.model import Model, load_model
-from trtcal.observe import Observation, observe
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
+from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
 NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
 METHODS = ("minmax", "percentile", "entropy", "mse")
@@ -94,7 +94,7 @@ def killed_and_resumed(here: Scene, batch: int) -> Observation:
     kept = model.path.with_name("kept")
     child = os.fork()
     if not child:
-        from trtcal.observe import tally
+        from trtcal.calibration import accumulator as tally
 
         tally.SPACING_S = 0.0
         observe(model, dataset, tensors, batch, threads=1, checkpoint=kept)

@@ -14,8 +14,8 @@ import calibrators
 from benchmarks.calibration_split import scene, timed
 from benchmarks.int8_speed import describe_machine
 from calibrators.counting import load_kernels
-from trtcal.calibration import calibrate
-from trtcal.observe import observe
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 
 
 def main() -> None:

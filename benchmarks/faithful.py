@@ -15,13 +15,13 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.calibration import calibrate
-from trtcal.compare.candidates import open_candidate
-from trtcal.compare.evaluating import Evaluation, Wanted, evaluate
+from trtcal.calibration import Observation, observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, fixed_batch, open_dataset
+from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
+from trtcal.evaluate.variants import open_candidate
 from trtcal.model import Model, load_model
-from trtcal.observe import Observation, observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe, write_quantized
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
 BATCH = 32
 METHODS = ("minmax", "percentile", "entropy", "mse", "auto")

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fusion.graphs import GRAPHS
+from tests.evidence.fusion.graphs import GRAPHS
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.errors import GateFailed
-from trtcal.fusion import Fusions, check_fusions, mend, read_layers
-from trtcal.fusion.mending import ON_REQUEST
+from trtcal.evidence.fusion import Fusions, check_fusions, mend, read_layers
+from trtcal.evidence.fusion.fixes import ON_REQUEST
 from trtcal.model import Model
 
 BACKEND = TensorRTRTX()

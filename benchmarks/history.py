@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.history import History, find_shifts
-from trtcal.history.dashboard import write_dashboard
-from trtcal.storage import Document
+from trtcal.documents import Document
+from trtcal.runs import History, find_shifts
+from trtcal.runs.dashboard import write_dashboard
 
 SERIES, NOISE, SHIFT_AT = 200, 0.01, 40
 WRITERS, RUNS_EACH = 8, 50

@@ -43,11 +43,11 @@ from benchmarks.placement import BACKEND, figures
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array
-from trtcal.compare.metrics import Accuracy
 from trtcal.data import Dataset, fixed_batch, open_dataset
-from trtcal.improve import Wanted, improve
+from trtcal.evaluate.metrics import Accuracy
 from trtcal.model import Model, load_model
-from trtcal.quantize import prepare
+from trtcal.ptq import Wanted, improve
+from trtcal.quantization import prepare
 
 REPAIRS = (
     "equalization",

@@ -21,12 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.data.dataset import ArrayDataset
-from trtcal.model import Model, load_model
-from trtcal.suspicion import check_data
-from trtcal.suspicion.checking import TOGETHER
-from trtcal.suspicion.drawing import Images, draw, find_images
-from trtcal.suspicion.forms import (
+from trtcal.check import check_data
+from trtcal.check.check import TOGETHER
+from trtcal.check.preprocessing import (
     CENTRED,
     MEAN,
     NORMAL,
@@ -39,7 +36,10 @@ from trtcal.suspicion.forms import (
     Form,
     forms_of,
 )
-from trtcal.suspicion.looking import Eye
+from trtcal.check.probe import Eye
+from trtcal.check.sampling import Images, draw, find_images
+from trtcal.data.dataset import ArrayDataset
+from trtcal.model import Model, load_model
 
 Array = npt.NDArray[Any]
 Fault = tuple[str, Callable[[Array], Array], set[str]]

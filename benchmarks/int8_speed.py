@@ -19,13 +19,13 @@ import onnx
 from benchmarks.networks import light_network, random_images
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import calibrate
-from trtcal.compare.latency import Latency, measure
+from trtcal.backends.targets import machine, packages
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
-from trtcal.lineage import machine, packages
+from trtcal.evaluate.latency import Latency, measure
 from trtcal.model import Model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
 NETWORKS = ("vgg19", "squeezenet", "resnet50")
 ROUNDS = 25

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.buildlog import RULES
-from trtcal.buildlog.blocks import portions
-from trtcal.buildlog.document import LogWriter
+from trtcal.evidence.log import RULES
+from trtcal.evidence.log.lines import portions
+from trtcal.evidence.log.summary import LogWriter
 
 PREFIXES = ("", "[E] ", "[W] [TRT] ", "[V] ", "[03/04/2031-05:06:07] [I] [TRT] ", "ERROR: [TRT]: ")
 STRUCTURE = (

@@ -13,11 +13,11 @@ import onnx
 import onnx.backend.test
 import onnx_graphsurgeon as gs
 
-from trtcal.graph import export_model
 from trtcal.model import Model, load_model
-from trtcal.passes.constants import CONSTANTS
-from trtcal.passes.reading import read_graph
-from trtcal.passes.upgrade import OPSET
+from trtcal.model.graph import export_model
+from trtcal.model.passes.constants import CONSTANTS
+from trtcal.model.passes.reading import read_graph
+from trtcal.model.passes.upgrade import OPSET
 
 FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
 

@@ -41,17 +41,18 @@ from benchmarks.networks import light_network, random_images
 from tests.backends.listing import precisions
 from tests.zoo import ZOO
 from trtcal.backends.base import build
-from trtcal.backends.manifest import Build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
-from trtcal.calibration import Calibration, calibrate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError
+from trtcal.evaluate.placement_search import compiler, described, tune_placement
+from trtcal.evidence.manifest import Build
 from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import Plan, find_layers, prepare, quantize, tensors_to_observe
-from trtcal.tuning import compiler, described, tune_placement
+from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
+from trtcal.ranges import Calibration
 
 TARGETS = "sm86,sm89,sm120"
 BACKEND = TensorRTRTX()

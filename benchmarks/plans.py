@@ -11,15 +11,16 @@ import onnx
 from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import Calibration, calibrate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset
+from trtcal.evaluate.search.costs import Costs, Storage
+from trtcal.evaluate.search.limits import Plan, Point
+from trtcal.evaluate.search.losses import Loss, rows_of, total
+from trtcal.evaluate.search.segments import Twins
 from trtcal.model import Model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe
-from trtcal.search.costs import Costs, Storage
-from trtcal.search.gates import Plan, Point
-from trtcal.search.losses import Loss, rows_of, total
-from trtcal.search.segments import Twins
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
+from trtcal.ranges import Calibration
 
 
 @dataclass(frozen=True)

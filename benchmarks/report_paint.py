@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from benchmarks.int8_speed import describe_machine
 from tests.browser.conftest import find_browser
-from tests.report.large import write_large_run
-from trtcal.report import write_report
+from tests.reporting.large import write_large_run
+from trtcal.reporting import write_report
 
 OPENINGS = 15
 # A paint may be told only after the page has loaded.

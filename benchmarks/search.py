@@ -36,20 +36,20 @@ from benchmarks.accuracy_control import control
 from benchmarks.improve import silent
 from benchmarks.int8_speed import describe_machine
 from benchmarks.plans import Subject, every_plan, maximal, point_of, quick_plans, subject
+from tests.evaluate.search.nets import random_net
 from tests.networks import samples
-from tests.search.nets import random_net
 from trtcal.data import open_dataset
-from trtcal.engine import find_target
-from trtcal.improve import Wanted, improve
+from trtcal.evaluate.search import Limits, Settings, find_plans, measure_sensitivities
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
+from trtcal.evaluate.search.limits import Point, pareto
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.evaluate.search.work import work_of
+from trtcal.evidence.layers.roofline import find_target
 from trtcal.model import load_model
-from trtcal.search import Limits, Settings, find_plans, measure_sensitivities
-from trtcal.search.costs import Costs
-from trtcal.search.evaluating import Evaluator
-from trtcal.search.gates import Point, pareto
-from trtcal.search.losses import Loss
-from trtcal.search.memory import Memory
-from trtcal.search.searching import KEPT_SPEEDUP, Search
-from trtcal.search.work import work_of
+from trtcal.ptq import Wanted, improve
 
 GPU = find_target("t4")
 HEADER = f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds"

@@ -24,12 +24,12 @@ import onnx
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import calibrate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, open_dataset
+from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, tensors_to_observe
-from trtcal.search.sensitivity import measure_sensitivities
+from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
 Seconds = tuple[float, float]
 

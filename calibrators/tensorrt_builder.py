@@ -29,8 +29,7 @@ from types import TracebackType
 from typing import Any
 
 from calibrators.device_memory import Memory, PyCudaMemory
-from calibrators.failures import Failures, never_raises
-from calibrators.feeder import Feeder, Feeds, NoData, Shapes
+from calibrators.feeder import Failures, Feeder, Feeds, NoData, Shapes, never_raises
 from calibrators.scale import problem
 from calibrators.tensorrt_cache import cache_of_ranges
 

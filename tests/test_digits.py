@@ -7,12 +7,12 @@ import pytest
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
-from trtcal.calibration import calibrate
-from trtcal.compare import Gates, compare, open_candidate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
+from trtcal.evaluate import Gates, compare, open_candidate
 from trtcal.model import load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe, write_quantized
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
 METHODS = {"minmax": {}, "percentile": {"percentile": 99.99}, "entropy": {}}
 RTX = BACKENDS["tensorrt-rtx"].availability()

@@ -114,8 +114,8 @@ def test_the_file_asks_for_a_tuned_placement_in_a_run_and_by_hand(place, monkeyp
 def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
     run(configured(place, conv_net, "second"))
     hand = by_hand(place)
-    from trtcal.quantize import read_plan
-    from trtcal.storage import digest_file
+    from trtcal.documents import digest_file
+    from trtcal.quantization import read_plan
 
     found = stages(place / "out")
     assert len(found) >= 12
@@ -268,7 +268,7 @@ def test_a_wrong_target_for_trials_is_said_before_the_work(place):
 def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew(
     place, monkeypatch
 ):
-    from trtcal.history import History
+    from trtcal.runs import History
 
     config = configured(place, conv_net, "second")
     (place / "trtcal.toml").write_text(

@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 
 from tests.zoo_net import Entry
-from trtcal.calibration import Calibration, calibrate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
 from trtcal.model import Model, load_model
-from trtcal.observe import observe
-from trtcal.quantize import find_layers, prepare, quantize, tensors_to_observe, write_quantized
-from trtcal.quantize.qdq import QuantizedModel
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
+from trtcal.quantization.qdq import QuantizedModel
+from trtcal.ranges import Calibration
 
 SAMPLES = 256
 HEAVY = {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"}

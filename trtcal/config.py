@@ -144,7 +144,7 @@ class PlanConfig:
 class BuildConfig:
     """What to build for, the shapes of dynamic inputs, and a time limit for each build.
 
-    `tune_placement` is a target on whose compiler light nodes are tried (`trtcal.tuning`), or None.
+    `tune_placement` is a target on whose compiler light nodes are tried, or None.
     """
 
     targets: tuple[str, ...] = ("cpu", "sm89")

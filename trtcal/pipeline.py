@@ -12,29 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends.base import build
-from trtcal.backends.manifest import DIAGNOSIS
-from trtcal.backends.options import BuildOptions
+from trtcal.backends.options import BuildOptions, parse_shapes
 from trtcal.backends.registry import find_backend
-from trtcal.backends.shapes import parse_shapes
-from trtcal.buildlog.document import log_document, write_log
-from trtcal.calibration import Calibration, calibrate, most_stretched, write_calibration
-from trtcal.checkup import check_build, write_diagnosis
-from trtcal.compare import Gates, compare, open_candidate, write_comparison
-from trtcal.compare.comparison import batch_for, with_layers
-from trtcal.compare.evaluating import read_wanted
+from trtcal.calibration import Observation, observe, unfinished, write_observation
+from trtcal.calibration.choose import calibrate
+from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
+from trtcal.check import Suspicion, check_data
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
+from trtcal.documents import Document, read_document, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.history import History, against_last
-from trtcal.improve import Wanted, improve, parted, write_improved
-from trtcal.improve.saved import REPAIRS
-from trtcal.lineage import KIND as RUN
-from trtcal.lineage import Lineage, Step
+from trtcal.evaluate import Gates, compare, open_candidate, write_comparison
+from trtcal.evaluate.comparison import batch_for, with_layers
+from trtcal.evaluate.placement_search import compiler, described, tune_placement
+from trtcal.evaluate.replay import read_wanted
+from trtcal.evidence.builds import check_build, write_diagnosis
+from trtcal.evidence.log.summary import log_document, write_log
+from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.model import Model, load_model
-from trtcal.observe import Observation, observe, unfinished, write_observation
-from trtcal.observe.tails import LOOKED_AT, find_tails, write_tails
-from trtcal.passes import prepare_with_record
-from trtcal.quantize import (
+from trtcal.model.passes import prepare_with_record
+from trtcal.ptq import Wanted, improve, parted, write_improved
+from trtcal.ptq.records import REPAIRS
+from trtcal.quantization import (
     Plan,
     find_layers,
     plan_of,
@@ -44,11 +43,12 @@ from trtcal.quantize import (
     write_plan,
     write_quantized,
 )
-from trtcal.report import assemble, write_page
-from trtcal.report.prices import named_price, with_costs
-from trtcal.storage import Document, read_document, unwritable
-from trtcal.suspicion import Suspicion, check_data
-from trtcal.tuning import compiler, described, tune_placement
+from trtcal.ranges import Calibration, most_stretched, write_calibration
+from trtcal.reporting import assemble, write_page
+from trtcal.reporting.prices import named_price, with_costs
+from trtcal.runs import History, against_last
+from trtcal.runs.lineage import KIND as RUN
+from trtcal.runs.lineage import Lineage, Step
 
 OUTPUTS = (
     "builds",

@@ -9,16 +9,15 @@ import pytest
 from onnx import helper
 
 from tests.networks import conv_net, transposed_net
-from tests.quantize.test_quantize import calibrated
+from tests.quantization.test_quantize import calibrated
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
-from trtcal.backends.manifest import read_build
-from trtcal.backends.options import BuildOptions, check_shapes
+from trtcal.backends.options import BuildOptions, check_shapes, parse_shapes, shape_ranges
 from trtcal.backends.registry import BACKENDS, find_backend
-from trtcal.backends.shapes import parse_shapes, shape_ranges
 from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.evidence.manifest import read_build
 from trtcal.model import TensorSpec, load_model
-from trtcal.quantize import quantize, write_quantized
+from trtcal.quantization import quantize, write_quantized
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))

@@ -5,16 +5,16 @@ import pytest
 
 from tests.backends.test_build import made, needs_rtx
 from tests.networks import conv_net, samples, transposed_net
-from trtcal.backends import guard
-from trtcal.backends.gpu import Gpu
-from trtcal.backends.guard import check_engine
+from trtcal.backends import trust as guard
 from trtcal.backends.ledger import is_recorded, ledger_path, record_engine
-from trtcal.backends.manifest import read_build
+from trtcal.backends.targets import Gpu
+from trtcal.backends.trust import check_engine
 from trtcal.cli.main import run_command
-from trtcal.compare import open_candidate
+from trtcal.documents import digest_file, write_document
 from trtcal.errors import InputError
+from trtcal.evaluate import open_candidate
+from trtcal.evidence.manifest import read_build
 from trtcal.model import load_model
-from trtcal.storage import digest_file, write_document
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_another_user_must_say_trust(build, tmp_path, monkeypatch):
 
 
 def test_nothing_is_loaded_before_the_check(build, monkeypatch):
-    monkeypatch.setattr("trtcal.compare.candidates.open_session", None)
+    monkeypatch.setattr("trtcal.evaluate.variants.open_session", None)
     ledger_path().unlink()
     with pytest.raises(InputError, match="not built by you"):
         open_candidate(build.folder)

@@ -8,8 +8,8 @@ import pytest
 from tests.backends.test_build import needs_rtx
 from tests.networks import conv_net
 from trtcal.backends.child import run_worker
-from trtcal.backends.tensorrt_inspection import layer_information, times_document
-from trtcal.buildlog.inspector import read_inspector
+from trtcal.backends.tensorrt_worker import layer_information, times_document
+from trtcal.evidence.layers.inspector import read_inspector
 
 LAYERS = '{"Layers": [{"Name": "conv1", "LayerType": "CaskConvolution"}], "Bindings": []}'
 TRT = SimpleNamespace(LayerInformationFormat=SimpleNamespace(JSON="json"))

@@ -5,13 +5,13 @@ import pytest
 from onnx import helper
 
 from tests.networks import conv_net, rng, save, weight
-from tests.quantize.test_quantize import calibrated
+from tests.quantization.test_quantize import calibrated
 from tests.zoo_net import Net
 from tests.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
 from trtcal.backends.onnxruntime import INTEGER_KERNELS
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.quantize import Plan, prepare, quantize
+from trtcal.quantization import Plan, prepare, quantize
 
 ACCUMULATOR_ROUNDING = 0.02  # share of outputs that the int32 bias may move by a step
 

@@ -3,15 +3,15 @@ import json
 import pytest
 
 from tests.networks import conv_net, samples, transposed_net
-from tests.quantize.test_quantize import calibrated
+from tests.quantization.test_quantize import calibrated
 from trtcal.backends.child import run_worker
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.backends.routes import Route
-from trtcal.calibration import write_calibration
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
 from trtcal.model import load_model
-from trtcal.quantize import quantize, write_quantized
+from trtcal.quantization import quantize, write_quantized
+from trtcal.ranges import write_calibration
 
 
 @pytest.fixture

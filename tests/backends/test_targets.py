@@ -5,14 +5,12 @@ from onnx import helper
 
 from tests.backends.test_build import int8, made, needs_rtx
 from tests.networks import conv_net, save, weight
-from trtcal.backends.options import BuildOptions
-from trtcal.backends.outcomes import find_outcomes
-from trtcal.backends.providers import has_provider
-from trtcal.backends.shapes import parse_profiles
-from trtcal.backends.targets import parse_target, runs_on
+from trtcal.backends.options import BuildOptions, parse_profiles
+from trtcal.backends.targets import has_provider, parse_target, runs_on
 from trtcal.errors import BackendError, InputError
+from trtcal.evidence.layers.outcomes import find_outcomes
 from trtcal.model import load_model
-from trtcal.quantize.qdq import asked_precisions
+from trtcal.quantization.qdq import asked_precisions
 
 
 def convolution(path):

@@ -15,10 +15,10 @@ from trtcal.backends.tensorrt_network import (
     api,
     calibrator_for,
     match_ranges,
+    routed,
     set_dynamic_ranges,
     set_layer_precisions,
 )
-from trtcal.backends.tensorrt_routing import routed
 from trtcal.errors import BackendError, InputError
 from trtcal.model import TensorSpec, load_model
 

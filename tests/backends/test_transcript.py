@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.backends.transcript import LONGEST, Transcript
+from trtcal.backends.child import LONGEST, Transcript
 
 LOG = (
     "[I] tensorrt_rtx 1.7.1\n[V] Layers:\nName: a, LayerType: conv\n\n[W] careful\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from trtcal.backends.options import BuildOptions
-from trtcal.backends.trtexec import rtx_command, trtexec_command
+from trtcal.backends.tensorrt import rtx_command, trtexec_command
 
 RANGE = ((1, 3), (2, 3), (4, 3))
 

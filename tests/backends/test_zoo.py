@@ -18,7 +18,7 @@ from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session
 from trtcal.model import load_model
-from trtcal.quantize import Plan, find_layers, prepare, quantize, write_quantized
+from trtcal.quantization import Plan, find_layers, prepare, quantize, write_quantized
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))

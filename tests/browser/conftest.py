@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.report.large import write_large_run
-from trtcal.report import write_report
+from tests.reporting.large import write_large_run
+from trtcal.reporting import write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import Opened, Viewer
-from tests.report.hostile import NASTY, write_hostile_run
-from trtcal.history import History
-from trtcal.history.dashboard import write_dashboard
-from trtcal.report import write_report
+from tests.reporting.hostile import NASTY, write_hostile_run
+from trtcal.reporting import write_report
+from trtcal.runs import History
+from trtcal.runs.dashboard import write_dashboard
 
 HARMLESS = ["name"]
 RECORDABLE = [text for text in NASTY if "\ud800" not in text]

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page
 
 from tests.browser.conftest import Viewer
 from tests.conftest import SAMPLES
-from tests.report.large import CANDIDATES
+from tests.reporting.large import CANDIDATES
 
 GALLERY = sorted((SAMPLES.parent / "reports").glob("*.html"))
 A4_POINTS = (595, 842)

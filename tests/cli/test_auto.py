@@ -7,14 +7,14 @@ import pytest
 
 from calibrators import create
 from tests.cli.test_commands import run, succeed
-from tests.improve.nets import separable_net
 from tests.networks import samples
-from trtcal.calibration import read_calibration
+from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
-from trtcal.improve import METHODS
-from trtcal.improve.judging import Judge
 from trtcal.model import load_model
-from trtcal.quantize import prepare, quantize
+from trtcal.ptq import METHODS
+from trtcal.ptq.evaluation import Judge
+from trtcal.quantization import prepare, quantize
+from trtcal.ranges import read_calibration
 
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
 

@@ -80,7 +80,7 @@ def test_parameters_reach_the_method(place, capsys):
 def test_a_second_method_runs_no_network(place, capsys, monkeypatch):
     first = ("calibrate", "net.onnx", "--data", "data.npz", "--histograms", "h.npz")
     succeed(capsys, *first, "--method", "minmax")
-    monkeypatch.setattr("trtcal.observe.looker.Taps", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("trtcal.calibration.worker.Taps", lambda *_: pytest.fail("it ran"))
     succeed(capsys, *first, "--method", "entropy")
 
 
@@ -223,7 +223,7 @@ def test_a_defect_is_one_line_too(capsys, monkeypatch):
     def broken():
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("trtcal.lineage.machine", broken)
+    monkeypatch.setattr("trtcal.backends.targets.machine", broken)
     status, _, err = run(capsys, "doctor", "--json")
     assert status == DEFECT
     assert err.startswith("error: defect in trtcal: ZeroDivisionError: oops")
@@ -233,7 +233,7 @@ def test_an_interrupt_is_130(capsys, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trtcal.lineage.machine", interrupted)
+    monkeypatch.setattr("trtcal.backends.targets.machine", interrupted)
     assert run(capsys, "doctor", "--json")[0] == 130
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.engine.engines import float_residual, int8_residual, write
+from tests.evidence.layers.engines import float_residual, int8_residual, write
 from trtcal.cli.main import run_command
 
 

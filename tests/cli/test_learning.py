@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.test_commands import run, succeed
 from tests.networks import conv_net, samples
-from trtcal.storage import digest_document, read_document
+from trtcal.documents import digest_document, read_document
 
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz")
 

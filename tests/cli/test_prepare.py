@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.model.passes.graphs import ALL
 from tests.networks import conv_net, samples
-from tests.passes.graphs import ALL
 from trtcal.cli.main import run_command
 
 
@@ -126,7 +126,7 @@ def test_random_inputs_of_open_sizes_are_refused(place, capsys):
 
 
 def test_drawn_inputs_are_the_same_each_time(place):
-    from trtcal.data.drawn import draw_batches
+    from trtcal.data.feeds import draw_batches
     from trtcal.model import load_model
 
     model = load_model(place / "net.onnx")

@@ -13,7 +13,7 @@ from polygraphy.json import save_json
 
 from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
 from trtcal.data import open_dataset
-from trtcal.data.fingerprint import Fingerprint, digests_of
+from trtcal.data.dataset import Fingerprint, digests_of
 from trtcal.errors import InputError
 
 KINDS = ["npz", "compressed", "npy", "json", "script", "images"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.data.pictures import PLAIN, draw, pixels
 from trtcal.config import ImagesConfig
-from trtcal.data.pixels import Preprocess, read_pixels
+from trtcal.data.preprocessing import Preprocess, read_pixels
 from trtcal.errors import InputError
 
 GRAY = replace(PLAIN, channels="gray")

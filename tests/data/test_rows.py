@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.data.npz import direct, open_npz
-from trtcal.data.rows import PlainRows, open_npy
+from trtcal.data.arrays import PlainRows, direct, open_npy, open_npz
 from trtcal.errors import InputError
 
 CONTAINERS = ["npy", "stored", "deflated", "fortran", "fortran npz"]

@@ -8,11 +8,11 @@ import pytest
 from tests.data.pictures import PLAIN, model_of
 from tests.data.test_parts import COUNT, KINDS, stored
 from tests.networks import conv_net, samples
-from trtcal.calibration import calibrate
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
 from trtcal.data import held_back, open_dataset, part
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.observe import observe
 
 
 @pytest.fixture(params=KINDS)

@@ -11,7 +11,15 @@ from typing import Any, Protocol
 
 from trtcal.backends.child import run_worker
 from trtcal.backends.ledger import record_engine
-from trtcal.backends.manifest import (
+from trtcal.backends.options import BuildOptions, check_shapes
+from trtcal.backends.routes import CACHE
+from trtcal.documents import digest_file, replacing, write_document
+from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.evidence.diagnosis import Mentions, explain
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.outcomes import Outcome, find_outcomes
+from trtcal.evidence.log.reader import events_of_file
+from trtcal.evidence.manifest import (
     DIAGNOSIS,
     INSPECTED,
     LAYER_TIMES,
@@ -20,17 +28,8 @@ from trtcal.backends.manifest import (
     RECORDS,
     Build,
 )
-from trtcal.backends.options import BuildOptions, check_shapes
-from trtcal.backends.outcomes import find_outcomes
-from trtcal.backends.routes import CACHE
-from trtcal.buildlog.diagnosis import Outcome
-from trtcal.buildlog.layers import Layer
-from trtcal.buildlog.parser import events_of_file
-from trtcal.diagnosis import Mentions, explain
-from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.model import Model, uniquely_named
-from trtcal.quantize.qdq import asked_precisions, provenance, quantization_record
-from trtcal.storage import digest_file, replacing, write_document
+from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
 
 @dataclass(frozen=True)

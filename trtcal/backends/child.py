@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -13,11 +14,77 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import trtcal
-from trtcal.backends.transcript import Transcript
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.evidence.log.prefixes import split_line
+
+OURS = re.compile(r"\[([EWIV])\] ?")
+SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
+LONGEST = 1 << 20
+
+
+class Transcript:
+    """Writes bytes to `text` as they are and, message by message, to `records`.
+
+    A record is `{"seconds": since the start, "severity": ..., "message": ...}` on a line of its own.
+    A line without a logger's prefix goes on with the message before it.
+    """
+
+    def __init__(
+        self, text: BinaryIO, records: BinaryIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._text, self._records, self._clock = text, records, clock
+        self._started = clock()
+        self._rest = b""
+        self._seconds, self._severity, self._length = 0.0, "unknown", 0
+        self._message: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        """Take what the builder wrote, cut anywhere."""
+        self._text.write(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._line(line)
+        if len(self._rest) > LONGEST:
+            self._line(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        """Write out the last message, whole or not."""
+        if self._rest:
+            self._line(self._rest)
+        self._end()
+
+    def _line(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace")
+        if ours := OURS.match(text):
+            severity, message, begins = SEVERITIES[ours[1]], text[ours.end() :], True
+        else:
+            told, message, begins = split_line(text)
+            severity = told or "unknown"
+        if begins:
+            self._begin(severity, message)
+        elif self._length + len(text) > LONGEST:
+            self._begin(self._severity, text)
+        else:
+            self._message.append(text)
+        self._length += len(text)
+
+    def _begin(self, severity: str, message: str) -> None:
+        self._end()
+        self._seconds = round(self._clock() - self._started, 6)
+        self._severity, self._message, self._length = severity, [message], 0
+
+    def _end(self) -> None:
+        if not self._message:
+            return
+        message = "\n".join(self._message).rstrip("\n")
+        record = {"seconds": self._seconds, "severity": self._severity, "message": message}
+        self._records.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        self._message = []
+
 
 REQUEST = "request.json"
 ERROR = "error.txt"

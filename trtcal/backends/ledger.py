@@ -1,8 +1,4 @@
-"""Which engines this user's trtcal has built: the evidence that a manifest is ours.
-
-A digest inside a build folder proves nothing to somebody who did not write the folder. So every
-build is also written down outside of it, in the user's state directory.
-"""
+"""Which engines this user's trtcal has built: the evidence that a manifest is ours."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from trtcal.documents import append_line
 from trtcal.errors import TrtcalError
-from trtcal.storage import append_line
 
 FILE = "engines.jsonl"
 

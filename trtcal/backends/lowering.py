@@ -17,7 +17,8 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.graph import (
+from trtcal.model import unique
+from trtcal.model.graph import (
     clip_bounds,
     constant,
     export_model,
@@ -26,7 +27,6 @@ from trtcal.graph import (
     only_consumer,
     tensor_names,
 )
-from trtcal.model import unique
 
 Array = npt.NDArray[Any]
 

@@ -14,16 +14,16 @@ import onnx
 import onnxruntime
 
 from trtcal.backends.base import Availability, Made, work
-from trtcal.backends.manifest import LOG
 from trtcal.backends.options import BuildOptions
-from trtcal.backends.providers import PROVIDERS, has_provider
-from trtcal.buildlog.diagnosis import Outcome
-from trtcal.buildlog.layers import Layer, TensorInfo
-from trtcal.buildlog.parser import parse_file
+from trtcal.backends.targets import PROVIDERS, has_provider
 from trtcal.errors import BackendError, InputError
+from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.evidence.log.reader import parse_file
+from trtcal.evidence.manifest import LOG
 from trtcal.model import Model
-from trtcal.onnxfile import write_onnx
-from trtcal.quantize.qdq import CHECKED_OPS
+from trtcal.model.files import write_onnx
+from trtcal.quantization.qdq import CHECKED_OPS
 
 OPTIMIZED = "optimized.onnx"
 INTEGER_KERNELS = (

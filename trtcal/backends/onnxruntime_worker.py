@@ -12,7 +12,7 @@ from trtcal.backends.child import fail, read_request
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session
 from trtcal.errors import TrtcalError
-from trtcal.onnxfile import OnnxFile
+from trtcal.model.files import OnnxFile
 
 VERBOSE = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtcal.backends.base import Backend
 from trtcal.backends.onnxruntime import OnnxRuntime
-from trtcal.backends.providers import PROVIDERS
+from trtcal.backends.targets import PROVIDERS
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.errors import InputError
 

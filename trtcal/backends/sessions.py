@@ -17,7 +17,7 @@ import onnxruntime
 
 from trtcal.errors import BackendError
 from trtcal.model import first_line
-from trtcal.onnxfile import fits, write_beside
+from trtcal.model.files import fits, write_beside
 
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
 

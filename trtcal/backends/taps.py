@@ -12,7 +12,7 @@ its tensor asked for plainly, and a session without any tap is always possible.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_bound, run_session
-from trtcal.onnxfile import write_beside
+from trtcal.model.files import write_beside
 
 Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
@@ -334,3 +334,31 @@ def _moments(values: Array, count: int) -> npt.NDArray[np.float64]:
     # padding makes 0 a value of either extreme
     ends = table[:, 3].min(initial=0.0), table[:, 4].max(initial=0.0)
     return np.array([*table[:, :3].sum(0) / count, *ends])
+
+
+class Inside:
+    """One model, its nodes executed as they stand; `tensors` may be inputs and outputs as well."""
+
+    def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str]) -> None:
+        inputs = {value.name for value in proto.graph.input}
+        self.names = [name for name in tensors if name not in inputs]
+        self.tensors = tensors
+        shown = showing(proto, self.names)
+        self.session: Session = open_session(shown, as_it_is=True, arena=False)
+
+    def read(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the tensors of one batch."""
+        outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
+        found = dict(zip(self.names, outputs, strict=True))
+        return {name: found[name] if name in found else feeds[name] for name in self.tensors}
+
+
+def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
+    """Return a model of which these tensors are outputs too, behind its own."""
+    known = {value.name for value in proto.graph.output}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    copy.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in tensors if name not in known
+    )
+    return copy

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
+import os
+import platform
 import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import onnxruntime
 
 from trtcal.errors import InputError
 
@@ -41,3 +54,112 @@ def runs_on(target: str, capability: Capability) -> bool:
     if wanted:
         return capability in wanted
     return capability in ((8, 0), (8, 6), (8, 9)) or capability >= (12, 0)
+
+
+MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU's name, and its compute capability."""
+
+    name: str
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.name} (sm{self.capability[0]}{self.capability[1]})"
+
+
+def driver_present() -> bool:
+    """Whether NVIDIA's driver can be loaded."""
+    return _driver() is not None
+
+
+def find_gpu() -> Gpu | None:
+    """Return the first GPU that CUDA shows, None without one."""
+    cuda = _driver()
+    device = ctypes.c_int()
+    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    name = ctypes.create_string_buffer(256)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    failed = (
+        cuda.cuDeviceGetName(name, len(name), device)
+        or cuda.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
+        or cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
+    )
+    return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
+
+
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+PACKAGES = (
+    "numpy",
+    "onnx",
+    "onnx-graphsurgeon",
+    "onnxruntime",
+    "polygraphy",
+    "tensorrt",
+    "tensorrt-rtx",
+)
+
+
+GPU_S = 10.0  # that the driver may take to answer
+
+
+def machine() -> dict[str, Any]:
+    """Return what of this machine bears on speed."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cpus": os.cpu_count(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        **_gpu(),
+    }
+
+
+@functools.cache
+def _gpu() -> dict[str, str]:
+    """Return name and driver of the first NVIDIA GPU, as its own tool tells; {} where there is none.
+
+    Not yet tried beside a real GPU.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(query, capture_output=True, timeout=GPU_S, check=True)  # noqa: S603
+        name, _, driver = said.stdout.decode("utf-8", "replace").partition("\n")[0].rpartition(", ")
+        if name:
+            return {"gpu": name, "driver": driver}
+    return {}
+
+
+def packages() -> dict[str, str | None]:
+    """Return the versions of the packages that decide results; None where one is missing."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt-ep": "TensorrtExecutionProvider",
+}
+
+
+def has_provider(target: str) -> bool:
+    """Whether the installed ONNX Runtime was built with the provider of a target."""
+    return PROVIDERS[target] in onnxruntime.get_available_providers()

@@ -22,8 +22,8 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.compare.abtest import Answer
-    from trtcal.compare.deciding import ABTest
+    from trtcal.evaluate.ab import ABTest
+    from trtcal.evaluate.ab_rule import Answer
 
 
 @click.command(
@@ -92,16 +92,16 @@ def command(
 
     The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
     """
-    from trtcal.compare import open_candidate
-    from trtcal.compare.abtest import Rule
-    from trtcal.compare.comparison import batch_for
-    from trtcal.compare.deciding import ab_test
-    from trtcal.compare.own_metric import load_metric
-    from trtcal.compare.worst import files_of
     from trtcal.data import open_dataset
     from trtcal.data.slices import read_slices
+    from trtcal.documents import write_document
+    from trtcal.evaluate import open_candidate
+    from trtcal.evaluate.ab import ab_test
+    from trtcal.evaluate.ab_rule import Rule
+    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.groups import files_of
+    from trtcal.evaluate.metrics import load_metric
     from trtcal.model import load_model
-    from trtcal.storage import write_document
 
     config = config_here(config_path)
     settings, gates = config.evaluation, config.gates

@@ -23,9 +23,9 @@ from trtcal.cli.output import (
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
-    from trtcal.backends.manifest import Build
     from trtcal.backends.routes import Route
     from trtcal.config import Config
+    from trtcal.evidence.manifest import Build
     from trtcal.model import Model
 
 SHOWN_OF_FAILURE = 3
@@ -132,10 +132,9 @@ def command(
     """
     from trtcal.backends.base import build
     from trtcal.backends.child import watching
-    from trtcal.backends.options import BuildOptions
+    from trtcal.backends.options import BuildOptions, parse_profiles
     from trtcal.backends.registry import find_backend
-    from trtcal.backends.shapes import parse_profiles
-    from trtcal.checkup import check_build, hold, write_diagnosis
+    from trtcal.evidence.builds import check_build, hold, write_diagnosis
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
@@ -174,9 +173,9 @@ def command(
 
 def _show_failure(folder: Path, settings: Config) -> None:
     """Say on standard error what the log of a failed build means."""
-    from trtcal.backends.manifest import LOG
-    from trtcal.checkup import check_engine
-    from trtcal.engine import Engine
+    from trtcal.evidence.builds import check_engine
+    from trtcal.evidence.layers.reading import Engine
+    from trtcal.evidence.manifest import LOG
 
     failed = [folder / name for name in (f"failed-{LOG}", LOG)]
     log = next((path for path in failed if path.exists()), None)
@@ -188,7 +187,7 @@ def _show_failure(folder: Path, settings: Config) -> None:
 
 def _teller(tell: Callable[[str], None]) -> Callable[[bytes], None]:
     """Return what says with every piece of a running build's log what was found so far."""
-    from trtcal.buildlog.live import Live
+    from trtcal.evidence.log.reader import Live
 
     live = Live()
 
@@ -222,7 +221,7 @@ def _route(
 ) -> Route:
     """Read what a route needs; `InputError` if it is not for this model."""
     from trtcal.backends.routes import Route
-    from trtcal.formats import import_calibration
+    from trtcal.calibration.formats import import_calibration
 
     ranges = import_calibration(calibration, model, partial=True) if calibration else None
     return Route(
@@ -239,7 +238,7 @@ def _route(
 
 def _precisions(model: Model, path: Path | None) -> dict[str, str]:
     """Return what a plan asks for each layer that can be quantized, INT8 without a plan."""
-    from trtcal.quantize import Plan, find_layers, prepare, read_plan, resolve
+    from trtcal.quantization import Plan, find_layers, prepare, read_plan, resolve
 
     prepared = prepare(model)
     names = {layer.name for layer in find_layers(prepared).layers}

@@ -26,7 +26,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trtcal.observe import Observation, Profile
+    from trtcal.calibration import Observation, Profile
 
 NAMED = 10  # arrays or files that a note names, at most
 
@@ -109,14 +109,15 @@ def command(
     With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
     Nothing is written then, unless -o says where the learning curve goes.
     """
-    from trtcal.calibration import create_calibrator, write_calibration
-    from trtcal.cli.learning import apart, choose, note_if_few, refuse, show_curve
-    from trtcal.compare.comparison import batch_for
+    from trtcal.calibration import cached, observe, unfinished
+    from trtcal.calibration.choose import create_calibrator
+    from trtcal.check import check_data
+    from trtcal.cli.held_out import apart, choose, note_if_few, refuse, show_curve
     from trtcal.data import open_dataset
+    from trtcal.evaluate.comparison import batch_for
     from trtcal.model import load_model
-    from trtcal.observe import cached, observe, unfinished
-    from trtcal.quantize import find_layers, tensors_to_observe
-    from trtcal.suspicion import check_data
+    from trtcal.quantization import find_layers, tensors_to_observe
+    from trtcal.ranges import write_calibration
 
     if how_many:
         options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
@@ -190,8 +191,8 @@ def command(
 
 def show_profile(profiles: list[Profile], observation: Observation, path: Path) -> None:
     """Print where the time went, check what an earlier profile predicted, and keep this one."""
-    from trtcal.observe.profile import KIND
-    from trtcal.storage import read_document, write_document
+    from trtcal.calibration.profile import KIND
+    from trtcal.documents import read_document, write_document
 
     if not profiles:
         note("note: nothing was run, so there is nothing to profile")

@@ -22,7 +22,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trtcal.calibration import Calibration
+    from trtcal.ranges import Calibration
 
 READABLE = ("calibration", "tensorrt-cache", "onnxruntime", "json", "text", "qdq")
 FORMATS = """\b
@@ -53,7 +53,7 @@ def command() -> None:
 @json_option
 def show(file: Path, form: str | None, as_json: bool) -> None:
     """List the ranges in FILE, and the entries that are not usable."""
-    from trtcal.formats import read_ranges
+    from trtcal.calibration.formats import read_ranges
 
     found = read_ranges(file, form)
     if as_json:
@@ -80,8 +80,8 @@ def _show(found: Calibration, title: str) -> None:
 @json_option
 def diff(a: Path, b: Path, as_json: bool) -> None:
     """Say which ranges moved from A to B and by how much, the largest movement first."""
-    from trtcal.formats import diff as compare
-    from trtcal.formats import read_ranges
+    from trtcal.calibration.formats import diff as compare
+    from trtcal.calibration.formats import read_ranges
 
     result = compare(read_ranges(a), read_ranges(b))
     if as_json:
@@ -124,8 +124,8 @@ def export(
     as_json: bool,
 ) -> None:
     """Write the ranges in FILE in the format of another tool."""
-    from trtcal.formats import export_calibration, read_ranges
-    from trtcal.storage import digest_file
+    from trtcal.calibration.formats import export_calibration, read_ranges
+    from trtcal.documents import digest_file
 
     found = read_ranges(file)
     export_calibration(output, found, form, tensors or None, tensorrt, algorithm)
@@ -165,10 +165,10 @@ def import_(
     as_json: bool,
 ) -> None:
     """Write the ranges in FILE as the calibration of a model that they fit."""
-    from trtcal.calibration import write_calibration
+    from trtcal.calibration.formats import import_calibration
     from trtcal.data import open_dataset
-    from trtcal.formats import import_calibration
     from trtcal.model import load_model
+    from trtcal.ranges import write_calibration
 
     loaded = load_model(model)
     dataset = open_dataset(data, loaded).fingerprint if data else "unknown"
@@ -207,10 +207,10 @@ def tails(
 
     TABLES are what `trtcal calibrate` wrote for MODEL.
     """
-    from trtcal.calibration import most_stretched, read_calibration
+    from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
     from trtcal.data import open_dataset
     from trtcal.model import load_model
-    from trtcal.observe.tails import LOOKED_AT, find_tails, write_tails
+    from trtcal.ranges import most_stretched, read_calibration
 
     config = config_here(config_path)
     settings = config.calibration

@@ -21,7 +21,7 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.suspicion import Suspicion
+    from trtcal.check import Suspicion
 
 
 @click.command(epilog="Example: trtcal check-data model.onnx --data images.npz")
@@ -48,9 +48,9 @@ def command(
     The FP32 model is run on samples as given and as they might have been meant. MODEL and the data to
     calibrate with may stand in trtcal.toml. The status is 1 if something is suspected.
     """
+    from trtcal.check import check_data
     from trtcal.data import open_dataset
     from trtcal.model import load_model
-    from trtcal.suspicion import check_data
 
     config = config_here(config_path)
     settings = config.calibration

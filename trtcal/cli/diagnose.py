@@ -12,8 +12,8 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
-    from trtcal.diagnosis import Diagnosis
-    from trtcal.findings import Finding
+    from trtcal.evidence.diagnosis import Diagnosis
+    from trtcal.evidence.findings import Finding
 
 SHOWN = 10
 EVIDENCE_SHOWN = 2
@@ -59,7 +59,7 @@ def command(
     What others built is told by --layers, --log and --model, in any combination.
     The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
-    from trtcal.checkup import hold
+    from trtcal.evidence.builds import hold
 
     config = config_here(config_path)
     if folder is not None and layers is None:
@@ -82,8 +82,8 @@ def command(
 def _of_build(
     folder: Path, model: Path | None, logs: tuple[Path, ...], config: Config
 ) -> Diagnosis:
-    from trtcal.backends.manifest import read_build
-    from trtcal.checkup import check_build
+    from trtcal.evidence.builds import check_build
+    from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
     return check_build(read_build(folder), config, load_model(model) if model else None, logs)
@@ -96,8 +96,8 @@ def _of_others(
     model: Path | None,
     config: Config,
 ) -> Diagnosis:
-    from trtcal.checkup import check_engine
-    from trtcal.engine import Engine, read_engine
+    from trtcal.evidence.builds import check_engine
+    from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
 
     engine = read_engine(layers, profile) if layers else Engine("no layers", ())
@@ -108,7 +108,7 @@ def _of_others(
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     """Print findings, what was accepted, and what was counted."""
-    from trtcal.diagnosis import summary_line
+    from trtcal.evidence.diagnosis import summary_line
 
     for number, finding in enumerate(diagnosis.findings[:most], 1):
         _show_one(number, finding)

@@ -14,7 +14,7 @@ def command(as_json: bool) -> None:
     """Show which backends and calibrators work here, and how to get what is missing."""
     import calibrators
     from trtcal.backends.registry import BACKENDS
-    from trtcal.lineage import machine, packages
+    from trtcal.backends.targets import machine, packages
 
     states = {name: backend.availability() for name, backend in BACKENDS.items()}
     if as_json:

@@ -10,8 +10,8 @@ import click
 from trtcal.cli.output import note, progress
 
 if TYPE_CHECKING:
-    from trtcal.compare.equality import Equality
     from trtcal.config import ImagesConfig
+    from trtcal.evaluate.equality import Equality
     from trtcal.model import Model
 
 BATCH = 32
@@ -25,10 +25,10 @@ def run_both(
     images: ImagesConfig | None,
 ) -> Equality | None:
     """Return how far apart two models' outputs are, on data or random samples; None with neither."""
-    from trtcal.compare.comparison import batch_for
-    from trtcal.compare.equality import check_equal
     from trtcal.data import open_dataset
-    from trtcal.data.drawn import draw_batches
+    from trtcal.data.feeds import draw_batches
+    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.equality import check_equal
 
     if data and random_samples:
         raise click.UsageError("give --data or --random, not both")

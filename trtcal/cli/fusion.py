@@ -20,8 +20,8 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
-    from trtcal.compare.equality import Equality
-    from trtcal.fusion import Fusions, Match, Mended, Patterns, Seen
+    from trtcal.evaluate.equality import Equality
+    from trtcal.evidence.fusion import Fusions, Match, Mended, Patterns, Seen
     from trtcal.model import Model
 
 SHOWN = 100
@@ -103,9 +103,9 @@ def check(
     LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
     what was really built are kept apart: where they differ is a finding.
     """
-    from trtcal.fusion import check_fusions, read_layers, read_patterns
+    from trtcal.documents import write_document
+    from trtcal.evidence.fusion import check_fusions, read_layers, read_patterns
     from trtcal.model import load_model
-    from trtcal.storage import write_document
 
     if not fix and (add or data or random_samples):
         raise click.UsageError("--add, --data and --random go with --fix")
@@ -198,7 +198,7 @@ def _mend(
     random_samples: int | None,
 ) -> Mending:
     """Mend and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
-    from trtcal.fusion import mend
+    from trtcal.evidence.fusion import mend
 
     mended = mend(model, found, add)
     if mended.step is not None and not data:
@@ -219,8 +219,8 @@ def _written(
     mending: Mending, found: Fusions, patterns: Patterns, output: Path, as_json: bool
 ) -> Fusions:
     """Write the mended model and print what was mended; return how the patterns stand now."""
-    from trtcal.fusion import check_fusions
-    from trtcal.onnxfile import write_onnx
+    from trtcal.evidence.fusion import check_fusions
+    from trtcal.model.files import write_onnx
 
     left = check_fusions(mending.mended.model, patterns)
     written = write_onnx(output, mending.mended.model.proto)
@@ -296,7 +296,7 @@ def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
 
     `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
     """
-    from trtcal.fusion import diff_fusions, read_patterns, read_standings
+    from trtcal.evidence.fusion import diff_fusions, read_patterns, read_standings
 
     patterns = read_patterns(files)
     found = diff_fusions(*(read_standings(path, patterns) for path in (a, b)))

@@ -15,7 +15,7 @@ from trtcal.cli.output import json_option, note, print_json, print_table, progre
 from trtcal.errors import BackendError, GateFailed, InputError
 
 if TYPE_CHECKING:
-    from trtcal.history import Breach, Entry, History
+    from trtcal.runs import Breach, Entry, History
 
 SHOWN = 20
 FIGURES_SHOWN = 40
@@ -34,7 +34,7 @@ def command() -> None:
 
 
 def _open(db: Path | None) -> History:
-    from trtcal.history import History, default_path
+    from trtcal.runs import History, default_path
 
     return History(db or default_path())
 
@@ -45,8 +45,8 @@ def _open(db: Path | None) -> History:
 @db_option
 def add(reports: tuple[Path, ...], name: str | None, db: Path | None) -> None:
     """Record REPORTs (report.json) that are not in the history yet."""
-    from trtcal.report.document import KIND, VERSION
-    from trtcal.storage import read_document
+    from trtcal.documents import read_document
+    from trtcal.reporting.document import KIND, VERSION
 
     history = _open(db)
     for path in reports:
@@ -92,7 +92,7 @@ def show(number: int, db: Path | None, as_json: bool) -> None:
 @json_option
 def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
     """Say what got better and worse between two runs, and which inputs changed."""
-    from trtcal.history import compare_runs
+    from trtcal.runs import compare_runs
 
     history = _open(db)
     found = compare_runs(history.entry(before), history.entry(after))
@@ -155,7 +155,7 @@ def export(name: str | None, form: str, uri: str | None, db: Path | None) -> Non
 
 
 def _send(entries: list[Entry], uri: str) -> None:
-    from trtcal.history.tracking import send_to_mlflow
+    from trtcal.runs.mlflow import send_to_mlflow
 
     with progress("sending runs", len(entries)) as show:
         sent = send_to_mlflow(entries, uri, show)
@@ -170,7 +170,7 @@ def _send(entries: list[Entry], uri: str) -> None:
 @db_option
 def dashboard(output: Path, last: int | None, db: Path | None) -> None:
     """Write a static site: every name's figures over time, and what changed when."""
-    from trtcal.history.dashboard import write_dashboard
+    from trtcal.runs.dashboard import write_dashboard
 
     files = write_dashboard(_open(db), output, last)
     say(f"wrote {len(files)} pages: {files[0]}")
@@ -196,8 +196,8 @@ def check(
     as_json: bool,
 ) -> None:
     """Hold the last run against limits on change; the status is 1 if it breaks one."""
-    from trtcal.history import parse_rule
-    from trtcal.history.rules import find_breaches
+    from trtcal.runs import parse_rule
+    from trtcal.runs.limits import find_breaches
 
     history = _open(db)
     before, after = _pair(history, name, against)
@@ -231,7 +231,7 @@ def _pair(history: History, name: str | None, against: int | None) -> tuple[Entr
 
 
 def _alert_document(before: Entry | None, after: Entry, breaches: list[Breach]) -> dict[str, Any]:
-    from trtcal.history import compare_runs
+    from trtcal.runs import compare_runs
 
     return {
         "run": after.number,

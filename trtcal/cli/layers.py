@@ -38,8 +38,8 @@ def show(file: Path, profile: Path | None, target: str | None, top: int, as_json
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
     """
-    from trtcal.engine import find_target, read_engine
-    from trtcal.engine.document import engine_document
+    from trtcal.evidence.layers.reading import engine_document, read_engine
+    from trtcal.evidence.layers.roofline import find_target
 
     gpu = find_target(target) if target else None
     document = engine_document(read_engine(file, profile), gpu)
@@ -81,7 +81,7 @@ def _weight(layer: Row) -> tuple[float, int]:
 
 
 def _layer_row(layer: Row) -> list[str]:
-    from trtcal.engine.naming import short
+    from trtcal.evidence.layers.breakdown import short
 
     known = None not in (layer["bytes_read"], layer["bytes_written"])
     moved = layer["bytes_read"] + layer["bytes_written"] if known else None
@@ -96,7 +96,7 @@ def _layer_row(layer: Row) -> list[str]:
 
 
 def _show_findings(findings: Sequence[Row], top: int) -> None:
-    from trtcal.engine.naming import short
+    from trtcal.evidence.layers.breakdown import short
 
     for finding in findings[:top]:
         cost = finding["cost"]
@@ -155,7 +155,9 @@ def _share(one: Row) -> str:
 @json_option
 def diff(a: Path, b: Path, profile_a: Path | None, profile_b: Path | None, as_json: bool) -> None:
     """Explain what changed from engine A to B: precision, fusions, copies, time."""
-    from trtcal.engine import compare_engines, read_engine, tell
+    from trtcal.evidence.layers.diff import compare_engines
+    from trtcal.evidence.layers.diff_text import tell
+    from trtcal.evidence.layers.reading import read_engine
 
     difference = compare_engines(read_engine(a, profile_a), read_engine(b, profile_b))
     sentences = tell(difference)

@@ -17,8 +17,8 @@ from trtcal.cli.output import StatusLine, json_option, note, printable, say
 from trtcal.errors import INTERRUPTED
 
 if TYPE_CHECKING:
-    from trtcal.buildlog.document import LogWriter
-    from trtcal.buildlog.states import Found
+    from trtcal.evidence.log.states import Found
+    from trtcal.evidence.log.summary import LogWriter
 
 STANDARD_INPUT = "-"
 BACKGROUND = ("memory", "timing", "calibration_progress")
@@ -63,7 +63,7 @@ def command(
 
 
 def _explain(files: Sequence[str], output: Path | None, as_json: bool) -> None:
-    from trtcal.buildlog.document import LogWriter
+    from trtcal.evidence.log.summary import LogWriter
 
     newline = "" if len(files) > 1 else "\n"
     for number, file in enumerate(files):
@@ -79,7 +79,7 @@ def _explain(files: Sequence[str], output: Path | None, as_json: bool) -> None:
 @contextlib.contextmanager
 def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], None]]:
     """Yield what takes the JSON's bytes and puts them where they are wanted."""
-    from trtcal.storage import replacing
+    from trtcal.documents import replacing
 
     with contextlib.ExitStack() as stack:
         files = [sys.stdout.buffer] if as_json else []
@@ -97,7 +97,7 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
 
 
 def _portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.buildlog.blocks import blocks_of, portions, portions_of_file
+    from trtcal.evidence.log.lines import blocks_of, portions, portions_of_file
 
     if file == STANDARD_INPUT:
         return portions(blocks_of(sys.stdin.buffer))
@@ -156,7 +156,7 @@ def _say_wrapped(head: str, text: str) -> None:
 
 def _follow(file: str, as_json: bool) -> None:
     """Print the findings of a growing log as they come, until the user or standard input ends it."""
-    from trtcal.buildlog.live import Live
+    from trtcal.evidence.log.reader import Live
 
     live = Live(lambda found, line: _print_found(found, line, as_json))
     status = StatusLine()
@@ -173,7 +173,7 @@ def _follow(file: str, as_json: bool) -> None:
 
 
 def _growing_portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.buildlog.blocks import portions_of_growing_file
+    from trtcal.evidence.log.lines import portions_of_growing_file
 
     return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
 

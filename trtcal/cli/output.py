@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtcal.config import FILE, Config, read_config
+from trtcal.documents import to_json
 from trtcal.errors import InputError
-from trtcal.storage import to_json
 
 if TYPE_CHECKING:
     from trtcal.model import Model
@@ -177,7 +177,7 @@ def prepared_model(
 
     What the passes left alone is said on standard error.
     """
-    from trtcal.passes import prepare_with_record
+    from trtcal.model.passes import prepare_with_record
 
     settings = config.prepare
     prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
@@ -185,7 +185,7 @@ def prepared_model(
         note(f"note: left alone: {line}")
     if repairs is None:
         return prepared.model
-    from trtcal.improve import read_repairs
+    from trtcal.ptq import read_repairs
 
     return read_repairs(repairs).apply(prepared.model)
 

@@ -11,7 +11,7 @@ import click
 from trtcal.cli.output import json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from trtcal.quantize import Plan, Planned
+    from trtcal.quantization import Plan, Planned
 
 model_option = click.option(
     "--model", type=click.Path(path_type=Path), help="Say what it means for this model's nodes."
@@ -29,7 +29,7 @@ def command() -> None:
 @json_option
 def show(plan: Path, model: Path | None, as_json: bool) -> None:
     """List what PLAN says, or with --model every node that it decides, and what decided."""
-    from trtcal.quantize import read_plan
+    from trtcal.quantization import read_plan
 
     found = read_plan(plan)
     nodes = _nodes(found, model) if model else ()
@@ -45,7 +45,7 @@ def show(plan: Path, model: Path | None, as_json: bool) -> None:
 
 def _nodes(plan: Plan, path: Path) -> tuple[Planned, ...]:
     from trtcal.model import load_model
-    from trtcal.quantize import prepare, resolve
+    from trtcal.quantization import prepare, resolve
 
     return resolve(plan, prepare(load_model(path)))
 
@@ -80,7 +80,7 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
 @json_option
 def diff(a: Path, b: Path, model: Path | None, as_json: bool) -> None:
     """Say what differs from A to B: entries, or with --model the nodes that change precision."""
-    from trtcal.quantize import read_plan
+    from trtcal.quantization import read_plan
 
     plans = [read_plan(path) for path in (a, b)]
     if model:

@@ -20,8 +20,8 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.compare.equality import Equality
-    from trtcal.passes import Prepared
+    from trtcal.evaluate.equality import Equality
+    from trtcal.model.passes import Prepared
 
 
 @click.command(
@@ -71,8 +71,8 @@ def command(
         list_passes(as_json)
         return
     from trtcal.model import load_model
-    from trtcal.onnxfile import write_onnx
-    from trtcal.passes import prepare_with_record
+    from trtcal.model.files import write_onnx
+    from trtcal.model.passes import prepare_with_record
 
     config = config_here(config_path)
     path = required(output, "the output", "-o")
@@ -95,7 +95,7 @@ def command(
 
 def list_passes(as_json: bool) -> None:
     """Say which passes there are, in their order."""
-    from trtcal.passes import PASSES
+    from trtcal.model.passes import PASSES
 
     rows = [
         (one.name, one.purpose, "on request" if one.on_request else "always")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.improvement import Asked, improved_model, show_tries
+from trtcal.cli.check_data import warn
 from trtcal.cli.output import (
     config_here,
     config_option,
     data_option,
     json_option,
+    note,
     prepared_model,
     print_json,
+    print_table,
+    progress,
     repairs_option,
     required,
     say,
@@ -24,11 +28,105 @@ from trtcal.cli.output import (
 
 if TYPE_CHECKING:
     from trtcal.backends.options import ShapeRanges
-    from trtcal.calibration import Calibration
+    from trtcal.config import Config
     from trtcal.model import Model
-    from trtcal.onnxfile import OnnxFile
-    from trtcal.quantize import Plan, QuantizedModel
-    from trtcal.quantize.islands import Islands
+    from trtcal.model.files import OnnxFile
+    from trtcal.ptq import Wanted
+    from trtcal.quantization import Plan, QuantizedModel
+    from trtcal.quantization.fp16_subgraphs import Islands
+    from trtcal.ranges import Calibration
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options say: effort, seconds, objective, a metric's file, data, where to write."""
+
+    effort: str | None
+    seconds: float
+    objective: str
+    metric: Path | None
+    data: Path | None
+    output: Path
+    floats: Path | None
+
+    def check(self, repairs: Path | None) -> None:
+        """Refuse options that say nothing together."""
+        if self.effort and repairs:
+            raise click.UsageError("--improve finds repairs of its own: leave --repairs out")
+        if not self.effort and (self.data or self.metric or self.floats):
+            raise click.UsageError("--data, --metric and --float-output belong to --improve")
+
+    def wanted(self) -> Wanted:
+        """Return it as the library takes it."""
+        from trtcal.evaluate.metrics import load_metric
+        from trtcal.ptq import Wanted
+
+        metric = load_metric(self.metric) if self.metric else None
+        return Wanted(self.effort or "fast", self.seconds, self.objective, metric)
+
+
+def improved_model(
+    original: Model, prepared: Model, config: Config, asked: Asked
+) -> tuple[Model, Calibration, dict[str, Any]]:
+    """Find repairs, write them and the ranges beside the output; return model, ranges and record."""
+    from trtcal.check import check_data
+    from trtcal.data import open_dataset
+    from trtcal.ptq import improve
+    from trtcal.ptq.records import write_files
+
+    source = required(asked.data or config.calibration.data, "the data", "--data")
+    dataset = open_dataset(source, original, config.images, config.calibration.labels)
+    warn(check_data(original, dataset))
+    found = improve(prepared, dataset, asked.wanted(), original, progress)
+    for line in found.warnings:
+        note(f"warning: {line}")
+    endings = (".repairs.npz", ".repairs.json", ".calibration.json")
+    repairs, record, ranges = (asked.output.with_suffix(one) for one in endings)
+    write_files(found, repairs, record, ranges)
+    note(f"wrote {repairs}, {record} and {ranges}")
+    if asked.floats:
+        _write_floats(asked.floats, found.repaired, found.calibration)
+    return found.repaired, found.calibration, found.repairs.document
+
+
+def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
+    """Write the repaired model in float, and its ranges, for builders that quantize by themselves."""
+    from dataclasses import replace
+
+    from trtcal.model import load_model
+    from trtcal.model.files import write_onnx
+    from trtcal.ptq import in_float
+    from trtcal.ranges import write_calibration
+
+    write_onnx(path, in_float(model).proto)
+    ranges = path.with_suffix(".calibration.json")
+    write_calibration(ranges, replace(calibration, model=load_model(path).fingerprint))
+    note(f"wrote {path}, in float, and {ranges}")
+
+
+def show_tries(document: dict[str, Any]) -> None:
+    """Print what was tried, and what each brought."""
+    tries = document["tries"]
+    rows = [
+        (
+            one["name"],
+            "-" if one["value"] is None else f"{one['value']:.4g}",
+            _decibels(one["loss"]["noise"]),
+            "-" if one["loss"]["disagreement"] is None else f"{one['loss']['disagreement']:.2f}",
+            "kept" if one["kept"] else "not kept",
+        )
+        for one in tries
+    ]
+    samples = document["samples"]
+    title = f"on {samples['selection']} samples held back"
+    loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
+    print_table(("repair", loss, "SQNR dB", "disagreement %", ""), rows, title)
+    for name in document["untried"]:
+        say(f"not tried for lack of time: {name}")
+
+
+def _decibels(noise: float | None) -> str:
+    return f"{-10 * math.log10(noise):.2f}" if noise else "-"
 
 
 SHOWN = 5
@@ -146,10 +244,10 @@ def command(
     scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
     it writes the ranges, and what was changed, which --repairs takes.
     """
-    from trtcal.backends.shapes import parse_shapes
-    from trtcal.calibration import read_calibration
+    from trtcal.backends.options import parse_shapes
     from trtcal.model import load_model
-    from trtcal.quantize import quantize, write_quantized
+    from trtcal.quantization import quantize, write_quantized
+    from trtcal.ranges import read_calibration
 
     config = config_here(config_path)
     asked = Asked(effort, time_limit, objective, metric, data, output, floats)
@@ -185,7 +283,7 @@ def command(
 
 def _plan(path: Path | None, keep_float: tuple[str, ...], only: tuple[str, ...]) -> Plan:
     """Return the plan of a file, with the rules of options before its own."""
-    from trtcal.quantize import Plan, Rule, read_plan
+    from trtcal.quantization import Plan, Rule, read_plan
 
     if only and path:
         raise click.UsageError("--only makes a plan of its own: leave --plan out")
@@ -225,9 +323,9 @@ def _tuned(
     """Return the plan that a trial on the compiler finds best; write it, and the trials, beside."""
     from trtcal.backends.options import BuildOptions
     from trtcal.backends.registry import find_backend
-    from trtcal.quantize import write_plan
-    from trtcal.storage import write_document
-    from trtcal.tuning import compiler, described, tune_placement
+    from trtcal.documents import write_document
+    from trtcal.evaluate.placement_search import compiler, described, tune_placement
+    from trtcal.quantization import write_plan
 
     backend, chosen = find_backend(None, target)
     measure = compiler(backend, BuildOptions(chosen, shapes), prepared)

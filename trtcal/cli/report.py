@@ -11,14 +11,14 @@ from trtcal.cli.output import config_here, json_option, print_json, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.storage import Document
+    from trtcal.documents import Document
 
 PAGE = Path("report.html")
 KEPT = ("against", "costs")
 
 
 def _print_schema(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
-    from trtcal.report.schema import read_schema
+    from trtcal.reporting.document import read_schema
 
     if is_asked:
         print_json(read_schema())
@@ -64,7 +64,7 @@ def command(
     RUN is a folder with what the other commands wrote (comparison.json, build folders,
     calibrations), or a report.json to render again.
     """
-    from trtcal.report.render import check_page, write_page
+    from trtcal.reporting.render import check_page, write_page
 
     if not as_markdown:
         check_page(output or PAGE)
@@ -84,10 +84,10 @@ def command(
 
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its candidates cost, at the price given here or in trtcal.toml."""
-    from trtcal.report import assemble
-    from trtcal.report.prices import load_prices, named_price, with_costs
-    from trtcal.report.versions import read_report
-    from trtcal.storage import parsing
+    from trtcal.documents import parsing
+    from trtcal.reporting import assemble
+    from trtcal.reporting.prices import load_prices, named_price, with_costs
+    from trtcal.reporting.versions import read_report
 
     settings = config_here().report
     if amount is None and prices is None:
@@ -104,7 +104,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
 
 def _kept(document: Document, run: Path) -> Document:
     """Return a report with what only `trtcal run` could know, if the folder has its report."""
-    from trtcal.report.versions import read_report
+    from trtcal.reporting.versions import read_report
 
     try:
         before = read_report(run / "report.json")
@@ -118,8 +118,8 @@ def _kept(document: Document, run: Path) -> Document:
 
 
 def _write_markdown(run: Path, document: Document, output: Path | None, as_json: bool) -> None:
-    from trtcal.report.markdown import to_markdown
-    from trtcal.storage import parsing, write_text
+    from trtcal.documents import parsing, write_text
+    from trtcal.reporting.markdown import to_markdown
 
     if output is not None and output.suffix == ".json":
         raise InputError(f"{output} is no name for Markdown", "end it in .md")

@@ -15,8 +15,8 @@ from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
-    from trtcal.history import History
     from trtcal.pipeline import RunResult
+    from trtcal.runs import History
 
 
 @click.command(epilog="Example: trtcal run samples/digits/trtcal.toml")
@@ -28,8 +28,8 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
 
     The status is 1 if the verdict is DO NOT SHIP, or if a build breaks a limit under [gates].
     """
-    from trtcal.compare import read_comparison
     from trtcal.config import read_config
+    from trtcal.evaluate import read_comparison
     from trtcal.pipeline import run
 
     command_line = f"trtcal run {config.name}"
@@ -59,7 +59,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
 
 def _history(config: Config) -> History | None:
     """Open the history; one that cannot be had fails no run."""
-    from trtcal.history import History, default_path
+    from trtcal.runs import History, default_path
 
     try:
         return History(config.history or default_path())

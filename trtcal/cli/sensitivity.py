@@ -23,7 +23,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trtcal.search.sensitivity import Sensitivities
+    from trtcal.evaluate.search.sensitivity import Sensitivities
 
 
 @click.command(
@@ -68,13 +68,13 @@ def command(
     mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
     FP32: KL divergence where they are class scores, else noise over signal.
     """
-    from trtcal.calibration import read_calibration
     from trtcal.data import open_dataset
+    from trtcal.documents import seal, write_document
+    from trtcal.evaluate.search import measure_sensitivities
+    from trtcal.evaluate.search.sensitivity import TOLERANCE
     from trtcal.model import load_model
-    from trtcal.quantize import find_layers
-    from trtcal.search import measure_sensitivities
-    from trtcal.search.sensitivity import TOLERANCE
-    from trtcal.storage import seal, write_document
+    from trtcal.quantization import find_layers
+    from trtcal.ranges import read_calibration
 
     config = config_here(config_path)
     loaded = load_model(required(model or config.model, "the model", "MODEL"))

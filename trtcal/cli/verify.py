@@ -18,7 +18,7 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
 
     The status is 1 if one does not hold; it is named.
     """
-    from trtcal.verification import verify
+    from trtcal.runs.verify import verify
 
     checks = [check for path in paths for check in verify(path)]
     broken = [check for check in checks if not check.holds]

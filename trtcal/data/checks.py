@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from trtcal.data.fingerprint import Array, Labels
-from trtcal.data.rows import Rows
+from trtcal.data.arrays import Rows
+from trtcal.data.dataset import Array, Labels
 from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtcal.config import ImagesConfig
+from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import (
     BLOCK,
     LABELS,
@@ -16,14 +17,18 @@ from trtcal.data.checks import (
     labels_in,
     sample_count,
 )
-from trtcal.data.dataset import ArrayDataset, Dataset, fixed_batch, name_of, spans
+from trtcal.data.dataset import (
+    ArrayDataset,
+    Dataset,
+    Fingerprint,
+    digests_of,
+    fixed_batch,
+    name_of,
+    spans,
+)
 from trtcal.data.feeds import FeedDataset
-from trtcal.data.fingerprint import Fingerprint, digests_of
 from trtcal.data.images import ImageDataset, find_images
-from trtcal.data.npz import direct, open_npz
-from trtcal.data.polygraphy_json import JsonInputs
-from trtcal.data.rows import Rows, open_npy
-from trtcal.data.script import script_named
+from trtcal.data.polygraphy import JsonInputs, script_named
 from trtcal.errors import InputError
 from trtcal.model import Model, check_sample_axes
 

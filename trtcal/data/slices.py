@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.data.fingerprint import Labels
+from trtcal.data.dataset import Labels
 from trtcal.errors import InputError
 
 Slices = dict[str, npt.NDArray[np.bool_]]

@@ -1,0 +1,121 @@
+import json
+
+import pytest
+
+from tests.calibration.formats.tables import calibration
+from tests.networks import conv_net, samples
+from trtcal.cli.main import run_command
+from trtcal.model import load_model
+from trtcal.ranges import read_calibration, write_calibration
+
+AMAXES = {"x": 2.7, "b": 1.0, "g": 0.9}
+EXPORT = (
+    "calibration",
+    "export",
+    "calibration.json",
+    "--format",
+    "tensorrt-cache",
+    "-o",
+    "m.cache",
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    ranges = calibration(AMAXES, model=model.fingerprint, unranged={"dead": "no values"})
+    write_calibration(tmp_path / "calibration.json", ranges)
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = run_command([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def succeed(capsys, *arguments):
+    status, out, err = run(capsys, *arguments)
+    assert status == 0, err
+    return out
+
+
+def test_out_and_in_again_gives_no_difference(place, capsys):
+    status, out, err = run(capsys, *EXPORT, "--tensorrt", "10.3.0")
+    assert status == 0
+    assert "wrote 3 ranges to m.cache" in out
+    assert "dead has no range" in err
+    assert (place / "m.cache").read_text().startswith("TRT-100300-EntropyCalibration2\nx: ")
+    succeed(capsys, "calibration", "import", "m.cache", "--model", "net.onnx", "-o", "again.json")
+    assert read_calibration(place / "again.json").ranges["b"].amax == 1.0
+    out = succeed(capsys, "calibration", "diff", "calibration.json", "again.json")
+    assert "0 ranges moved, 3 are the same" in out
+    succeed(capsys, "quantize", "net.onnx", "--calibration", "again.json", "-o", "int8.onnx")
+    out = succeed(capsys, "calibration", "diff", "int8.onnx", "m.cache")
+    assert "0 ranges moved, 3 are the same" in out
+
+
+def test_ranges_of_other_data_are_refused(place, capsys):
+    samples(place / "data.npz")
+    command = ("calibration", "import", "calibration.json", "--model", "net.onnx")
+    status, _, err = run(capsys, *command, "--data", "data.npz", "-o", "again.json")
+    assert status == 2
+    assert "another dataset" in err
+
+
+def test_show_lists_ranges_and_what_is_none(place, capsys):
+    (place / "m.cache").write_text("TRT-7000-EntropyCalibration2\ndata: 3c008912\nprob: 0\n")
+    out = succeed(capsys, "calibration", "show", "m.cache")
+    assert "version 7000" in out
+    assert "0.996338" in out
+    assert "no range for prob: its scale is 0" in out
+
+
+def test_diff_says_what_moved(place, capsys):
+    (place / "m.txt").write_text("x 5.4\nb 1.0\nz 1.0\n")
+    out = succeed(capsys, "calibration", "diff", "calibration.json", "m.txt")
+    assert "+6.021" in out
+    assert "only in calibration.json: g" in out
+    assert "only in m.txt: z" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "calibration.json"),
+        ("diff", "calibration.json", "calibration.json"),
+        (*EXPORT[1:], "--tensorrt", "8.6.1", "--tensor", "x"),
+        ("import", "calibration.json", "--model", "net.onnx", "-o", "again.json"),
+    ],
+)
+def test_json_is_all_that_json_prints(place, capsys, arguments):
+    assert isinstance(json.loads(succeed(capsys, "calibration", *arguments, "--json")), dict)
+
+
+@pytest.mark.parametrize("name", ["show", "diff", "export", "import"])
+def test_every_help_has_an_example(capsys, name):
+    words = " ".join(succeed(capsys, "calibration", name, "--help").split())
+    assert f"Example: trtcal calibration {name}" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show", "none.cache"), "none.cache"),
+        (EXPORT[1:], "version of TensorRT"),
+        ((*EXPORT[1:], "--tensorrt", "11.0"), "11.0"),
+        ((*EXPORT[1:], "--tensorrt", "8.6.1", "--tensor", "dead"), "no values"),
+        (("import", "other.txt", "--model", "net.onnx", "-o", "out.json"), "other.txt"),
+        (("import", "foreign.txt", "--model", "net.onnx", "-o", "out.json"), "do not fit"),
+    ],
+)
+def test_bad_input_is_one_error_a_hint_and_no_output(place, capsys, arguments, says):
+    (place / "foreign.txt").write_text("foreign 1.0\n")
+    before = sorted(place.iterdir())
+    status, out, err = run(capsys, "calibration", *arguments)
+    error, hint = err.strip().splitlines()
+    assert (status, out) == (2, "")
+    assert error.startswith("error: ")
+    assert says in error
+    assert hint.startswith("hint: ")
+    assert sorted(place.iterdir()) == before

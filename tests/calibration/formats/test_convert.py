@@ -1,0 +1,132 @@
+import pytest
+
+from calibrators.scale import scale_of
+from tests.calibration.formats.tables import calibration
+from tests.networks import conv_net
+from trtcal.calibration.formats import (
+    READABLE,
+    WRITABLE,
+    check_fits,
+    convert,
+    export_calibration,
+    import_calibration,
+    read_ranges,
+)
+from trtcal.cli import calibration as cli
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.ranges import write_calibration
+
+AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
+UNNAMED = "(Unnamed Layer* 3) [Shuffle]_output"
+
+
+@pytest.fixture
+def model(tmp_path):
+    return load_model(conv_net(tmp_path / "net.onnx"))
+
+
+def cache(tmp_path, *lines):
+    (tmp_path / "model.cache").write_text("\n".join(["TRT-8601-MinMaxCalibration", *lines, ""]))
+    return tmp_path / "model.cache"
+
+
+def test_the_command_line_and_the_library_know_the_same_formats():
+    assert cli.READABLE == READABLE
+    assert set(cli.READABLE[1:-1]) == set(WRITABLE)
+    assert set(WRITABLE) == {"tensorrt-cache", *convert.WRITERS}
+
+
+@pytest.mark.parametrize("form", WRITABLE)
+def test_every_format_is_found_out_and_keeps_every_scale(tmp_path, model, form):
+    export_calibration(tmp_path / "t", calibration(AMAXES), form, tensorrt="8.6.1")
+    found = import_calibration(tmp_path / "t", model)
+    assert found.method == f"imported:{form}"
+    assert (found.model, found.dataset, found.samples) == (model.fingerprint, "unknown", 0)
+    assert {name: scale_of(item.amax) for name, item in found.ranges.items()} == {
+        name: scale_of(amax) for name, amax in AMAXES.items()
+    }
+
+
+def test_what_is_imported_can_be_written_read_and_names_its_header(tmp_path, model):
+    path = cache(
+        tmp_path, "x: 3c010204", "b: 3c010204", "g: 3c010204", f"{UNNAMED}: 3c010204", "y: 0"
+    )
+    found = import_calibration(path, model, dataset="sha256:data")
+    assert found.parameters == {"version": "8601", "algorithm": "MinMaxCalibration"}
+    assert UNNAMED in found.ranges
+    assert "is 0" in found.unranged["y"]
+    write_calibration(tmp_path / "calibration.json", found)
+    assert read_ranges(tmp_path / "calibration.json") == found
+
+
+def test_a_file_of_another_model_is_refused_with_what_differs(tmp_path, model):
+    path = cache(tmp_path, *(f"other{i}: 3c010204" for i in range(7)), "x: 3c010204")
+    with pytest.raises(InputError) as caught:
+        import_calibration(path, model)
+    assert (
+        "7 tensors that the model has not (other0, other1, other2, other3, other4 and 2 more)"
+        in (caught.value.message)
+    )
+    assert "lacks 2 of the 3 activations to quantize (b, g)" in caught.value.message
+
+
+def test_made_up_names_and_copies_are_no_difference(model):
+    check_fits(["x", "b", "g", "a", "w1", "b copy", UNNAMED], model)
+    with pytest.raises(InputError, match="1 tensors"):
+        check_fits(["x", "b", "g", "z copy"], model)
+
+
+def test_what_fits_is_taken_if_asked(tmp_path, model):
+    found = import_calibration(cache(tmp_path, "x: 3c010204", "z: 3c010204"), model, partial=True)
+    assert set(found.ranges) == {"x"}
+    assert found.unranged == dict.fromkeys("bg", "model.cache has no range for it")
+    with pytest.raises(InputError, match="lacks 3 of the 3"):
+        import_calibration(cache(tmp_path, "z: 3c010204"), model, partial=True)
+
+
+def test_a_calibration_of_another_model_or_dataset_is_refused(tmp_path, model):
+    path = tmp_path / "calibration.json"
+    write_calibration(path, calibration(AMAXES))
+    with pytest.raises(InputError, match="another model"):
+        import_calibration(path, model)
+    ours = calibration(AMAXES, model=model.fingerprint)
+    write_calibration(path, ours)
+    assert import_calibration(path, model) == ours
+    with pytest.raises(InputError, match="another dataset"):
+        import_calibration(path, model, dataset="sha256:other")
+
+
+def test_only_the_tensors_asked_for_are_written(tmp_path):
+    ranges = calibration(AMAXES, unranged={"dead": "no finite values were observed"})
+    export_calibration(tmp_path / "t", ranges, "text", ["g"])
+    assert (tmp_path / "t").read_text() == "g 0.9\n"
+    with pytest.raises(InputError, match=r"'z': it is not there, 'dead': no finite values"):
+        export_calibration(tmp_path / "t", ranges, "text", ["g", "z", "dead"])
+
+
+def test_a_cache_needs_the_version_that_will_read_it(tmp_path):
+    with pytest.raises(InputError, match="version of TensorRT"):
+        export_calibration(tmp_path / "t", calibration(AMAXES), "tensorrt-cache")
+    with pytest.raises(InputError, match="'qdq'"):
+        export_calibration(tmp_path / "t", calibration(AMAXES), "qdq")
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\x89PNG\r\n\0", b"{", b'{"a": 1}', b"hello\n"])
+def test_a_file_of_no_format_is_refused(tmp_path, data):
+    (tmp_path / "t").write_bytes(data)
+    with pytest.raises(InputError):
+        export_calibration(tmp_path / "out", read_ranges(tmp_path / "t"), "text")
+
+
+def test_a_format_that_the_file_has_not_is_refused(tmp_path):
+    path = cache(tmp_path, "x: 3c010204")
+    for form in READABLE:
+        if form != "tensorrt-cache":
+            with pytest.raises(InputError):
+                read_ranges(path, form)
+    with pytest.raises(InputError, match="unknown format"):
+        read_ranges(path, "magic")
+    with pytest.raises(InputError, match="cannot read"):
+        read_ranges(tmp_path / "none")

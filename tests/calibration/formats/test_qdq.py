@@ -1,0 +1,199 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+from calibrators.scale import scale_of
+from tests.calibration.formats.tables import calibration
+from tests.networks import conv_net
+from trtcal.calibration.formats import import_calibration, read_ranges
+from trtcal.calibration.formats.qdq import read_qdq
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.quantization import prepare, quantize, write_quantized
+from trtcal.ranges import TensorRange
+
+AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
+
+
+def model_of(path, nodes, values, opset=19):
+    initializers = [numpy_helper.from_array(np.asarray(v), name) for name, v in values.items()]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", "n"])]
+    graph = helper.make_graph(nodes, "test", inputs, outputs, initializers)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.save(proto, path)
+    return load_model(path)
+
+
+def one_pair(path, scale, zero=None, **attributes):
+    values = {"s": scale} if zero is None else {"s": scale, "z": zero}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *values], ["q"], **attributes),
+        helper.make_node("DequantizeLinear", ["q", *values], ["y"], **attributes),
+    ]
+    return model_of(path, nodes, values)
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "amax", "note"),
+    [
+        (np.float32(0.5), np.int8(0), 63.5, None),
+        (np.float32(0.5), np.uint8(128), 63.5, None),
+        (np.float16(0.5), np.int8(0), 63.5, None),
+        (np.float32(0.5), np.int8(-128), 127.5, "[0, 127.5]"),
+        (np.float32(0.5), np.uint8(0), 127.5, "[0, 127.5]"),
+        (np.float32(0.5), None, 127.5, "[0, 127.5]"),
+        (np.float32(0.5), np.uint8(200), 100.0, "[-100, 27.5]"),
+        (np.float32(0.5), np.int8(127), 127.5, "[-127.5, 0]"),
+        (np.float32([0.5, 0.25]), np.int8([0, 0]), 63.5, "largest of 2"),
+    ],
+)
+def test_the_range_is_what_the_integers_can_stand_for(tmp_path, scale, zero, amax, note):
+    attributes = {"axis": 0} if np.ndim(scale) else {}
+    table = read_qdq(one_pair(tmp_path / "m.onnx", scale, zero, **attributes))
+    found = table.ranges["x"]
+    assert found.amax == amax
+    assert (note is None) == (found.note is None)
+    assert note is None or note in found.note
+
+
+@pytest.mark.parametrize(
+    ("scale", "says"),
+    [
+        (0.0, "is 0"),
+        (np.inf, "infinite"),
+        (np.nan, "not a number"),
+        (-1.0, "negative"),
+        (1e-42, "denormal"),
+    ],
+)
+def test_unusable_scales_are_findings(tmp_path, scale, says):
+    table = read_qdq(one_pair(tmp_path / "m.onnx", np.float32(scale), np.int8(0)))
+    assert not table.ranges
+    assert says in table.unranged["x"]
+
+
+def test_a_float_type_and_a_computed_scale_are_findings(tmp_path):
+    eight_bits = helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0])
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
+    model = model_of(tmp_path / "m.onnx", nodes, {"s": np.float32(1), "z": np.int8(0)})
+    model.proto.graph.initializer[1].CopyFrom(eight_bits)
+    assert "float8" in read_qdq(model).unranged["x"]
+    nodes.insert(0, helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0))
+    model = model_of(tmp_path / "m.onnx", nodes, {"z": np.int8(0)})
+    assert "computed" in read_qdq(model).unranged["x"]
+
+
+def test_weights_quantized_in_the_graph_are_no_activations(tmp_path):
+    nodes = [
+        helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(np.float32(0.5))),
+        helper.make_node("Transpose", ["w"], ["wt"]),
+        helper.make_node("QuantizeLinear", ["wt", "s", "z"], ["wq"]),
+        helper.make_node("DequantizeLinear", ["wq", "s", "z"], ["wd"]),
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("MatMul", ["d", "wd"], ["y"]),
+    ]
+    values = {"w": np.ones((3, 4), np.float32), "z": np.int8(0)}
+    assert set(read_qdq(model_of(tmp_path / "m.onnx", nodes, values)).ranges) == {"x"}
+
+
+def test_what_a_branch_reads_from_outside_is_an_activation(tmp_path):
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, ["m", "n"])
+    branch = helper.make_graph([helper.make_node("Abs", ["x"], ["o"])], "branch", [], [out])
+    nodes = [
+        helper.make_node("If", ["c"], ["i"], then_branch=branch, else_branch=branch),
+        helper.make_node("QuantizeLinear", ["i", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    values = {"c": np.bool_(True), "s": np.float32(1), "z": np.int8(0)}
+    assert set(read_qdq(model_of(tmp_path / "m.onnx", nodes, values)).ranges) == {"i"}
+
+
+def test_a_tensor_quantized_twice_has_the_wider_range(tmp_path):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("QuantizeLinear", ["d", "t", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "t", "z"], ["y"]),
+    ]
+    values = {"s": np.float32(1), "t": np.float32(2), "z": np.int8(0)}
+    found = read_qdq(model_of(tmp_path / "m.onnx", nodes, values)).ranges
+    assert found == {"x": TensorRange(254.0, 254.0, 0.0, "also quantized with amax 127")}
+
+
+def test_a_cast_is_followed_to_a_tensor_of_the_float_model(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["x16"], to=TensorProto.FLOAT16),
+        helper.make_node("QuantizeLinear", ["x16", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Cast", ["d"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = model_of(tmp_path / "m.onnx", nodes, {"s": np.float16(1), "z": np.int8(0)})
+    assert set(read_qdq(model).ranges) == {"x16"}
+    assert set(read_qdq(model, {"x", "y"}).ranges) == {"x"}
+
+
+def test_a_float_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match="quantizes no activation"):
+        read_ranges(conv_net(tmp_path / "net.onnx"))
+
+
+def ours(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    ranges = calibration(AMAXES, model=model.fingerprint)
+    write_quantized(tmp_path / "int8.onnx", quantize(prepare(model), ranges))
+    return model
+
+
+def test_our_own_scales_come_back_to_the_bit(tmp_path):
+    found = import_calibration(tmp_path / "int8.onnx", ours(tmp_path))
+    assert found.method == "imported:qdq"
+    assert {name: scale_of(item.amax) for name, item in found.ranges.items()} == {
+        name: scale_of(amax) for name, amax in AMAXES.items()
+    }
+
+
+def test_our_own_model_says_what_it_was_made_for(tmp_path):
+    model = ours(tmp_path)
+    model.proto.doc_string = "another"
+    onnx.save(model.proto, tmp_path / "other.onnx")
+    with pytest.raises(InputError, match="another model"):
+        import_calibration(tmp_path / "int8.onnx", load_model(tmp_path / "other.onnx"))
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self):
+        images = np.random.default_rng(0).uniform(-3, 1, (4, 3, 8, 8)).astype(np.float32)
+        self.images = iter([images])
+        self.largest = float(np.abs(images).max())
+
+    def get_next(self):
+        image = next(self.images, None)
+        return None if image is None else {"x": image}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_models_of_onnxruntime_fit_the_float_model(tmp_path, kind, symmetric):
+    float_path, path = conv_net(tmp_path / "net.onnx"), tmp_path / "int8.onnx"
+    reader = Reader()
+    quantize_static(
+        float_path, path, reader, QuantFormat.QDQ, activation_type=kind,
+        extra_options={"ActivationSymmetric": symmetric},
+    )  # fmt: skip
+    found = import_calibration(path, load_model(float_path))
+    assert {"x", "b", "g", "y"} <= set(found.ranges)
+    step = 2 * reader.largest / 254
+    assert found.ranges["x"].amax == pytest.approx(reader.largest, abs=step)
+    if kind == QuantType.QInt8:  # uint8's middle is 127.5: versions round it to either side
+        assert (found.ranges["x"].note is None) == symmetric

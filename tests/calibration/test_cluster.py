@@ -1,0 +1,81 @@
+"""On a local Ray cluster of two nodes."""
+
+import contextlib
+import time
+
+import pytest
+
+from trtcal.calibration import observe
+from trtcal.calibration.ray import RayHand
+from trtcal.errors import BackendError, InputError
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray's own, in its start and stop.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
+
+COUNT = 150
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    monkeypatch.setenv("RAY_ADDRESS", made.address)
+    yield made
+    with contextlib.suppress(Exception):
+        ray.shutdown()
+    made.shutdown()
+
+
+def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster, monkeypatch):
+    expected = observe(*scene, threads=1).digest
+    assert observe(*scene, 7, cluster="ray").digest == expected
+
+    used = []
+    submit = RayHand.submit
+
+    def submit_and_remember(self, task):
+        used.append(self)
+        return submit(self, task)
+
+    monkeypatch.setattr(RayHand, "submit", submit_and_remember)
+    second = next(node for node in cluster.list_all_nodes() if not node.head)
+    removed = []
+
+    def lose_a_node(done):
+        if not removed:
+            removed.append(second)
+            cluster.remove_node(second, allow_graceful=False)
+
+    started = time.monotonic()
+    assert observe(*scene, 1, lose_a_node, cluster="ray").digest == expected
+    assert removed
+    assert len(set(map(id, used))) > 1
+    assert time.monotonic() - started < 120
+
+
+def test_more_workers_than_cores_are_refused(scene, cluster):
+    with pytest.raises(InputError, match="cores for 2 workers with 1 threads, not 3"):
+        observe(*scene, cluster="ray", workers=3)
+
+
+def test_errors_of_workers_are_the_users(scene, cluster, tmp_path):
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(InputError, match=r"data\.npz"):
+        observe(*scene, cluster="ray")
+
+
+def test_no_cluster_is_a_clear_error(scene, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(BackendError, match="no Ray cluster can be reached"):
+        observe(*scene, cluster="ray")

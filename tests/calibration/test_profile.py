@@ -1,0 +1,101 @@
+import json
+import time
+
+import pytest
+
+from trtcal.calibration import Profile, Settings, observe
+from trtcal.calibration.profile import DATA
+from trtcal.cli.main import run_command
+from trtcal.cli.output import size_in_bytes
+from trtcal.errors import InputError
+
+COUNT = 30
+
+
+class Slow:
+    """A dataset whose batches take their time."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def batches(self, *arguments):
+        for feeds in self.inner.batches(*arguments):
+            time.sleep(0.02)
+            yield feeds
+
+
+def profile_of(model, data, tensors, **options):
+    profiles = []
+    seen = observe(model, data, tensors, 1, threads=1, profiled=profiles.append, **options)
+    (profile,) = profiles
+    return profile, seen
+
+
+def test_slow_data_are_found_and_the_prediction_is_checked(scene):
+    model, data, tensors = scene
+    observe(model, data, tensors, threads=1)  # so that compiled code is loaded
+    slow, seen = profile_of(model, Slow(data), tensors)
+    assert slow.waited_s > 30 * 0.01
+    slow.elapsed_s = 1.5 * slow.waited_s  # whatever else this machine was busy with
+    slow.busy = 0.5 * slow.cores
+    advice = slow.advice()
+    assert (advice.limit, advice.change) == ("loading the data", DATA)
+    fast, _ = profile_of(model, data, tensors)
+    gain = slow.elapsed_s / fast.elapsed_s
+    assert advice.gain == pytest.approx(3.0)
+    text = fast.checked(slow.to_document(model.fingerprint, seen.dataset))
+    assert text.startswith(f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f}")
+
+
+def test_every_byte_and_sample_is_in_it(scene):
+    model, data, tensors = scene
+    profile, _ = profile_of(model, data, tensors)
+    assert profile.samples == 30
+    assert profile.bytes["load"] == data.arrays["x"][:].nbytes
+    assert set(profile.seconds) == {"load", "infer", "count", "checkpoint"}
+    assert 0 < sum(profile.seconds.values()) < 2 * profile.elapsed_s
+    text = "\n".join(profile.lines())
+    assert "30 samples in" in text
+    assert "limited by" in text
+
+
+@pytest.mark.parametrize(
+    ("busy", "cores", "workers", "gain"), [(1.0, 4, 1, 4.0), (3.9, 4, 1, 1.0), (1.0, 4, 4, 1.0)]
+)
+def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain):
+    profile = Profile(Settings(workers, 1), {"infer": 9.0, "count": 1.0}, {}, 10, 10.0)
+    profile.busy, profile.cores = busy, cores
+    advice = profile.advice()
+    assert advice.gain == pytest.approx(gain)
+    assert (f"--workers {cores}" in advice.change) == (gain > 1)
+
+
+def test_the_command_line_says_where_the_time_went(scene, tmp_path, capsys):
+    words = ["calibrate", str(scene[0].path), "--data", str(tmp_path / "data.npz"), "--profile"]
+    words += ["-o", str(tmp_path / "calibration.json"), "--workers", "2"]
+    assert run_command(words) == 0
+    said = capsys.readouterr().err
+    assert "30 samples in" in said
+    assert "by 2 workers with" in said
+    document = json.loads((tmp_path / "calibration.profile.json").read_text())
+    assert document["measured"]["settings"]["workers"] == 2
+    assert run_command(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512MB", 512 * 10**6), ("1.5GiB", 3 << 29), ("7", 7), ("4 g", 4 * 10**9)]
+)
+def test_sizes_are_read(text, size):
+    assert size_in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4XB", "GB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(InputError, match="is not a size"):
+        size_in_bytes(text)

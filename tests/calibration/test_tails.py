@@ -1,0 +1,69 @@
+"""The samples that reach farthest, held against all values at once."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from trtcal.backends.taps import Inside
+from trtcal.calibration.extremes import KEPT, find_tails, write_tails
+from trtcal.data import open_dataset
+from trtcal.documents import read_document
+from trtcal.model import load_model
+from trtcal.ranges import Calibration, TensorRange, most_stretched
+
+FLOAT = onnx.TensorProto.FLOAT
+COUNT = 41  # more than two batches
+
+
+def test_they_are_those_of_the_largest_magnitudes(scene, tmp_path):
+    model, data, tensors = scene
+    tails = find_tails(model, data, tensors)
+    (feeds,) = data.batches(COUNT)
+    everything = Inside(model.proto, tensors).read(feeds)
+    assert tails.samples == COUNT
+    assert set(tails.tensors) == set(tensors)
+    for name, reaches in tails.tensors.items():
+        largest = np.abs(everything[name].reshape(COUNT, -1)).max(axis=1)
+        assert [one.index for one in reaches] == np.argsort(-largest, kind="stable")[:KEPT].tolist()
+        assert [one.value for one in reaches] == pytest.approx(sorted(largest)[::-1][:KEPT])
+    document = write_tails(tmp_path / "tails.json", tails)
+    assert read_document(tmp_path / "tails.json", "tails")["digest"] == document["digest"]
+
+
+def one_node(tmp_path, kind, x, shape, **attributes):
+    """Return a model of one node, and data."""
+    ends = [
+        helper.make_tensor_value_info("x", FLOAT, ["N", x.shape[1]]),
+        helper.make_tensor_value_info("y", FLOAT, shape),
+    ]
+    node = helper.make_node(kind, ["x"], ["y"], "node", **attributes)
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=x)
+    model = load_model(tmp_path / "net.onnx")
+    return model, open_dataset(tmp_path / "data.npz", model)
+
+
+def test_values_that_are_not_finite_stretch_no_range(tmp_path):
+    x = np.float32([[1.0, 2.0], [0.0, 0.5], [-0.125, 4.0], [0.0, 0.0]])
+    model, data = one_node(tmp_path, "Reciprocal", x, ["N", 2])
+    reaches = find_tails(model, data, ["y"]).tensors["y"]
+    assert [(one.index, one.value) for one in reaches] == [(2, 8.0), (1, 2.0), (0, 1.0)]
+
+
+def test_a_tensor_that_has_no_samples_along_its_first_axis_is_left_out(tmp_path):
+    x = np.ones((5, 3), np.float32)
+    model, data = one_node(tmp_path, "ReduceSum", x, [], keepdims=0)
+    assert set(find_tails(model, data, ["x", "y"]).tensors) == {"x"}
+
+
+def test_the_tensors_of_which_most_is_cut_come_first():
+    def ranges(**amax):
+        table = {name: TensorRange(value, 4.0, 0.0) for name, value in amax.items()}
+        return Calibration("m", {}, "model", "data", 1, "h", table, {})
+
+    both = [ranges(a=4.0, b=2.0, c=3.0), ranges(a=4.0, b=3.9, c=1.0)]
+    assert most_stretched(both, 5) == ["c", "b"]
+    assert most_stretched(both, 1) == ["c"]

@@ -1,0 +1,223 @@
+"""However the work is split, killed and begun again, the result is the same to the bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.networks import conv_net, samples
+from trtcal.calibration import (
+    accumulator as tally,
+)
+from trtcal.calibration import observe, unfinished
+from trtcal.calibration import observer as observing
+from trtcal.calibration import (
+    scheduler as hands,
+)
+from trtcal.calibration.scheduler import LocalHand
+from trtcal.data import open_dataset
+from trtcal.errors import BackendError, InputError, Interrupted, ResourceError
+
+COUNT = 150
+
+
+@pytest.fixture
+def expected(scene):
+    return observe(*scene, threads=1).digest
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_and_threads_do_not_matter(scene, expected, batch, threads):
+    assert observe(*scene, batch=batch, threads=threads).digest == expected
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(2, 1), (4, 7), (2, 32)])
+def test_workers_do_not_matter(scene, expected, workers, batch):
+    seen = []
+    made = observe(*scene, batch=batch, workers=workers, threads=1, progress=seen.append)
+    assert made.digest == expected
+    assert sum(seen) == COUNT
+
+
+def test_order_of_samples_does_not_matter(scene, expected, tmp_path):
+    model, data, tensors = scene
+    order = np.random.default_rng(0).permutation(COUNT)
+    np.savez(tmp_path / "shuffled.npz", x=data.arrays["x"][:][order])
+    shuffled = open_dataset(tmp_path / "shuffled.npz", model)
+    made = observe(model, shuffled, tensors, threads=1)
+    straight = observe(*scene, threads=1)
+    assert made.dataset != straight.dataset
+    for name, histogram in made.histograms.items():
+        assert histogram == straight.histograms[name]
+
+
+class BrokenError(Exception):
+    pass
+
+
+def die(task):
+    os._exit(1)
+
+
+def breaking_after(number):
+    """Return a progress that fails after so many samples, as a killed process would stop."""
+    seen = []
+
+    def progress(done):
+        seen.append(done)
+        if sum(seen) >= number:
+            raise BrokenError
+
+    return progress
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_broken_off_work_goes_on_from_its_checkpoint(
+    scene, expected, tmp_path, monkeypatch, workers
+):
+    monkeypatch.setattr(tally, "SPACING_S", 0.0)
+    monkeypatch.setattr(tally, "SHARE", float("inf"))
+    where, said = tmp_path / "kept", []
+    with pytest.raises(BrokenError):
+        observe(*scene, 2, breaking_after(40), 1, workers=workers, checkpoint=where)
+    assert where.exists()
+    seen = []
+    made = observe(*scene, 2, seen.append, 1, workers=workers, checkpoint=where, say=said.append)
+    assert made.digest == expected
+    assert said == [f"going on from {where}"]
+    assert seen[0] >= 30
+    assert sum(seen) == COUNT
+    assert not where.exists()
+
+
+def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(tally, "SPACING_S", 0.0)
+    model, data, tensors = scene
+    where, said = tmp_path / "kept", []
+    with pytest.raises(BrokenError):
+        observe(model, data, tensors[:1], 2, breaking_after(40), 1, checkpoint=where)
+    assert observe(*scene, threads=1, checkpoint=where, say=said.append).digest == expected
+    assert said == [f"{where} is unfinished work of another kind; starting again"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
+def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(tally, "SPACING_S", 0.0)
+    where, said = tmp_path / "kept", []
+    with pytest.raises(BrokenError):
+        observe(*scene, 2, breaking_after(40), 1, checkpoint=where)
+    whole = where.read_bytes()
+    where.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    assert observe(*scene, threads=1, checkpoint=where, say=said.append).digest == expected
+    assert "starting again" in said[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, tmp_path, workers):
+    where, before = tmp_path / "kept", signal.getsignal(signal.SIGINT)
+
+    def interrupt(done):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="kept in") as caught:
+        observe(*scene, 2, interrupt, 1, workers=workers, checkpoint=where)
+    assert caught.value.exit_status == 130
+    assert "same command" in caught.value.hint
+    assert observe(*scene, 2, threads=1, checkpoint=where).digest == expected
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
+    with pytest.raises(Interrupted, match="not kept"):
+        observe(*scene, 2, lambda done: signal.raise_signal(signal.SIGTERM), 1)
+
+
+def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
+    killed = []
+    submit = LocalHand.submit
+
+    def submit_and_kill(self, task):
+        future = submit(self, task)
+        if not killed and len(task[1]) > 0:
+            killed.extend(self.pool._processes)
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
+        return future
+
+    monkeypatch.setattr(LocalHand, "submit", submit_and_kill)
+    assert observe(*scene, 1, workers=2, threads=1).digest == expected
+    assert killed
+
+
+def test_work_that_kills_every_worker_is_given_up(scene, monkeypatch):
+    monkeypatch.setattr(hands, "_work", die)  # what a worker is asked to do
+    with pytest.raises(BackendError, match=r"died 3 times at samples \d+ to \d+"):
+        observe(*scene, workers=2, threads=1)
+
+
+def test_an_error_in_a_worker_is_the_users(scene, tmp_path):
+    model, data, tensors = scene
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(InputError):
+        observe(model, data, tensors, workers=2, threads=1)
+
+
+SCRIPT = """
+import sys
+from trtcal.cli.main import run_command
+from trtcal.calibration import accumulator as tally
+tally.SPACING_S = 0.0
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigkill_at_any_moment_and_the_same_command_resumes(tmp_path, workers):
+    net = conv_net(tmp_path / "net.onnx")
+    data = samples(tmp_path / "data.npz", count=6000)
+    script = tmp_path / "main.py"
+    script.write_text(SCRIPT)
+    result, straight = tmp_path / "calibration.json", tmp_path / "straight.json"
+    words = ["calibrate", net, "--data", data, "--method", "percentile", "--batch", "1"]
+    command = [sys.executable, script, *words, "--workers", workers, "-o", result]
+    deadline = time.monotonic() + 60
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not unfinished(result).exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+    assert unfinished(result).exists(), "it was done before it could be killed"
+    assert not result.exists()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "going on from" in again.stderr
+    subprocess.run([sys.executable, script, *words, "-o", straight], check=True)
+    assert result.read_bytes() == straight.read_bytes()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"net.onnx", "data.npz", "main.py", result.name, straight.name}
+
+
+def test_outside_the_main_thread_signals_are_left_alone(scene, expected):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(observe(*scene, threads=1)))
+    thread.start()
+    thread.join()
+    assert made[0].digest == expected
+
+
+def test_several_passes_give_the_same(scene, expected, monkeypatch):
+    monkeypatch.setattr(observing, "passes_within", lambda *others: [[name] for name in others[2]])
+    seen = []
+    made = observe(*scene, 7, seen.append, 1, max_memory=1)
+    assert made.digest == expected
+    assert sum(seen) == COUNT
+
+
+def test_a_ceiling_that_is_too_low_is_refused(scene):
+    with pytest.raises(ResourceError, match="too low"):
+        observe(*scene, max_memory=10**6)

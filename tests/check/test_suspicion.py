@@ -1,0 +1,299 @@
+"""Faults that are planted in data are named, and right data are left in peace."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from scipy import ndimage
+
+from tests.networks import samples, save, weight
+from trtcal.check import check_data
+from trtcal.check.evidence import weigh
+from trtcal.check.preprocessing import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.check.probe import Eye, Look
+from trtcal.check.responses import Front
+from trtcal.check.samples import check_layout, roughness
+from trtcal.check.sampling import Images, draw
+from trtcal.data import open_dataset
+from trtcal.data.dataset import ArrayDataset
+from trtcal.model import load_model
+
+SIZE, CLASSES = 16, 6
+
+
+def paint(labels, seed):
+    """Return smooth colour images with something of their class in them, pixels 0 to 255."""
+    rng = np.random.default_rng(7)
+    templates = np.stack([smooth(rng) for _ in range(CLASSES)])
+    rng = np.random.default_rng(seed)
+    images = templates[labels] + 0.5 * np.stack([smooth(rng) for _ in labels])
+    return np.clip(127 + 70 * images, 0, 255), np.clip(127 + 70 * templates, 0, 255)
+
+
+def smooth(rng):
+    field = ndimage.zoom(rng.standard_normal((3, 4, 4)), (1, SIZE / 4, SIZE / 4), order=1)
+    return field / field.std()
+
+
+@pytest.fixture(scope="module", params=[NORMAL, SIGNED, CENTRED, UNIT], ids=lambda form: form.name)
+def colours(request, tmp_path_factory):
+    """A classifier that compares normalized images with templates of its classes, and right data."""
+    form = request.param
+    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
+    pixels, templates = paint(labels, 2)
+    rows = Change(RAW, form)(templates).reshape(CLASSES, -1)
+    sharpness = 40 / np.square(rows - rows.mean(0)).sum(1).mean()
+    weights = {
+        "w": (sharpness * rows).astype(np.float32),
+        "b": (-sharpness / 2 * np.square(rows).sum(1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+    ]
+    path = tmp_path_factory.mktemp("colours") / "colours.onnx"
+    save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
+    return load_model(path), form, Change(RAW, form)(pixels).astype(np.float32), labels
+
+
+def codes(model, images, labels=None):
+    name = model.inputs[0].name
+    data = ArrayDataset("planted", {name: np.ascontiguousarray(images)}, labels, "")
+    return [one.code for one in check_data(model, data)]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_right_colours_are_left_in_peace(colours, labelled):
+    model, _, images, labels = colours
+    assert codes(model, images, labels if labelled else None) == []
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_swapped_channels_are_named(colours, labelled):
+    model, _, images, labels = colours
+    found = codes(model, images[:, ::-1], labels if labelled else None)
+    assert found == ["channel_order"]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_reshaped_images_are_named(colours, labelled):
+    model, _, images, labels = colours
+    reshaped = np.moveaxis(images, 1, -1).reshape(images.shape)
+    assert codes(model, reshaped, labels if labelled else None) == ["layout"]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_pixels_of_another_scale_are_named(colours, labelled):
+    model, form, images, labels = colours
+    planted = Change(form, UNIT if form == CENTRED else RAW)(images)
+    wanted = "pixels_scaled" if form == CENTRED else "pixels_not_scaled"
+    assert wanted in codes(model, planted, labels if labelled else None)
+
+
+def test_labels_of_other_samples_and_other_numbers_are_named(colours):
+    model, _, images, labels = colours
+    assert codes(model, images, np.random.default_rng(3).permutation(labels)) == ["labels_disagree"]
+    assert codes(model, images, labels + 1) == ["labels_off_by_one"]
+    assert codes(model, images, labels - 1) == ["labels_off_by_one"]
+
+
+def test_one_class_alone_is_no_fault(colours):
+    model, form, _, _ = colours
+    labels = np.full(64, 2)
+    images = Change(RAW, form)(paint(labels, 5)[0]).astype(np.float32)
+    assert codes(model, images, labels) == []
+    assert codes(model, images) == []
+
+
+@pytest.mark.parametrize("name", ["calibration", "glitch", "test"])
+def test_the_digits_are_left_in_peace(digits, name):
+    model = load_model(digits / "digits.onnx")
+    assert check_data(model, open_dataset(digits / f"{name}.npz", model)) == ()
+
+
+def blank(images):
+    images[::4] = images[::4].mean((2, 3), keepdims=True)
+    return images
+
+
+def repeat(images):
+    images[::4] = images[0]
+    return images
+
+
+def black(images):
+    images[::4] = 0
+    return images
+
+
+PLANTED = {
+    "pixels_not_scaled": lambda x: x * 255,
+    "scaled_twice": lambda x: x / 255,
+    "constant_samples": blank,
+    "zero_samples": black,
+    "repeated_samples": repeat,
+    "too_few_samples": lambda x: x[:9],
+}
+
+
+@pytest.mark.parametrize("code", PLANTED)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_faults_of_digits_are_named(digits, code, labelled):
+    model = load_model(digits / "digits.onnx")
+    stored = np.load(digits / "test.npz")
+    images = PLANTED[code](stored["image"][:64].copy())
+    labels = stored["labels"][: len(images)] if labelled else None
+    assert codes(model, images, labels) == [code]
+
+
+def test_data_that_are_no_images_are_checked_for_what_any_data_may_be(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    weights = {"w": np.eye(20, 5, dtype=np.float32)}
+    model = load_model(save(tmp_path / "m.onnx", nodes, weights, {"x": ["n", 20]}, {"y": ["n", 5]}))
+    rows = np.random.default_rng(0).standard_normal((40, 20)).astype(np.float32)
+    assert codes(model, rows) == []
+    assert codes(model, rows * 0) == ["zero_samples"]
+    assert codes(model, rows[np.arange(40) % 8]) == ["repeated_samples"]
+
+
+@pytest.mark.parametrize("batch", [48, 1])
+def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path, batch):
+    labels = np.random.default_rng(1).integers(0, CLASSES, 96)
+    pixels, templates = paint(labels, 2)
+    rows = np.moveaxis(templates / 255, 1, -1).reshape(CLASSES, -1)
+    weights = {
+        "w": rows.astype(np.float32),
+        "b": (-np.square(rows).sum(1) / 2).astype(np.float32),
+        "shape": np.array([batch, -1]),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
+    ]
+    path = tmp_path / "m.onnx"
+    save(path, nodes, weights, {"x": [batch, SIZE, SIZE, 3]}, {"y": [batch, CLASSES]})
+    model = load_model(path)
+    images = np.moveaxis(pixels / 255, 1, -1).astype(np.float32)
+    assert codes(model, images, labels) == []
+    assert codes(model, images[..., ::-1], labels) == ["channel_order"]
+    reshaped = np.moveaxis(images, -1, 1).reshape(images.shape)
+    assert codes(model, reshaped) == ["layout"]
+
+
+def test_the_form_of_pixels_is_told_from_their_values():
+    pixels = paint(np.arange(CLASSES), 0)[1]
+    pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 255
+    for form in (RAW, UNIT, SIGNED, NORMAL, CENTRED):
+        assert forms_of(Change(RAW, form)(pixels))[0] == form
+
+
+def test_roughness_tells_noise_from_images():
+    noise = np.random.default_rng(0).standard_normal((2, 3, 32, 32))
+    assert roughness(noise) == pytest.approx([1, 1], abs=0.1)
+    assert (roughness(ndimage.gaussian_filter(noise, (0, 0, 3, 3))) < 0.4).all()
+    assert (roughness(np.ones((2, 3, 32, 32))) == 0).all()
+
+
+def look(peak, sharpness):
+    """Return a look at samples that differ in nothing but these two."""
+    rng, ones = np.random.default_rng(0), np.ones(32)
+    peak, sharpness = (value + 0.1 * rng.standard_normal(32) for value in (peak, sharpness))
+    return Look(None, ones, peak, sharpness, ones, ones, None)
+
+
+def test_other_values_have_to_make_a_model_surer_whatever_the_factor():
+    given, louder, better = look(1, 1), look(2, 0.5), look(2, 2)
+    for gain in (0.5, 1.0, 2.0):  # what only shifts the values is no exception
+        assert not weigh(given, louder, gain, None).is_clear
+        assert weigh(given, better, gain, None).is_clear
+    assert weigh(given, louder, None, None).is_clear  # exchanged channels change no value
+
+
+@pytest.mark.parametrize("others", [[], ["boxes"]])
+def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
+    names = ["map", *others]
+    nodes = [helper.make_node("Conv", ["x", f"w {one}"], [one], one) for one in names]
+    weights = {f"w {one}": 5.0 * weight(8, 3, 1, 1, seed=3) for one in names}
+    outputs = {one: ["n", 8, 8, 8] for one in names}
+    model = load_model(save(tmp_path / "maps.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs))
+    dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
+    seen = Eye(model, 16).look(draw(model, dataset, 16))
+    assert (seen.peak is None) == bool(others)
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    """Maps of how much images look like templates, without classes, and right data of 0 to 1."""
+    labels = np.random.default_rng(1).integers(0, CLASSES, 128)
+    pixels, templates = paint(labels, 2)
+    centred = templates / 255 - templates.mean() / 255
+    weights = {
+        "w": (centred / np.square(centred).sum((1, 2, 3), keepdims=True)).astype(np.float32),
+        "b": np.full(CLASSES, -0.5, np.float32),
+        "v": weight(1, CLASSES, 1, 1, seed=3),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "like", pads=[2, 2, 2, 2]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"], "map"),
+    ]
+    path = tmp_path_factory.mktemp("detector") / "detector.onnx"
+    save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", 1, 5, 5]})
+    return load_model(path), (pixels / 255).astype(np.float32)
+
+
+def test_scale_and_order_are_named_without_class_scores(detector):
+    model, images = detector
+    assert codes(model, images) == []
+    assert codes(model, images * 255) == ["pixels_not_scaled"]
+    assert codes(model, images / 255) == ["scaled_twice"]
+    assert codes(model, images[:, ::-1]) == ["channel_order"]
+
+
+def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector):
+    model, images = detector
+    drive = Front(model).drive
+    assert drive({"x": images}) == pytest.approx(drive({"x": images * 255}) - np.log10(255))
+    assert drive({"x": images * 0}) is None
+
+
+def test_what_fits_the_running_statistics_stays(detector):
+    model, images = detector
+    seen = Eye(model, 16).look(draw(model, ArrayDataset("", {"x": images}, None, ""), 32))
+    for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
+        given, changed = (replace(seen, misfit=one) for one in (before, after))
+        assert weigh(given, changed, 1.0, None).is_clear == clear
+
+
+def test_running_statistics_may_be_in_constant_nodes(tmp_path):
+    names = ["scale", "bias", "mean", "var"]
+    values = {name: np.full(3, float(name in ("scale", "var")), np.float32) for name in names}
+    nodes = [
+        *(
+            helper.make_node("Constant", [], [name], value=numpy_helper.from_array(values[name]))
+            for name in names
+        ),
+        helper.make_node("BatchNormalization", ["x", *names], ["y"]),
+    ]
+    model = load_model(
+        save(tmp_path / "m.onnx", nodes, {}, {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]})
+    )
+    assert [norm.tensor for norm in Eye(model, 16).norms] == ["x"]
+
+
+def test_flat_images_with_other_means_by_channel_are_no_layout():
+    noise = np.random.default_rng(0).standard_normal((8, 3, 16, 16))
+    offsets = 100 * np.arange(3).reshape(3, 1, 1)
+    assert check_layout(Images("x", False), noise + offsets) is None
+    given = np.moveaxis(ndimage.gaussian_filter(noise, (0, 0, 3, 3)) + offsets / 100, 1, -1)
+    assert check_layout(Images("x", False), given.reshape(noise.shape)).code == "layout"
+
+
+def test_twice_as_many_samples_are_looked_at_in_doubt(detector):
+    model, images = detector
+    grey = images.mean(1, keepdims=True)
+    noise = 0.3 * np.random.default_rng(4).standard_normal(images.shape)
+    turned = (grey + 0.06 * (images - grey) + noise).astype(np.float32)[:, ::-1]
+    assert codes(model, turned) == ["channel_order"]
+    assert codes(model, turned[:64]) == []

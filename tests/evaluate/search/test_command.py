@@ -1,0 +1,137 @@
+"""`trtcal search`: its files make the same plans again, a second call measures nothing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.evaluate.search.nets import far_net
+from tests.networks import conv_net, samples
+from trtcal.backends.registry import BACKENDS
+from trtcal.cli.main import run_command
+from trtcal.documents import read_document
+from trtcal.quantization import read_plan
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    net, data = conv_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
+    words = ["calibrate", str(net), "--data", str(data), "--histograms", "histograms.npz"]
+    assert run_command(words) == 0
+    return ["search", str(net), "--data", str(data)]
+
+
+def searched(capsys, words):
+    capsys.readouterr()
+    status = run_command([*words, "--json"])
+    return status, json.loads(capsys.readouterr().out or "null")
+
+
+def test_plans_can_be_made_again_by_the_command_that_is_given(files, tmp_path, capsys):
+    status, document = searched(capsys, [*files, "--float", "fp32"])
+    assert status == 0
+    assert read_document(tmp_path / "search" / "search.json", "search") == document
+    assert [row["recommended"] for row in document["front"]].count(True) == 1
+    for row in document["front"]:
+        plan = read_plan(tmp_path / "search" / row["plan"])
+        assert sorted(plan.layers) == sorted(row["float_layers"])
+        assert plan.to_document()["digest"] == row["plan_digest"]
+    row = next(row for row in document["front"] if row["recommended"])
+    assert run_command(row["command"].split()[1:]) == 0
+    assert (tmp_path / "search" / row["plan"]).with_suffix(".onnx").exists()
+
+
+def test_a_second_call_gives_the_same_and_measures_nothing(files, tmp_path, capsys):
+    _, first = searched(capsys, files)
+    lines = (tmp_path / "search" / "evaluations.jsonl").read_text()
+    _, second = searched(capsys, files)
+    assert first["digest"] == second["digest"]
+    assert (tmp_path / "search" / "evaluations.jsonl").read_text() == lines
+
+
+def test_where_no_plan_holds_the_limits_the_status_is_1_and_it_is_said_why(files, capsys):
+    assert run_command([*files, "--min-speedup", "1000", "--sqnr", "10"]) == 1
+    assert "min_speedup from 1000 to" in capsys.readouterr().err
+
+
+def test_methods_are_chosen_first(files, tmp_path, capsys):
+    words = [*files, "--methods", "minmax,entropy", "--histograms", "histograms.npz"]
+    status, document = searched(capsys, words)
+    assert status == 0
+    assert set(document["methods"]["losses"]) == {"minmax", "entropy", "searched"}
+    ranges = read_document(tmp_path / "search" / "calibration.json", "calibration")
+    assert document["calibration"] == ranges["digest"] == document["methods"]["calibration"]
+
+
+@pytest.mark.parametrize(
+    "more", [["--methods", "minmax"], ["--gpu", "none"], ["--max-drop", "-1"], ["--data", "no.npz"]]
+)
+def test_bad_input_is_one_line_and_status_2(files, capsys, more):
+    assert run_command([*files, *more]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_what_was_cut_short_is_said_and_the_same_command_goes_on(files, capsys):
+    status, cut = searched(capsys, [*files, "--time-limit", "0"])
+    assert status == 0
+    assert not cut["complete"]
+    assert "sensitivities of the last 4 of 4 layers" in cut["missing"][0]
+    assert cut["sensitivities"] == []
+    assert len(cut["measured_plans"]) == 2
+    assert run_command([*files, "--time-limit", "0"]) == 0
+    assert "sensitivities of the last 4" in capsys.readouterr().err
+    _, whole = searched(capsys, files)
+    assert whole["complete"]
+    assert whole["missing"] == []
+    assert len(whole["sensitivities"]) == 4
+
+
+def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp_path, capsys):
+    samples(tmp_path / "data.npz", count=60)
+    words = [*files, "--evaluate", "40"]
+    status, document = searched(capsys, words)
+    assert status == 0
+    held = document["held_back"]
+    assert (held["first"], held["samples"]) == (40, 20)
+    assert held["plans"][0]["float_layers"] == []
+    assert held["plans"][0]["held_back"]["loss"]["samples"] == 20
+    assert run_command(words) == 0
+    shown = capsys.readouterr()
+    assert "checked on 20 samples held back" in shown.out
+    assert "warning" not in shown.err
+    asked = str(held["plans"][-1]["chosen_on"]["sqnr_db"] - 0.01)
+    images = np.load(tmp_path / "data.npz")["x"]
+    images[40:] *= 8  # far outside of the ranges
+    np.savez(tmp_path / "other.npz", x=images)
+    assert run_command([*files[:-1], "other.npz", "--evaluate", "40", "--sqnr", asked]) == 0
+    said = capsys.readouterr().err
+    assert "differ by more than chance" in said
+    assert "breaks sqnr" in said
+
+
+def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    net, data = far_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
+    assert run_command(["calibrate", str(net), "--data", str(data)]) == 0
+    status, document = searched(capsys, ["search", str(net), "--data", str(data)])
+    assert status == 0
+    assert document["beyond_float16"] == ["far1", "far2"]
+    unfit = [row for row in document["measured_plans"] if not row["finite"]]
+    assert [row["float_layers"] for row in unfit] == [["far1", "far2", "gemm"]]
+    assert unfit[0]["loss"]["noise"] is None
+    assert run_command(["search", str(net), "--data", str(data)]) == 0
+    assert "stay in INT8: 2: far1, far2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+def test_the_front_is_built_and_counted(files, capsys):
+    status, document = searched(capsys, [*files, "--build", "sm89", "--plans", "4"])
+    assert status == 0
+    assert "the compiler lists" in document["costs"]
+    for row in document["front"]:
+        assert row["built"]["bytes_moved"] > 0
+        assert row["built"]["float_heavy"] == 0

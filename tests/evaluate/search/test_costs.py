@@ -1,0 +1,115 @@
+"""What plans cost, by hand and against the integer programme."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.evaluate.search.nets import random_net
+from tests.networks import rng
+from trtcal.errors import InputError
+from trtcal.evaluate.search.costs import Costs, listed_times, measured_times
+from trtcal.evaluate.search.milp import Programme
+from trtcal.evaluate.search.work import work_of
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.layers.roofline import Target
+
+SLOW = Target("slow memory", 1e-3, 1e6, 1e6, 1e6)  # 1 byte takes 1 us
+KERNELS = ["first", "second", "pool", "flatten", "gemm"]
+
+
+def costs(one, target=SLOW, precision="fp32"):
+    feeds = next(one.dataset.batches(1))
+    return Costs(work_of(one.prepared, one.units, feeds), target, precision)
+
+
+def test_light_nodes_belong_to_the_kernel_before(residual):
+    found = costs(residual).work
+    assert [kernel.name for kernel in found.kernels] == KERNELS
+    second = found.kernels[1]
+    assert [(read.tensor, read.unit) for read in second.reads] == [("b", "second"), ("b", "add")]
+    assert (second.writes, second.macs, second.weights) == ("e", 8 * 8 * 8 * 8 * 9, 8 * 8 * 9)
+
+
+def test_bytes_of_plans_counted_by_hand(residual):
+    price = costs(residual)
+    x, b, e, f, y = 3 * 64, 8 * 64, 8 * 64, 8, 5
+    weights = 8 * 27, 8 * 72, 40
+    floats = (x + b + weights[0]) + (2 * b + e + weights[1]) + (e + f) + (f + y + weights[2])
+    assert price.plan_ms(()) == pytest.approx(4 * floats / 1e3)
+    # all INT8: x is shown by no reader as float; y is float, and e, f are stored as INT8 only
+    int8 = floats + 3 * y
+    assert price.plan_ms(residual.units) == pytest.approx(int8 / 1e3)
+    # only `second` in INT8: b is float for the Add and INT8 for it, a cast reads b once more
+    one = 4 * (x + b + weights[0]) + (b + 4 * b + weights[1] + 4 * e) + b + 4 * b
+    one += 4 * (e + f) + 4 * (f + y + weights[2])
+    assert price.plan_ms({"second"}) == pytest.approx(one / 1e3)
+
+
+def test_multiplications_bind_where_memory_is_quick(residual):
+    price = costs(residual, Target("slow", 1e9, 2.0, 1.0, 0.5), "fp16")
+    macs = sum(kernel.macs for kernel in price.work.kernels)
+    assert price.plan_ms(()) == pytest.approx(2 * macs / 1e9)
+    assert price.plan_ms(residual.units) == pytest.approx(2 * macs / 2e9)
+    assert price.baseline_ms == pytest.approx(2 * macs / 0.5e9)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_programme_finds_what_trying_all_plans_finds(make, seed, precision):
+    one = make(random_net, seed, 7)
+    target = Target("both bind", 1.0, 2.0, 1.0, 0.5)
+    price, draw = costs(one, target, precision), rng(seed)
+    plans = [
+        frozenset(some)
+        for count in range(len(one.units) + 1)
+        for some in itertools.combinations(one.units, count)
+    ]
+    losses = dict(zip(one.units, draw.random(len(one.units)) ** 3, strict=True))
+
+    def loss(plan):
+        return sum(losses[name] for name in plan)
+
+    programme = Programme(one.units, price)
+    for share in (0.2, 0.6):
+        most = share * sum(losses.values())
+        found = programme.cheapest(losses, most)
+        assert loss(found) <= most * (1 + 1e-6)
+        least = min(price.plan_ms(plan) for plan in plans if loss(plan) <= most)
+        assert price.plan_ms(found) == pytest.approx(least, rel=1e-4)
+    most_ms = (price.plan_ms(()) + price.plan_ms(one.units)) / 2
+    found = programme.best(losses, most_ms)
+    least = min(loss(plan) for plan in plans if price.plan_ms(plan) <= most_ms)
+    assert loss(found) == pytest.approx(least, rel=1e-4)
+    assert programme.best(losses, 0.0) is None
+
+
+def test_times_that_are_given_take_the_place_of_estimates(residual):
+    def engine(scale):
+        names = ("first", "second", "gemm")
+        layers = tuple(Layer(name, "conv", nodes=(name,), time_ms=scale) for name in names)
+        return Engine("measured", layers, 3 * scale)
+
+    times = measured_times(residual.units, engine(1.0), engine(3.0))
+    assert times == dict.fromkeys(["first", "second", "gemm"], (1.0, 3.0))
+    fast = Target("no memory cost", 1e9, 1e6, 1e6, 1e6)
+    price = Costs(costs(residual).work, fast, "fp32", times)
+    assert price.plan_ms({"first"}) == pytest.approx(7.0, abs=1e-3)
+    assert price.baseline_ms == pytest.approx(9.0, abs=1e-3)
+    losses = {"first": 3.0, "second": 1.0, "add": 1.0, "gemm": 2.0}
+    assert Programme(residual.units, price).cheapest(losses, 3.5) >= {"second", "gemm"}
+    with pytest.raises(InputError):
+        measured_times(residual.units, Engine("untimed", ()), engine(1.0))
+
+
+def test_layers_that_a_compiler_lists_count_with_what_it_did_not_fuse(residual):
+    listed = [
+        ("first_myl0_1", "correlation", "int8", 100),
+        ("__myl_Mul_myl0_2", "kgen", "fp32", 30),
+        ("second + add", "conv", "int8", 50),
+    ]
+    times = listed_times(costs(residual), listed, [("first_myl0_1", "correlation", "fp32", 400)])
+    assert times["first"] == pytest.approx((0.130, 0.400))
+    assert times["second"][0] == pytest.approx(0.050)
+    assert np.isclose(times["gemm"][0], 0.0, atol=1e-6)

@@ -1,0 +1,140 @@
+"""The whole search: values beyond float16, a limit of time at every stage, samples held back."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.evaluate.search.nets import far_net, random_net
+from tests.networks import conv_net, samples
+from trtcal.data import open_dataset
+from trtcal.evaluate.placement_search import Measured
+from trtcal.evaluate.search import Limits, Loss, Settings, find_plans
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.held_out import Pair
+from trtcal.evidence.layers.roofline import find_target
+
+T4 = find_target("t4")
+
+
+def find(one, memory=None, **settings):
+    wanted = Settings(**{"limits": Limits(), "gpu": T4, **settings})
+    known = memory or Memory(None, {})
+    return find_plans(one.prepared, one.calibration, one.dataset, wanted, known)
+
+
+def test_layers_beyond_float16_are_named_and_stay_in_int8(make):
+    one = make(far_net)
+    result = find(one)
+    assert result.always == {"far1", "far2"}
+    unfit = [point for point in result.found.measured if not point.loss.is_fit]
+    assert [point.int8 for point in unfit] == [frozenset()]
+    assert result.found.recommended.int8 >= result.always
+    plain = find(one, precision="fp32")
+    assert not plain.always
+    assert all(point.loss.is_fit for point in plain.found.measured)
+    assert plain.found.measured[1].loss.noise < 1e-6
+
+
+def test_values_that_fit_float16_keep_no_layer_in_int8(residual):
+    assert not find(residual).always
+
+
+class Clock:
+    """A clock that goes on by one second whenever it is read."""
+
+    def __init__(self):
+        self.seconds = itertools.count()
+
+    def __call__(self):
+        return float(next(self.seconds))
+
+
+def built(model):
+    return Measured(0, len(model.proto.graph.node), ())
+
+
+def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
+    one = make(random_net, 1, 6)
+    none = find(one, time_limit_s=0.0, build=built, evaluated=12)
+    count = len(none.found.front)
+    assert none.missing == (
+        "the sensitivities of the last 6 of 6 layers",
+        "plans",
+        f"builds of {count} of {count} plans",
+        "the check on held-back samples",
+    )
+    assert len(none.found.measured) == 2
+    assert "no time to build" in none.costs.label
+    assert not none.builds
+    assert none.held_back is None
+    some = find(one, time_limit_s=5.0, clock=Clock())
+    assert some.missing == ("the sensitivities of the last 2 of 6 layers", "plans")
+    everything = find(one, build=built, evaluated=12)
+    assert everything.missing == ()
+    assert len(everything.builds) >= len(everything.found.front)
+
+
+def test_a_search_that_was_cut_short_goes_on(make):
+    one, memory = make(random_net, 1, 6), Memory(None, {})
+    find(one, memory, time_limit_s=4.0, clock=Clock())
+    assert memory.measured > 0
+    whole = find(one, memory)
+    assert not whole.missing
+    alone = Memory(None, {})
+    assert find(one, alone).found.front == whole.found.front
+    assert memory.measured == alone.measured
+
+
+def test_plans_are_checked_on_samples_that_had_no_part(tmp_path, make):
+    one = make(conv_net)
+    one.dataset = open_dataset(samples(tmp_path / "more.npz", count=60), one.model)
+    result = find(one, evaluated=40)
+    held = result.held_back
+    assert (held.first, held.samples) == (40, 20)
+    assert held.pairs[0].int8 == frozenset(one.units)
+    assert held.pairs[-1].int8 == result.found.recommended.int8
+    for pair in held.pairs:
+        assert (pair.chosen_on.samples, pair.held_back.samples) == (40, 20)
+        assert pair.held_back != pair.chosen_on
+        assert not pair.differs("kl")
+    assert find(one, evaluated=50).held_back is None
+
+
+def test_where_the_batch_is_fixed_samples_come_in_whole_batches(tmp_path, make):
+    def fixed(path):
+        proto = onnx.load(conv_net(path))
+        for value in (*proto.graph.input, *proto.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = 8
+        onnx.save(proto, path)
+        return path
+
+    one = make(fixed)
+    one.dataset = open_dataset(samples(tmp_path / "more.npz", count=64), one.model)
+    result = find(one, evaluated=36, samples=20, batch=8)
+    assert result.sensitivities.whole.samples == 24
+    assert {point.loss.samples for point in result.found.measured} == {40}
+    assert (result.held_back.first, result.held_back.samples) == (40, 24)
+
+
+def test_a_held_back_set_that_is_another_one_is_told(tmp_path, make):
+    one = make(conv_net)
+    images = np.load(samples(tmp_path / "more.npz", count=60))["x"]
+    images[40:] *= 8  # far outside of the ranges
+    np.savez(tmp_path / "other.npz", x=images)
+    one.dataset = open_dataset(tmp_path / "other.npz", one.model)
+    result = find(one, evaluated=40)
+    assert result.held_back.pairs[0].differs(result.measure)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "differs"),
+    [(1.0, 1.5, False), (1.0, 1.6, True), (math.inf, 1.0, True), (math.inf, math.inf, False)],
+)
+def test_a_difference_is_held_against_both_errors(mine, theirs, differs):
+    first = Loss(8, mine, noise_error=0.2)
+    second = dataclasses.replace(first, noise=theirs, noise_error=0.2)
+    assert Pair(frozenset(), first, second).differs("noise") is differs

@@ -1,0 +1,151 @@
+"""The search against brute force, its answers where limits cannot be held, and its budget."""
+
+import itertools
+import math
+
+import pytest
+
+from tests.evaluate.search.nets import random_net
+from trtcal.errors import InputError
+from trtcal.evaluate.search import Limits, measure_sensitivities
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.exchange import Search
+from trtcal.evaluate.search.limits import Point, pareto, reliefs
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.milp import Surrogate
+from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.evaluate.search.work import work_of
+from trtcal.evidence.layers.roofline import find_target
+
+
+class Table:
+    """Every plan of a network, measured once."""
+
+    def __init__(self, one):
+        self.one, self.calls = one, 0
+        seen = measure_sensitivities(one.prepared, one.calibration, one.dataset)
+        self.shares = {layer.layer: layer.share("noise") for layer in seen.layers}
+        work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
+        self.costs = Costs(work, find_target("t4"), "fp32")
+        arguments = (one.prepared, one.calibration, one.units, one.dataset, 24, "fp32")
+        with Evaluator(*arguments, Memory(None, {})) as evaluator:
+            self.losses = {
+                frozenset(some): evaluator.loss(frozenset(some))
+                for count in range(len(one.units) + 1)
+                for some in itertools.combinations(one.units, count)
+            }
+
+    def evaluate(self, plan):
+        self.calls += 1
+        return self.losses[plan]
+
+    def search(self, limits, **options):
+        return Search(self.shares, self.costs, self.evaluate, "noise", limits, **options)
+
+    def points(self):
+        for plan, loss in self.losses.items():
+            ms = self.costs.plan_ms(plan)
+            yield Point(plan, loss, ms, self.costs.baseline_ms / ms)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_it_finds_what_brute_force_finds_within_a_layer(make, seed):
+    table = Table(make(random_net, seed, 5))
+    whole = table.losses[frozenset(table.one.units)]
+    fastest = max(point.speedup for point in table.points())
+    for limits in (Limits(sqnr=whole.sqnr_db + 5), Limits(min_speedup=0.9 * fastest), Limits()):
+        table.calls = 0
+        search = table.search(limits)
+        found = search.run()
+        holding = [point for point in table.points() if not search.limits.broken(point)]
+        best = min(holding, key=search._key)
+        assert abs(len(found.recommended.int8) - len(best.int8)) <= 1
+        assert not search.limits.broken(found.recommended)
+        assert table.calls == len(found.measured) < len(table.losses)
+        assert found.recommended in found.front
+        for point in found.front:
+            assert not any(other.dominates(point, "noise") for other in found.measured)
+
+
+def test_a_limit_that_nothing_holds_is_answered_with_what_would_have_to_give(make):
+    table = Table(make(random_net, 0, 4))
+    fastest = max(point.speedup for point in table.points())
+    best_of_fastest = max(p.loss.sqnr_db for p in table.points() if p.speedup == fastest)
+    limits = Limits(sqnr=best_of_fastest + 1, min_speedup=fastest)
+    found = table.search(limits).run()
+    assert found.recommended is None
+    given = {one.limit: one for one in found.reliefs}
+    assert set(given) == {"sqnr", "min_speedup"}
+    assert given["sqnr"].needed == pytest.approx(best_of_fastest)
+    assert given["sqnr"].by == pytest.approx(1)
+    slower = given["min_speedup"].needed
+    assert slower == max(p.speedup for p in found.measured if p.loss.sqnr_db >= limits.sqnr)
+    assert "sqnr" in str(given["sqnr"])
+
+
+def test_it_stops_where_it_may_measure_no_more(make):
+    table = Table(make(random_net, 1, 4))
+    found = table.search(Limits(), evaluations=4).run()
+    assert len(found.measured) == table.calls == 4
+    assert not found.complete
+    late = table.search(Limits(), may=lambda: False).run()
+    assert len(late.measured) == 2
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(sqnr=25.0), Limits(min_speedup=1.0)])
+def test_a_plan_whose_outputs_are_not_finite_is_measured_and_never_taken(make, limits):
+    table = Table(make(random_net, 1, 4))
+    broken = table.one.units[1]
+    for plan in table.losses:
+        if broken not in plan:
+            table.losses[plan] = Loss(24, math.inf)
+    found = table.search(limits).run()
+    assert any(not point.loss.is_fit for point in found.measured)
+    assert broken in found.recommended.int8
+    assert all(broken in point.int8 for point in found.front)
+    always = table.search(limits, always=frozenset({broken})).run()
+    assert [point.int8 for point in always.measured if broken not in point.int8] == [frozenset()]
+    assert always.recommended.int8 == found.recommended.int8
+
+
+def test_where_all_of_int8_is_not_finite_another_plan_is_taken(make):
+    table = Table(make(random_net, 1, 4))
+    whole = frozenset(table.one.units)
+    table.losses[whole] = Loss(24, math.inf)
+    found = table.search(Limits(sqnr=1.0)).run()
+    assert found.recommended.int8 < whole
+    assert "not finite" in found.reason
+
+
+def test_the_surrogate_takes_up_what_was_measured():
+    surrogate = Surrogate({"a": 1.0, "b": 1.0, "c": 0.0})
+    assert surrogate.loss({"a", "b"}) == pytest.approx(2.0)
+    surrogate.learn([({"a", "b"}, 4.0), ({"b"}, 1.0)])
+    assert surrogate.loss({"a", "b"}) == pytest.approx(4.0, rel=0.05)
+    assert surrogate.loss({"b"}) == pytest.approx(1.0, rel=0.05)
+    assert surrogate.by_unit()["a"] == pytest.approx(3.0, rel=0.05)
+    assert min(surrogate.by_unit().values()) > 0
+
+
+def point(name, noise, ms, drop=None):
+    return Point(frozenset({name}), Loss(8, noise, top1_drop=drop), ms, 10 / ms)
+
+
+def test_a_front_has_no_plan_that_another_beats():
+    points = [point("a", 3, 1), point("b", 2, 2), point("c", 2.5, 2), point("d", 2, 3)]
+    assert [next(iter(one.int8)) for one in pareto(points, "noise")] == ["a", "b"]
+
+
+def test_reliefs_are_of_single_limits_only():
+    points = [point("a", 0.1, 1, 5.0), point("b", 0.1, 4, 0.5)]
+    asked = Limits(max_drop=1.0, min_speedup=5.0)
+    found = reliefs(points, asked)
+    assert [(one.limit, one.needed) for one in found] == [("min_speedup", 2.5), ("max_drop", 5.0)]
+    assert not reliefs([point("c", 0.1, 4, 5.0)], asked)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_limit_must_be_a_number_from_0(value):
+    with pytest.raises(InputError):
+        Limits(max_drop=value)

@@ -1,0 +1,158 @@
+import dataclasses
+
+import pytest
+
+from tests.networks import conv_net, transposed_net
+from tests.quantization.test_quantize import calibrated
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.registry import BACKENDS
+from trtcal.data.slices import read_attributes
+from trtcal.documents import seal, write_document
+from trtcal.errors import InputError
+from trtcal.evaluate import Gates, compare, open_candidate, read_comparison, write_comparison
+from trtcal.evaluate.comparison import remarks, with_layers
+from trtcal.evaluate.equality import Simulation
+from trtcal.evaluate.groups import Breakdown, Group
+from trtcal.evaluate.metrics import load_metric
+from trtcal.evaluate.replay import Wanted
+from trtcal.model import load_model
+from trtcal.quantization import quantize, write_quantized
+
+
+@pytest.fixture
+def scene(tmp_path):
+    path = conv_net(tmp_path / "net.onnx")
+    model, calibration, data = calibrated(path, tmp_path)
+    write_quantized(tmp_path / "int8.onnx", quantize(model, calibration))
+    return path, tmp_path / "int8.onnx", data
+
+
+def test_a_comparison_survives_being_written(scene, tmp_path):
+    reference, candidate, data = scene
+    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    write_comparison(tmp_path / "comparison.json", made)
+    assert read_comparison(tmp_path / "comparison.json") == made
+    assert [row.name for row in made.rows] == ["net", "int8"]
+    assert made.rows[1].accuracy.sqnr_db > 20
+
+
+def test_the_digest_is_of_accuracy_not_of_time(scene):
+    reference, candidate, data = scene
+    first, second = (
+        compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=n)
+        for n in (3, 4)
+    )
+    assert first.digest == second.digest
+    stricter = dataclasses.replace(first, gates=Gates(max_top1_drop=0.1))
+    assert stricter.digest != first.digest
+
+
+def test_an_onnxruntime_build_is_a_candidate_too(scene, tmp_path):
+    reference, candidate, data = scene
+    backend = BACKENDS["onnxruntime"]
+    build(load_model(candidate), backend, BuildOptions("cpu"), tmp_path / "build")
+    engine = open_candidate(tmp_path / "build")
+    made = compare(
+        open_candidate(reference),
+        [engine, open_candidate(candidate, "onnx")],
+        data,
+        Gates(),
+        rounds=3,
+    )
+    assert made.rows[1].accuracy == made.rows[2].accuracy
+    (tmp_path / "build" / "engine.onnx").write_bytes(reference.read_bytes())
+    with pytest.raises(InputError, match="is not the engine that was built"):
+        open_candidate(tmp_path / "build")
+
+
+def test_candidates_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
+    reference, _, data = scene
+    with pytest.raises(InputError, match="two candidates are called 'net'"):
+        compare(open_candidate(reference), [open_candidate(reference)], data, Gates())
+    other = tmp_path / "other"
+    other.mkdir()
+    path = transposed_net(other / "up.onnx")
+    model, calibration, _ = calibrated(path, other)
+    assert model.inputs == load_model(reference).inputs
+    write_quantized(other / "up8.onnx", quantize(model, calibration))
+    with pytest.raises(InputError, match="outputs"):
+        compare(open_candidate(reference), [open_candidate(other / "up8.onnx")], data, Gates())
+
+
+def test_a_folder_that_is_no_build_is_refused(tmp_path):
+    with pytest.raises(InputError, match="not a build folder"):
+        open_candidate(tmp_path)
+
+
+def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
+    reference, candidate, data = scene
+    (tmp_path / "slices.csv").write_text("tier\n" + "low\nhigh\n" * (len(data) // 2))
+    (tmp_path / "metric.py").write_text(
+        "def metric(outputs, labels):\n    return {'largest': outputs['y'].max()}\n"
+    )
+    wanted = Wanted(
+        read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
+    )
+    everyone = [open_candidate(reference), open_candidate(candidate)]
+    made = compare(
+        everyone[0], everyone[1:], data, Gates(), 8, 4, wanted=wanted, batch_sizes=(1, 4)
+    )
+    made = with_layers(made, load_model(reference), everyone[1:], data)
+    write_comparison(tmp_path / "comparison.json", made)
+    assert read_comparison(tmp_path / "comparison.json") == made
+    first, second = made.rows
+    assert (first.simulation, first.breakdowns, first.layers) == (None, (), None)
+    assert {one.figure for one in second.breakdowns} == {"top1", "largest"}
+    assert {one.by for one in second.breakdowns} == {"slices", "classes"}
+    assert second.own[0].name == "largest"
+    assert second.simulation.accuracy.sqnr_db > 20
+    assert second.layers.samples == len(data)
+    assert [one.batch for one in second.latency.throughput] == [1, 4]
+
+
+def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
+    reference, candidate, data = scene
+    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    document = made.to_document()
+    for row in document["rows"]:
+        for name in ("simulation", "own", "breakdowns", "worst", "layers"):
+            del row[name]
+    for one in document["measured"]["candidates"].values():
+        for name in ("warm_up", "outliers", "drift", "remarks", "throughput"):
+            del one["latency"][name]
+    write_document(tmp_path / "comparison.json", seal(document))
+    read = read_comparison(tmp_path / "comparison.json")
+    assert read.rows[1].accuracy == made.rows[1].accuracy
+    assert read.rows[1].latency.speedup == made.rows[1].latency.speedup
+
+
+def test_a_slice_that_got_worse_is_in_the_remarks(scene, tmp_path):
+    reference, candidate, data = scene
+    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
+    found = Breakdown("slices", "top1", "points", (group,))
+    gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
+    rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
+    told = "\n".join(remarks(dataclasses.replace(made, rows=rows)))
+    assert (
+        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
+    )
+    assert "-0.60 points off" in told
+    assert "may be chance" in told
+
+
+def test_a_batch_size_that_cannot_be_had_is_refused(scene):
+    reference, candidate, data = scene
+    with pytest.raises(InputError, match="with 24 samples"):
+        compare(
+            open_candidate(reference), [open_candidate(candidate)], data, Gates(), batch_sizes=[25]
+        )
+
+
+def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
+    reference, candidate, data = scene
+    opened = open_candidate(candidate)
+    candidate.write_bytes(reference.read_bytes())
+    with pytest.raises(InputError, match="was changed"):
+        compare(open_candidate(reference), [opened], data, Gates(), rounds=4)

@@ -1,0 +1,159 @@
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.networks import conv_net, samples
+from tests.quantization.test_quantize import calibrated
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
+from trtcal.data import open_dataset
+from trtcal.evaluate import layerwise
+from trtcal.evaluate.layerwise import Layerwise, compare_layers
+from trtcal.model import load_model
+from trtcal.model.overrides import Overlay
+from trtcal.ptq.equalization import equalized
+from trtcal.quantization import quantize, write_quantized
+
+
+@pytest.fixture
+def scene(tmp_path):
+    model, calibration, data = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
+    write_quantized(tmp_path / "int8.onnx", quantize(model, calibration))
+    return load_model(tmp_path / "net.onnx"), load_model(tmp_path / "int8.onnx"), data
+
+
+def coarser(model, tensor, factor):
+    """Make the range of one tensor `factor` times as wide, in place."""
+    for item in model.proto.graph.initializer:
+        if item.name == f"{tensor}/scale":
+            array = onnx.numpy_helper.to_array(item) * np.float32(factor)
+            item.CopyFrom(onnx.numpy_helper.from_array(array, item.name))
+
+
+def named(found):
+    return {one.tensor: one for one in found.figures}
+
+
+def values(model, tensor, data):
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.output.append(onnx.ValueInfoProto(name=tensor))
+    feeds = next(data.batches(len(data)))
+    return run_session(open_session(proto, as_it_is=True), [tensor], feeds)[0].astype(np.float64)
+
+
+def decibels(signal, error):
+    return 10 * np.log10(np.square(signal).sum() / np.square(error).sum())
+
+
+def test_figures_are_those_of_numpy(scene):
+    net, int8, data = scene
+    found = named(compare_layers(net, int8, data))
+    assert {name for name, one in found.items() if not one.is_weight} >= {"x", "b"}
+    expected, got = values(net, "b", data), values(int8, "b", data)
+    scales = {one.name: onnx.numpy_helper.to_array(one) for one in int8.proto.graph.initializer}
+    scale = float(scales["b/scale"])
+    steps = np.clip(np.rint(expected / scale), -128, 127)
+    one = found["b"]
+    assert one.arrives_db == pytest.approx(decibels(expected, got - expected), abs=0.01)
+    assert one.own_db == pytest.approx(decibels(expected, steps * scale - expected), abs=0.01)
+    assert one.clipped == 0
+    assert found["x"].arrives_db is None
+    assert found["x"].own_db == pytest.approx(found["x"].leaves_db)
+    weight = next(one for one in found.values() if one.nodes[:1] == ("first",) and one.is_weight)
+    assert 35 < weight.own_db < 60
+
+
+def test_where_the_error_enters_is_found(scene):
+    net, int8, data = scene
+    before = named(compare_layers(net, int8, data))
+    coarser(int8, "b", 20.0)
+    found = compare_layers(net, int8, data)
+    assert found.enters(1)[0].tensor == "b"
+    assert named(found)["x"] == before["x"]
+    assert named(found)["b"].arrives_db == before["b"].arrives_db
+    assert named(found)["b"].own_db < before["b"].own_db - 20
+    order = [one.tensor for one in found.figures if not one.is_weight]
+    after = order[order.index("b") + 1]
+    assert named(found)[after].arrives_db < before[after].arrives_db - 10
+    grown = named(found)["b"].leaves_db - named(found)[after].arrives_db
+    assert named(found)[after].growth_db == pytest.approx(grown, abs=1e-3)
+
+
+def test_clipping_is_counted(scene):
+    net, int8, data = scene
+    coarser(int8, "x", 0.25)
+    one = named(compare_layers(net, int8, data))["x"]
+    images = next(data.batches(len(data)))["x"]
+    steps = np.rint(images / (np.abs(images).max() / 127 / 4))
+    assert one.clipped == pytest.approx(100 * np.mean((steps < -128) | (steps > 127)), abs=0.05)
+
+
+def test_how_the_samples_are_batched_does_not_matter(scene, monkeypatch):
+    net, int8, data = scene
+    once = compare_layers(net, int8, data)
+    monkeypatch.setattr(layerwise, "ROOM", 1)
+    for one, other in zip(once.figures, compare_layers(net, int8, data).figures, strict=True):
+        for key in ("arrives_db", "own_db", "leaves_db"):
+            pair = [getattr(each, key) or 0.0 for each in (one, other)]
+            assert pair[0] == pytest.approx(pair[1], rel=1e-3)
+
+
+def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, tmp_path):
+    net, int8, data = scene
+    found = compare_layers(net, int8, data)
+    assert found.unknown == 0
+    document = {
+        "samples": found.samples,
+        "figures": [{**vars(one), "nodes": list(one.nodes)} for one in found.figures],
+        "unknown": found.unknown,
+    }
+    assert Layerwise.from_document(document) == found
+    constants = {one.name for one in int8.proto.graph.initializer}
+    for node in int8.proto.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name if name in constants else f"other/{name}" for name in names]
+    assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
+
+
+def test_what_a_repair_moved_is_left_out_and_counted(tmp_path):
+    path = conv_net(tmp_path / "net.onnx")
+    prepared, ranges, data = calibrated(path, tmp_path)
+    moved = equalized(prepared, data, len(data), "layers")
+    model = replace(prepared, proto=moved.of(prepared.proto), overlay=Overlay(moved=moved.tensors))
+    again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
+    whole, layers = quantize(prepared, ranges), quantize(model, again)
+    write_quantized(tmp_path / "whole.onnx", whole)
+    write_quantized(tmp_path / "moved.onnx", layers)
+    plain, found = (
+        compare_layers(load_model(path), load_model(tmp_path / name), data)
+        for name in ("whole.onnx", "moved.onnx")
+    )
+    left_out = set(named(plain)) - set(named(found))
+    assert "b" in left_out
+    assert found.unknown == len(left_out) == len(plain.figures) - len(found.figures)
+    for name, one in named(found).items():
+        assert one.own_db == pytest.approx(named(plain)[name].own_db, abs=0.01)
+
+
+def test_uint8_with_a_zero_point_by_another_tool_is_understood(tmp_path):
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    path = conv_net(tmp_path / "net.onnx")
+    net = load_model(path)
+    data = open_dataset(samples(tmp_path / "data.npz"), net)
+
+    class Reader(CalibrationDataReader):
+        batches = data.batches(8)
+
+        def get_next(self):
+            return next(self.batches, None)
+
+    quantize_static(path, tmp_path / "ort.onnx", Reader(), quant_format=QuantFormat.QDQ)
+    found = compare_layers(net, load_model(tmp_path / "ort.onnx"), data)
+    assert {"x", "b"} <= set(named(found))
+    assert all(one.leaves_db > 20 for one in found.figures if not one.is_weight)
+    assert any(one.is_weight and one.own_db > 30 for one in found.figures)

@@ -1,0 +1,135 @@
+"""What `trtcal build` and `trtcal diagnose` do with limits, failures and wrong input."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.evidence.diagnosis.test_structure import image, pair, weight, wrong_axis
+from trtcal.backends.registry import BACKENDS
+from trtcal.cli.main import run_command
+from trtcal.config import read_config
+from trtcal.errors import InputError
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@needs_rtx
+def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+    assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
+    assert "1. silent_fallback: 'node' was asked in int8" in capsys.readouterr().out
+    (here / "trtcal.toml").write_text("[gates]\nmax_silent_fallbacks = 0\n")
+    assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
+    for file in ("engine.plan", "build.json", "diagnosis.json"):
+        assert (here / "strict" / file).exists()
+    (here / "trtcal.toml").write_text(
+        '[gates]\nforbid = ["silent_fallback"]\n'
+        '[[suppress]]\nkind = "silent_fallback"\nsubject = "no*"\nreason = "it is small"\n'
+    )
+    assert run_command(["diagnose", "strict"]) == 0
+    assert "accepted: silent_fallback node (it is small)" in capsys.readouterr().out
+
+
+@needs_rtx
+def test_a_fusion_that_is_split_and_can_be_mended_is_a_finding(here, capsys):
+    net = image()
+    scales = np.full(8, 0.01)
+    y = net.add("Conv", pair(net, "x"), weight(net, (8, 8, 3, 3), scales, axis=0), name="conv")
+    net.done(net.relu(pair(net, y)))
+    onnx.save(net.proto(), here / "model.onnx")
+    assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 0
+    out = capsys.readouterr().out
+    assert "broken_fusion" in out
+    assert "--add inner-pairs" in out
+
+
+def test_a_graph_alone_says_what_will_run_in_float(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+    assert run_command(["diagnose", "--model", "model.onnx"]) == 0
+    out = capsys.readouterr().out
+    assert "1. wrong_axis: 'node' has Q/DQ" in out
+    assert "seen in the graph, not in a build" in out
+
+
+def test_a_log_that_is_none_is_not_called_clean(here, capsys):
+    (here / "model.onnx").write_bytes(bytes(range(256)) * 20)
+    assert run_command(["diagnose", "--log", "model.onnx"]) == 0
+    captured = capsys.readouterr()
+    assert "are they build logs?" in captured.err
+    assert "0 log_events" in captured.out
+
+
+def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+
+    def tensor(name, layout):
+        return {"Name": name, "Dimensions": [1, 8, 8, 8], "Format/Datatype": layout}
+
+    layer = {
+        "Name": "node",
+        "LayerType": "CaskConvolution",
+        "Inputs": [tensor("x", "Row major linear FP32")],
+        "Outputs": [tensor("y", "Row major linear FP32")],
+        "Weights": {"Type": "Float", "Count": 576},
+        "TacticName": "sm80_xmma_fprop_f32f32",
+    }
+    (here / "graph.json").write_text(json.dumps({"Layers": [layer]}))
+    arguments = ["diagnose", "--layers", "graph.json", "--model", "model.onnx"]
+    assert run_command(arguments) == 0
+    out = capsys.readouterr().out
+    assert "silent_fallback: 'node' was asked in int8; it computes in fp32" in out
+    assert "on axis 1, its output channels on axis 0" in out
+
+
+@needs_rtx
+def test_a_failed_build_says_what_its_log_means(here, capsys):
+    proto = wrong_axis().proto()
+    for tensor in proto.graph.initializer:
+        if tuple(tensor.dims) == (8,) and tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.raw_data = b"\0" * 32
+    onnx.save(proto, here / "model.onnx")
+    assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 3
+    err = capsys.readouterr().err
+    assert "build_error: " in err
+    assert "fix: " in err
+    assert not (here / "made" / "engine.plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "what is to be looked at?"),
+        (["nowhere"], "nowhere"),
+        (["--log", "nowhere.log"], "cannot read nowhere.log"),
+        (["--layers", "nowhere.json"], "nowhere.json does not exist"),
+    ],
+)
+def test_wrong_input_is_one_error(here, capsys, arguments, words):
+    assert run_command(["diagnose", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[suppress]]\nkind = "fallback"\n', "suppress.reason"),
+        ('[[suppress]]\nkind = "x"\nreason = "y"\nsubjct = "z"\n', "suppress.subjct"),
+        ("[gates]\nmax_uncalibrated = -1\n", "gates.max_uncalibrated"),
+        ("[gates]\nforbid = 3\n", "gates.forbid"),
+        ("suppress = [1]\n", "[[suppress]]"),
+    ],
+)
+def test_wrong_limits_are_named(tmp_path, text, words):
+    (tmp_path / "trtcal.toml").write_text(text)
+    with pytest.raises(InputError) as error:
+        read_config(tmp_path / "trtcal.toml")
+    assert words in f"{error.value.message} {error.value.hint}"

@@ -1,0 +1,81 @@
+"""What a log alone tells: each thing once, remarks apart."""
+
+import pytest
+
+from trtcal.config import Config
+from trtcal.evidence.builds import check_engine
+from trtcal.evidence.diagnosis import Case, diagnose
+from trtcal.evidence.layers.reading import Engine
+from trtcal.evidence.log import parse_lines
+
+MISSING = (
+    "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation "
+    "for any layer consuming or producing given tensor"
+)
+NONE_FOUND = "Could not find any implementation for node {}."
+
+
+def diagnosed(lines, tensors=None):
+    events = [("build.log", event) for event in parse_lines(lines)]
+    return diagnose(Case(events=events, tensors=tensors or {}))
+
+
+def test_every_tensor_without_a_range_is_a_finding_of_its_own_and_repeats_are_not():
+    found = diagnosed([MISSING.format(name) for name in ("a", "b", "a")]).findings
+    assert [(one.kind, one.subject) for one in found] == [
+        ("missing_range", "a"),
+        ("missing_range", "b"),
+    ]
+    assert [one.place for one in found[0].evidence] == ["build.log:1", "build.log:3"]
+
+
+def test_a_failure_is_told_by_its_cause_not_by_what_follows_from_it():
+    found = diagnosed(
+        [
+            f"[E] 10: [optimizer.cpp::computeCosts::9] Error Code 10: Internal Error "
+            f"({NONE_FOUND.format('mix + relu')})",
+            "[E] Engine could not be created from network",
+            "[E] Building engine failed",
+        ]
+    ).findings
+    assert [(one.kind, one.subject) for one in found] == [("no_implementation", "mix + relu")]
+
+
+def test_an_echo_without_a_cause_is_kept():
+    (found,) = diagnosed(["[E] Engine could not be created from network"]).findings
+    assert found.kind == "build_error"
+
+
+def test_remarks_are_counted_and_are_no_findings():
+    made = diagnosed(
+        [
+            "[W] [TRT] CUDA lazy loading is not enabled. Enabling it can significantly reduce memory",
+            "[W] [TRT] Implicit batch mode has been deprecated.",
+            "[I] [TRT] Engine generation completed in 3.1 seconds.",
+        ]
+    )
+    assert not made.findings
+    assert sum(made.notes.values()) == 2
+
+
+def test_a_guessed_range_is_the_first_thing_to_look_at():
+    found = diagnosed(
+        [
+            MISSING.format("a"),
+            "[TensorRT] WARNING: Calibration range fallback defaulted to (min=-6.0, max=6.0)",
+        ]
+    ).findings
+    assert [one.cost.risk for one in found] == ["high", "none"]
+    assert "-6.0" in found[0].what
+
+
+@pytest.mark.parametrize("name", ["</td><b>", "[/red]", "x\x1b[2J", "a\u202eb"])
+def test_hostile_names_stay_names(name, tmp_path):
+    (tmp_path / "build.log").write_bytes((MISSING.format(name) + "\n").encode())
+    logs = [tmp_path / "build.log"]
+    (found,) = check_engine(Engine("", ()), Config(tmp_path), logs).findings
+    assert found.kind == "missing_range"
+
+
+def test_a_log_of_noise_gives_nothing():
+    assert not diagnosed([b"\xff\xfe\x00 not a log", b"", b"hello"]).findings

@@ -1,0 +1,171 @@
+"""Four faults in one build: each is found with its fix, and nothing else is."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.zoo_net import Net
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.registry import BACKENDS
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
+from trtcal.cli.main import run_command
+from trtcal.config import Config, GatesConfig
+from trtcal.data import open_dataset
+from trtcal.errors import GateFailed
+from trtcal.evidence.builds import check_build, hold, write_diagnosis
+from trtcal.model import load_model
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+pytestmark = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+# What a builder of TensorRT 8.6 prints when its workspace is too small, among other things.
+REPLAYED = """\
+[11/02/2026-09:00:01] [I] [TRT] [MemUsageChange] Init CUDA: CPU +2, GPU +0, now: CPU 21, GPU 512 (MiB)
+[11/02/2026-09:00:02] [V] [TRT] =============== Computing costs for stem
+[11/02/2026-09:00:02] [W] [TRT] Tactic Device request: 840MB Available: 64MB. Device memory is \
+insufficient to use tactic.
+[11/02/2026-09:00:02] [W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of \
+840 detected for tactic 0x0000000000000004.
+Try decreasing the workspace size with IBuilderConfig::setMemoryPoolLimit().
+[11/02/2026-09:00:03] [V] [TRT] stem Set Tactic Name: some_kernel Tactic: 0x0000000000000007
+[11/02/2026-09:00:04] [W] [TRT] Skipping tactic 5 due to insufficient memory on requested size of \
+420 detected for tactic 0x0000000000000009.
+Try decreasing the workspace size with IBuilderConfig::setMemoryPoolLimit().
+[11/02/2026-09:00:09] [I] [TRT] Some tactics do not have sufficient workspace memory to run. \
+Increasing workspace size will enable more tactics, please check verbose output for requested sizes.
+[11/02/2026-09:00:09] [V] [TRT] Engine generation completed in 8.1 seconds.
+"""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """A build of a network without a range for one tensor, with one wrong axis and an upsampling."""
+    folder = tmp_path_factory.mktemp("faulty")
+    net = Net(x=("n", 8, 16, 16))
+    y = net.relu(net.conv("stem", "x", (16, 8, 3, 3)))
+    y = net.relu(net.conv("unranged", y, (16, 16, 3, 3)))
+    y = net.relu(net.conv("turned", y, (16, 16, 3, 3)))
+    y = net.relu(net.up("up", y, (16, 16, 2, 2)))
+    net.done(net.head("head", net.relu(net.conv("last", y, (16, 16, 3, 3))), 16))
+    onnx.save(net.proto(), folder / "float.onnx")
+    np.savez(folder / "samples.npz", **net.samples(32))
+    model = load_model(folder / "float.onnx")
+    prepared = prepare(model)
+    dataset = open_dataset(folder / "samples.npz", model)
+    seen = observe(prepared, dataset, tensors_to_observe(find_layers(prepared)), 8, threads=1)
+    calibration = calibrate(seen, "minmax")
+    (missing,) = next(
+        layer.activations.values()
+        for layer in find_layers(prepared).layers
+        if layer.name == "unranged"
+    )
+    kept = {name: item for name, item in calibration.ranges.items() if name != missing}
+    quantized = quantize(prepared, replace(calibration, ranges=kept))
+    turn_axis(quantized.proto, "turned")
+    write_quantized(folder / "int8.onnx", quantized)
+    (folder / "replayed.log").write_text(REPLAYED)
+    return build(
+        load_model(folder / "int8.onnx"),
+        BACKENDS["tensorrt-rtx"],
+        BuildOptions("sm89", {"x": ((1, 8, 16, 16), (4, 8, 16, 16), (8, 8, 16, 16))}),
+        folder / "build",
+    )
+
+
+def turn_axis(proto, node):
+    """Put the scales of a Conv's weights on the axis of its input channels."""
+    (conv,) = (one for one in proto.graph.node if one.name == node)
+    (dequantizer,) = (one for one in proto.graph.node if conv.input[1] in one.output)
+    (axis,) = (one for one in dequantizer.attribute if one.name == "axis")
+    axis.i = 1
+
+
+def diagnosed(faulty, config=None):
+    model = load_model(faulty.folder.parent / "int8.onnx")
+    logs = [faulty.folder.parent / "replayed.log"]
+    return check_build(faulty, config or Config(faulty.folder), model, logs)
+
+
+def test_all_four_are_found_with_their_fixes_and_nothing_else(faulty):
+    found = {(one.kind, one.subject): one for one in diagnosed(faulty).findings}
+    assert set(found) == {
+        ("missing_range", "unranged"),
+        ("silent_fallback", "turned"),
+        ("silent_fallback", "up"),
+        ("workspace_too_small", None),
+    }
+    said = {subject: f"{one.what} {one.fix}" for (_, subject), one in found.items()}
+    assert "has no range" in said["unranged"]
+    assert "Calibrate again" in said["unranged"]
+    assert "on axis 1, its output channels on axis 0" in said["turned"]
+    assert "along axis 0" in said["turned"]
+    assert "no INT8 kernel for ConvTranspose" in said["up"]
+    assert "Resize" in said["up"]
+    assert "840 MiB" in said[None]
+    assert "64 MiB" in said[None]
+    assert "--workspace" in said[None]
+
+
+def test_each_has_evidence_of_its_own_kind(faulty):
+    sources = {
+        one.subject: {evidence.source for evidence in one.evidence}
+        for one in diagnosed(faulty).findings
+    }
+    expected = {"unranged": {"node"}, "turned": {"node", "layer"}, "up": {"node", "layer"}}
+    assert sources == {**expected, None: {"log"}}
+    (tactics,) = (one for one in diagnosed(faulty).findings if one.subject is None)
+    assert tactics.evidence[0].place == "replayed.log:4"
+    assert "Tactic Device request" in tactics.evidence[0].text  # the line before it
+
+
+def test_limits_hold_or_end_with_a_failed_gate(faulty):
+    loose = GatesConfig(max_uncalibrated=1, max_silent_fallbacks=2, forbid=("tactic_failed",))
+    hold(diagnosed(faulty, Config(faulty.folder, gates=loose)))
+    strict = GatesConfig(
+        max_uncalibrated=0, max_silent_fallbacks=1, forbid=("workspace_too_small",)
+    )
+    with pytest.raises(GateFailed) as failed:
+        hold(diagnosed(faulty, Config(faulty.folder, gates=strict)))
+    for words in ("max_uncalibrated allows 0, found 1", "fallbacks allows 1, found 2", "forbid"):
+        assert words in failed.value.message
+
+
+def test_what_is_accepted_with_a_reason_counts_no_more(faulty):
+    accepted = (
+        {"kind": "silent_fallback", "subject": "u*", "reason": "upsampling is cheap here"},
+        {"kind": "tactic_failed", "reason": "seen on the old driver"},
+    )
+    gates = GatesConfig(max_silent_fallbacks=1)
+    diagnosis = diagnosed(faulty, Config(faulty.folder, gates=gates, suppress=accepted))
+    hold(diagnosis)
+    ((finding, why),) = diagnosis.accepted
+    assert (finding.subject, why.reason) == ("up", "upsampling is cheap here")
+    assert [one.kind for one in diagnosis.unused] == ["tactic_failed"]
+
+
+def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model, log = (str(faulty.folder.parent / name) for name in ("int8.onnx", "replayed.log"))
+    arguments = ["diagnose", str(faulty.folder), "--model", model, "--log", log]
+    assert run_command(arguments) == 0
+    out = capsys.readouterr().out
+    for words in ("1 missing range", "2 silent fallback", "1 workspace too small"):
+        assert words in out
+    (tmp_path / "trtcal.toml").write_text("[gates]\nmax_silent_fallbacks = 0\n")
+    assert run_command([*arguments, "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert len(document["findings"]) == 4
+    assert document["breaches"][0]["found"] == 2
+    assert "max_silent_fallbacks allows 0, found 2" in captured.err
+
+
+def test_it_is_written_beside_the_build_and_goes_with_the_next_one(faulty):
+    write_diagnosis(faulty.folder, diagnosed(faulty))
+    assert json.loads((faulty.folder / "diagnosis.json").read_text())["kind"] == "diagnosis"

@@ -1,0 +1,189 @@
+"""The evidence: what layer lists show, from real builds and from lists written by hand."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from tests.evidence.fusion.graphs import GRAPHS, STORIES
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.registry import BACKENDS
+from trtcal.errors import InputError
+from trtcal.evidence.fusion import LayerList, check_fusions, mend, read_layers
+from trtcal.evidence.fusion.fixes import ON_REQUEST
+from trtcal.evidence.layers.layer import Layer, TensorInfo
+
+RTX = BACKENDS["tensorrt-rtx"].availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+VERSION = "1.7.1"
+"""The TensorRT-RTX of which what follows was seen; another may fuse more or less."""
+APART = {
+    "attention": {"qkv"},
+    "attention_masked": {"qkv"},
+    "attention_quantized": {"qkv"},
+    "conv_bn": {"bn"},
+    "conv_bn_relu": {"act"},
+    "conv_bn_swish": {"mul"},
+    "conv_hard_swish": {"h1"},
+    "conv_leaky": {"act"},
+    "conv_prelu": {"act"},
+    "instance_norm_leaky": {"act"},
+    "inverted_residual": {"bn3"},
+    "residual_normed": {"bn"},
+}
+"""Whole by prediction, and several layers: graph -> roots."""
+ACROSS = {
+    "conv_dropout_relu": {"act"},
+    "conv_transposes_relu": {"act"},
+    "half_conv_casts_relu": {"act"},
+    "layer_norm_identity_leaky": {"act"},
+    "matmul_dropout_add_relu": {"act"},
+    "matmul_identity_gelu": {"h1"},
+    "residual_identity": {"act"},
+    "story_batch_norm": {"act"},
+    "story_layer_norm": {"act"},
+}
+"""Broken by prediction, and one layer all the same."""
+
+
+def built(model, folder):
+    build(model, BACKENDS["tensorrt-rtx"], BuildOptions("sm89"), folder)
+    return check_fusions(model, layers=read_layers(folder))
+
+
+@needs_rtx
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_layers_of_every_graph(name, tmp_path):
+    """Counted a second time in the log; agreements and differences are those that are recorded."""
+    found = built(GRAPHS[name].save(tmp_path), tmp_path / "build")
+    lines = [
+        line
+        for line in (tmp_path / "build" / "build.log").read_text(errors="replace").splitlines()
+        if "LayerType: " in line
+    ]
+    for match, seen in zip(found.matches, found.seen, strict=True):
+        wanted = re.compile("|".join(rf"\[ONNX Layer: {re.escape(n)}\]" for n in match.nodes))
+        assert len(seen.layers) == sum(bool(wanted.search(line)) for line in lines) > 0
+    differing = {
+        match.root: match.state
+        for match, said in zip(found.matches, found.verdicts, strict=True)
+        if said == "differs"
+    }
+    findings = [one.subject for one in found.findings if one.kind == "fusion_differs"]
+    assert sorted(findings) == sorted(differing)
+    if RTX.version.startswith(VERSION):
+        expected = dict.fromkeys(APART.get(name, ()), "whole")
+        assert differing == expected | dict.fromkeys(ACROSS.get(name, ()), "broken")
+
+
+@needs_rtx
+@pytest.mark.parametrize("name", STORIES)
+def test_the_stories_are_one_layer_before_and_after_mending(name, tmp_path):
+    given = GRAPHS[name].save(tmp_path)
+    before = built(given, tmp_path / "before")
+    mended = mend(given, before, ON_REQUEST).model
+    after = built(mended, tmp_path / "after")
+    assert (before.matches[0].state, after.matches[0].state) == ("broken", "whole")
+    if RTX.version.startswith(VERSION):
+        assert (before.seen[0].state, after.seen[0].state) == ("one layer", "one layer")
+
+
+def tensor(name, dtype="fp32"):
+    return TensorInfo(name, dtype, (1, 8, 4, 4))
+
+
+def layer(name, nodes, inputs=("a",), outputs=("b",), kind="kgen"):
+    tensors = (tuple(map(tensor, names)) for names in (inputs, outputs))
+    return Layer(name, kind, *tensors, nodes=tuple(nodes))
+
+
+def looked(layers, folder, name="conv_relu"):
+    model = GRAPHS[name].save(folder)
+    return check_fusions(model, layers=LayerList("by hand", tuple(layers)))
+
+
+def test_layers_that_only_synchronize_do_not_count(tmp_path):
+    wait = layer("wait", ["c", "act"], (), (), "wait")
+    found = looked([layer("one", ["c", "act"]), wait], tmp_path)
+    assert found.seen[0].state == "one layer"
+    assert found.verdicts == ("agrees",)
+
+
+def test_several_layers_are_a_finding_with_what_they_pass_on(tmp_path):
+    layers = [layer("one", ["c"], ["a"], ["b"]), layer("two", ["act"], ["b"], ["d"])]
+    found = looked(layers, tmp_path)
+    (finding,) = found.findings
+    assert (finding.kind, finding.subject) == ("fusion_differs", "act")
+    assert [one.place for one in finding.evidence] == ["one", "two"]
+    assert finding.cost.moved_bytes == 2 * 8 * 4 * 4 * 4
+
+
+def test_nodes_that_no_layer_lists_are_said_and_decide_nothing(tmp_path):
+    found = looked([layer("one", ["c"])], tmp_path)
+    assert found.seen[0].unlisted == ("act",)
+    assert found.seen[0].state == "one layer"
+    found = looked([layer("one", ["elsewhere"])], tmp_path)
+    assert (found.seen[0].state, found.verdicts) == ("not listed", ("unknown",))
+    assert found.findings == ()
+
+
+def test_a_compiled_subgraph_shows_nothing(tmp_path):
+    found = looked([layer("{ForeignNode[c...act]}", ["c", "act"], kind="Myelin")], tmp_path)
+    assert (found.seen[0].state, found.verdicts) == ("opaque", ("unknown",))
+
+
+def test_a_broken_fusion_that_the_engine_has_in_one_layer_costs_nothing(tmp_path):
+    found = looked([layer("one", ["bn", "act"])], tmp_path, "story_batch_norm")
+    assert {one.kind: one.cost.moved_bytes for one in found.findings} == {
+        "broken_fusion": None,
+        "fusion_differs": None,
+    }
+
+
+def test_names_that_the_list_cut_into_pieces_are_found(tmp_path):
+    given = GRAPHS["conv_relu"].save(tmp_path)
+    given.proto.graph.node[0].name = "a + c"
+    found = check_fusions(
+        given, layers=LayerList("by hand", (layer("a + c + act", ["a", "c", "act"]),))
+    )
+    assert found.seen[0].state == "one layer"
+    assert found.seen[0].unlisted == ()
+
+
+INSPECTOR = {"Layers": [{"Name": "c + act", "LayerType": "CaskConvolution"}], "Bindings": []}
+
+
+def test_the_forms_in_which_layers_come(tmp_path):
+    (tmp_path / "inspected.json").write_text(json.dumps(INSPECTOR))
+    (tmp_path / "build.log").write_text(
+        "[V] Engine Layer Information:\n"
+        "Layer(CaskConvolution): c + act, Tactic: 0x01, x[Float(1,8,12,12)] -> y[Float(1,8,12,12)]\n"
+    )
+    one = dataclasses.replace(layer("one", ["c", "act"]), tactic="t")
+    (tmp_path / "log.json").write_text(json.dumps({"layers": [one.to_document()]}))
+    for name in ("inspected.json", "build.log", "log.json"):
+        assert read_layers(tmp_path / name).layers[0].nodes == ("c", "act"), name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "no list of layers"),
+        ("{}", "no list of layers"),
+        ('{"Layers": []}', "lists no layers"),
+        ('{"layers": [3]}', "lacks or misuses a field"),
+    ],
+)
+def test_what_holds_no_layers_is_refused(text, said, tmp_path):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_layers(tmp_path / "x.json")
+
+
+def test_a_folder_without_a_build_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"holds none of build\.json"):
+        read_layers(tmp_path)

@@ -1,0 +1,116 @@
+"""Patterns of the user's own, and what is said of those that are wrong."""
+
+import pytest
+
+from tests.evidence.fusion.graphs import GRAPHS, has
+from tests.evidence.fusion.test_prediction import answers
+from trtcal.errors import InputError
+from trtcal.evidence.fusion import check_fusions, read_patterns
+
+POOLED = """
+[operators]
+pool = ["MaxPool", "AveragePool"]
+
+[[pattern]]
+name = "conv+pool+relu"
+is = "Relu(pool(conv))"
+"""
+
+
+def written(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return read_patterns([path])
+
+
+def found(name, patterns, folder):
+    return answers(check_fusions(GRAPHS[name].save(folder), patterns))
+
+
+def test_a_pattern_of_ones_own_stands_beside_the_others(tmp_path):
+    patterns = written(tmp_path, POOLED)
+    (answer,) = found("conv_pool_relu", patterns, tmp_path)
+    assert answer.pattern == "conv+pool+relu"
+    assert found("conv_relu", patterns, tmp_path) == {has("conv+activation", "c act")}
+
+
+def test_a_name_that_stands_there_takes_its_place(tmp_path):
+    text = '[[pattern]]\nname = "conv+activation"\nis = "Tanh(conv)"'
+    assert found("conv_relu", written(tmp_path, text), tmp_path) == set()
+    text = '[operators]\nactivation = ["Tanh"]'
+    assert found("conv_relu", written(tmp_path, text), tmp_path) == set()
+
+
+def test_a_form_of_ones_own_is_an_operator(tmp_path):
+    text = '[[form]]\noperator = "Gate"\nis = "Mul(value, x)"\n'
+    text += '[[pattern]]\nname = "gate"\nis = "Gate(Sigmoid(conv))"'
+    assert found("conv_gate", written(tmp_path, text), tmp_path) == {has("gate", "c sigmoid mul")}
+
+
+def test_what_may_stand_between_is_said_by_the_pattern(tmp_path):
+    text = '[[pattern]]\nname = "conv+activation"\nis = "activation(conv)"\n'
+    patterns = written(tmp_path, text + 'allows = ["Dropout"]')
+    assert found("conv_dropout_relu", patterns, tmp_path) == {has("conv+activation", "c act")}
+    patterns = written(tmp_path, text + "between = []")
+    assert found("conv_dropout_relu", patterns, tmp_path) == set()
+
+
+def test_operators_of_other_domains_can_be_named(tmp_path):
+    patterns = written(tmp_path, '[operators]\nmine = ["com.microsoft::Gelu"]')
+    assert patterns.alternatives("mine") == {"com.microsoft::Gelu"}
+
+
+PATTERN = '[[pattern]]\nname = "p"\nis = '
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[", "are not TOML"),
+        ("other = 1", "unknown key 'other'"),
+        ("operators = 1", "'operators' is no table"),
+        ('[operators]\nx = ["Relu"]', "the set 'x'"),
+        ("[operators]\nmine = 3", "'mine' is no text and no list of texts"),
+        ("[operators]\nmine = []", "'mine' is empty"),
+        ('[operators]\nmine = ["Leakyrelu"]', "there is no operator or set 'Leakyrelu'"),
+        ("pattern = 3", "'pattern' is no list of tables"),
+        ('[[pattern]]\nis = "Relu"', "has as 'name' none"),
+        (f'{PATTERN}"Relu"\n{PATTERN}"Relu"', "has as 'name' 'p' twice"),
+        ('[[pattern]]\nname = "p"', "pattern 'p': 'is' is no text"),
+        (f"{PATTERN}[]", "pattern 'p' is empty"),
+        (f'{PATTERN}"Relu("', "cannot be read"),
+        (f'{PATTERN}"Relu(Conv, axis=1)"', "no operator, letter or number"),
+        (f'{PATTERN}"Relu(Conv.x)"', "no operator, letter or number"),
+        (f'{PATTERN}"__import__(x)"', "there is no operator or set '__import__'"),
+        (f'{PATTERN}"x"', "names no operator"),
+        (f'{PATTERN}"3"', "names no operator"),
+        (f'{PATTERN}"{"Relu(" * 60}x{")" * 60}"', "60 operators"),
+        (f'{PATTERN}"{"(" * 300}Relu{")" * 300}"', "cannot be read"),
+        (f'{PATTERN}"{"x" * 2000}"', "2000 characters"),
+        (f'{PATTERN}"Rleu"', "no operator or set 'Rleu'"),
+        (f'{PATTERN}"Relu"\nbetween = ["Sigmoid"]', "'between' has Sigmoid"),
+        (f'{PATTERN}"Relu"\ncolour = 1', "unknown key 'colour'"),
+        ('[[form]]\noperator = "Twice"\nis = "Add(y, y)"', "does not say what it reads"),
+        ('[[form]]\noperator = "Relu"\nis = "Relu(x)"', "does not say what it reads"),
+    ],
+)
+def test_one_clear_error_for_each_mistake(text, said, tmp_path):
+    with pytest.raises(InputError) as refusal:
+        written(tmp_path, text)
+    assert said in refusal.value.message
+    assert "mine.toml" in refusal.value.message
+
+
+def test_a_slip_of_the_pen_is_put_right(tmp_path):
+    with pytest.raises(InputError) as refusal:
+        written(tmp_path, f'{PATTERN}"Leakyrelu(conv)"')
+    assert refusal.value.hint == "did you mean 'LeakyRelu'?"
+
+
+def test_files_that_are_not_there_or_too_large_are_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_patterns([tmp_path / "none.toml"])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_patterns([tmp_path])
+    with pytest.raises(InputError, match="larger than"):
+        written(tmp_path, "#" * (1 << 20) + "\n")

@@ -1,0 +1,123 @@
+"""Every source of layers, and what lies beside it."""
+
+import json
+
+import pytest
+
+from tests.evidence.layers.engines import float_residual, inspected, profiled, write
+from tests.evidence.log.test_layers import described
+from trtcal.documents import seal
+from trtcal.errors import InputError
+from trtcal.evidence.layers.reading import read_engine
+
+
+def build_document(layers):
+    return json.dumps(
+        seal({"kind": "build", "schema_version": 1, "layers": layers, "measured": {}})
+    )
+
+
+def test_a_file_alone_takes_no_profile_that_lies_beside_it(tmp_path):
+    folder = write(tmp_path / "a", float_residual())
+    engine = read_engine(folder / "graph.json")
+    assert len(engine.layers) == 10
+    assert not engine.is_timed
+    assert engine.notes == ()
+
+
+def test_a_given_profile_is_joined(tmp_path):
+    folder = write(tmp_path / "a", float_residual())
+    engine = read_engine(folder / "graph.json", folder / "profile.json")
+    assert engine.total_ms == pytest.approx(sum(ms for _, ms in float_residual()))
+    assert [layer.time_ms for layer in engine.layers] == [ms for _, ms in float_residual()]
+
+
+def test_a_folder_takes_both_and_says_so(tmp_path):
+    folder = write(tmp_path / "a", float_residual())
+    engine = read_engine(folder)
+    assert engine.is_timed
+    assert engine.notes == (f"layers: {folder}/graph.json", f"times: {folder}/profile.json")
+
+
+def test_a_build_and_its_layer_times(tmp_path):
+    layers = [
+        layer.to_document() for layer in read_engine(write(tmp_path / "a", float_residual())).layers
+    ]
+    build = tmp_path / "build"
+    build.mkdir()
+    (build / "build.json").write_text(build_document([{**one, "time_ms": None} for one in layers]))
+    assert not read_engine(build).is_timed
+    times = [{"name": one["name"], "timeMs": 2.0, "averageMs": 1.0} for one in layers]
+    (build / "layer-times.json").write_text(json.dumps([{"count": 2}, *times]))
+    assert read_engine(build).total_ms == 10
+    assert (
+        read_engine(build / "build.json").layers
+        == read_engine(tmp_path / "a" / "graph.json").layers
+    )
+
+
+def test_an_old_build_without_the_new_fields_is_read(tmp_path):
+    layer = read_engine(write(tmp_path / "a", float_residual())).layers[1].to_document()
+    old = {key: layer[key] for key in layer if key not in ("macs", "time_ms", "weight_bytes")}
+    (tmp_path / "build.json").write_text(build_document([old]))
+    assert read_engine(tmp_path / "build.json").layers[0].macs is None
+
+
+def test_a_log_and_the_times_at_its_end(tmp_path):
+    log = tmp_path / "build.log"
+    log.write_text(f"[V] Layers:\n{described(name='c1_myl0_1')}\n\n[I] done\n")
+    assert [layer.name for layer in read_engine(log).layers] == ["c1_myl0_1"]
+    table = "[I] Time(ms) Avg.(ms) Median(ms) Time(%) Layer\n[I] 20.0 2.0 1.9 100.0 {}\n"
+    log.write_text(log.read_text() + table.format("c1_myl0_1"))
+    assert read_engine(tmp_path).total_ms == 2.0
+    log.write_text(log.read_text().replace("100.0 c1_myl0_1", "100.0 other"))
+    assert not read_engine(log).is_timed
+    assert "other layers" in read_engine(log).notes[0]
+
+
+def test_what_does_not_fit_is_counted(tmp_path):
+    timed = float_residual()
+    folder = write(tmp_path / "a", timed)
+    (folder / "profile.json").write_text(profiled([*timed[1:], ({"Name": "alien"}, 0.5)]))
+    engine = read_engine(folder)
+    assert engine.total_ms == pytest.approx(sum(ms for _, ms in timed[1:]) + 0.5)
+    assert engine.notes[2:] == (
+        "1 layers have no time, such as QuantizeLinear_2",
+        "1 times (0.5 ms) fit no layer, such as alien",
+    )
+
+
+BAD = {
+    "nothing.json": "{}",
+    "list.json": '{"Layers": 3}',
+    "empty.json": '{"Layers": []}',
+    "numbers.json": '{"Layers": [1]}',
+    "deep.json": '{"Layers": ' + "[" * 100_000,
+    "binary.plan": "ftrt\0\0\0",
+    "rtx.plan": "vtrt\0\0\0",
+    "text.log": "nothing of layers\n",
+    "empty": "",
+    "altered.json": '{"kind": "build", "schema_version": 1, "digest": "sha256:0"}',
+    "lacking.json": json.dumps(seal({"kind": "build", "schema_version": 1, "layers": [{}]})),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_layer_list_is_an_input_error(name, tmp_path):
+    (tmp_path / name).write_text(BAD[name])
+    with pytest.raises(InputError):
+        read_engine(tmp_path / name)
+
+
+def test_a_place_without_anything_is_an_input_error(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError):
+            read_engine(path)
+
+
+def test_the_profile_of_another_engine_is_an_input_error(tmp_path):
+    (tmp_path / "graph.json").write_text(inspected(float_residual()))
+    (tmp_path / "other.json").write_text(profiled([({"Name": "alien"}, 0.5)]))
+    for profile in ("other.json", "graph.json", "none.json"):
+        with pytest.raises(InputError):
+            read_engine(tmp_path / "graph.json", tmp_path / profile)

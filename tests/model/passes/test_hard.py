@@ -1,0 +1,543 @@
+"""Models as they come: each is prepared with no change of what it computes, or refused by node."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper
+from onnx.external_data_helper import convert_model_to_external_data
+
+from tests.model.passes.graphs import branch, changes, info, make, ops, prepared_alike, values
+from tests.networks import conv_net, rng, weight
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.model.passes import prepare_with_record
+
+node = helper.make_node
+FLOAT, HALF, BRAIN = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+HOSTILE = ['a"b', "two\nlines", "\x1b[31m", "ünïcödé/名前", "x'; DROP", "", "same", "same", " "]
+PARTS = ("gamma", "beta", "mean", "var")
+
+
+def draw(*shape, seed=0):
+    return rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def norm_weights():
+    return {name: np.abs(draw(6, seed=ord(name[0]))) + np.float32(0.5) for name in PARTS}
+
+
+IMAGE = {"x": ["n", 3, 8, 8]}
+IMAGES = {"x": draw(2, 3, 8, 8)}
+
+
+def test_names_may_be_anything():
+    tensors = ["x", *(f"{name}{number}" for number, name in enumerate(HOSTILE)), "y"]
+    kinds = [
+        "Neg",
+        "Identity",
+        "Abs",
+        "Transpose",
+        "Transpose",
+        "Identity",
+        "Relu",
+        "Neg",
+        "Abs",
+        "Neg",
+    ]
+    nodes = [
+        node(kind, [before], [after], name)
+        for kind, name, before, after in zip(
+            kinds, [*HOSTILE, "end"], tensors[:-1], tensors[1:], strict=True
+        )
+    ]
+    nodes.insert(0, node("Constant", [], ["k\n'\""], "same", value_float=2.0))
+    nodes[-1].input.append("k\n'\"")
+    nodes[-1].op_type = "Mul"
+    prepared = prepared_alike(make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}), {"x": draw(2, 3)})
+    names = [one.name for one in prepared.model.proto.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(names)
+    assert ops(prepared) == ["Neg", "Abs", "Relu", "Neg", "Abs", "Mul"]
+
+
+def inside(prepared):
+    (node,) = (one for one in prepared.model.proto.graph.node if one.op_type == "If")
+    return next(one.g.node for one in node.attribute if one.name == "then_branch")
+
+
+def test_repeated_names_inside_subgraphs_become_unique():
+    then = branch("then", [node("Neg", ["x"], ["t1"], "n"), node("Abs", ["t1"], ["t"], "n")], "t")
+    other = branch("other", [node("Relu", ["x"], ["o"], "")], "o")
+    nodes = [
+        node("ReduceMax", ["x"], ["m"], "n", keepdims=0),
+        node("Cast", ["m"], ["c"], "c", to=9),
+        node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
+    ]
+    prepared = prepare_with_record(make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}))
+    kept = inside(prepared)
+    assert [one.op_type for one in kept] == ["Neg", "Abs"]
+    assert len({"n", *(one.name for one in kept)}) == 3
+    values(prepared.model.proto, {"x": draw(2, 3)}, [])
+
+
+def test_parameters_that_two_norms_share_are_folded_into_both():
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "c1"),
+        node("BatchNormalization", ["a", *PARTS], ["b"], "n1"),
+        node("Conv", ["x", "w"], ["c"], "c2"),
+        node("BatchNormalization", ["c", *PARTS], ["d"], "n2"),
+        node("Mul", ["d", "gamma3"], ["e"], "m"),
+        node("Add", ["b", "e"], ["y"], "add"),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights(), "gamma3": draw(6, 1, 1)}
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert ops(prepared) == ["Conv", "Conv", "Add"]
+
+
+def test_a_new_weight_takes_no_name_that_is_there():
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["b"], "bn"),
+        node("Mul", ["b", "bn/bias"], ["c"], "by"),
+        node("Add", ["c", "w/bn"], ["y"], "add"),
+    ]
+    weights = {
+        "w": weight(6, 3, 3, 3),
+        **norm_weights(),
+        "bn/bias": draw(6, 6),
+        "w/bn": draw(6, 6, seed=1),
+    }
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert ops(prepared) == ["Conv", "Mul", "Add"]
+
+
+def test_computed_parameters_keep_their_norm_and_it_is_said():
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], "mean", axes=[0, 2, 3], keepdims=0),
+        node("Concat", ["m", "m"], ["mu"], "twice", axis=0),
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("BatchNormalization", ["a", "gamma", "beta", "mu", "var"], ["y"], "bn"),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights()}
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert "BatchNormalization" in ops(prepared)
+    assert prepared.notes == (
+        "node 'bn': it is not folded: its parameters are computed, not constant",
+    )
+
+
+def test_parameters_computed_from_constants_are_folded():
+    nodes = [
+        node("Constant", [], ["k"], "k", value_float=0.25),
+        node("Add", ["var", "k"], ["v"], "add"),
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("BatchNormalization", ["a", "gamma", "beta", "mean", "v"], ["y"], "bn"),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights()}
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert ops(prepared) == ["Conv"]
+
+
+@pytest.mark.parametrize("var", [-1.0, 0.0, 1e30])
+def test_a_norm_that_gives_no_finite_weights_stays(var):
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["y"], "bn", epsilon=0.0),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights(), "var": np.full(6, var, np.float32)}
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert ("BatchNormalization" in ops(prepared)) == (var <= 0)
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_initializers_that_are_inputs_too_are_constants(ir_version):
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["y"], "bn"),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights()}
+    shapes = {name: list(array.shape) for name, array in weights.items()}
+    model = make(nodes, weights, IMAGE | shapes, {"y": ["n", 6, 6, 6]}, 9, ir_version)
+    prepared = prepared_alike(model, IMAGES)
+    assert ops(prepared) == ["Conv"]
+    assert [one.name for one in prepared.model.proto.graph.input] == ["x"]
+    assert ("its default value is taken as a constant" in str(prepared.notes)) == (ir_version > 3)
+    assert ir_version == 3 or "'w', 'gamma', 'beta' and 2 more" in prepared.notes[0]
+
+
+def computed_if(then, other, *more, domains=()):
+    nodes = [
+        *more,
+        node("ReduceMax", ["x"], ["m"], "max", keepdims=0),
+        node("Cast", ["m"], ["c"], "cast", to=9),
+        node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
+    ]
+    weights = {"one": np.float32(1)}
+    return make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=domains)
+
+
+def test_nodes_inside_an_if_are_left_alone_and_it_is_said():
+    idle = [
+        node("Identity", ["a"], ["t1"], "i"),
+        node("Mul", ["t1", "one"], ["t2"], "m"),
+        node("Transpose", ["t2"], ["t3"], "p"),
+        node("Transpose", ["t3"], ["t"], "q"),
+    ]
+    other = branch("other", [node("Add", ["b", "one"], ["o"], "o")], "o")
+    outside = [
+        node("Identity", ["x"], ["a"], "a"),
+        node("Neg", ["x"], ["n"], "neg"),
+        node("Identity", ["n"], ["b"], "b"),
+    ]
+    model = computed_if(branch("then", idle, "t"), other, *outside)
+    prepared = prepared_alike(model, {"x": draw(2, 3)})
+    kept = inside(prepared)
+    assert [one.op_type for one in kept] == [one.op_type for one in idle]
+    assert [list(one.input) for one in kept] == [list(one.input) for one in idle]
+    assert prepared.notes == ("node 'if': the nodes in its subgraphs are left alone",)
+
+
+def test_a_norm_inside_a_branch_does_not_go_into_a_convolution_outside():
+    norm = node("BatchNormalization", ["a", *PARTS], ["t"], "bn")
+    other = branch(
+        "other", [node("Neg", ["x"], ["o1"], "o1"), node("Conv", ["o1", "w"], ["o"], "o2")], "o"
+    )
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv"),
+        node("ReduceMax", ["x"], ["m"], "max", keepdims=0),
+        node("Cast", ["m"], ["c"], "cast", to=9),
+        node("If", ["c"], ["y"], "if", then_branch=branch("then", [norm], "t"), else_branch=other),
+    ]
+    weights = {"w": weight(6, 3, 3, 3), **norm_weights()}
+    for sign in (1, -1):
+        model = make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]})
+        prepared = prepared_alike(model, {"x": sign * np.abs(IMAGES["x"]) - (sign < 0)})
+        assert changes(prepared).get("scales", 0) == 0
+
+
+def test_a_subgraph_gets_no_copy_of_a_weight_that_the_graph_has():
+    then = branch("then", [node("MatMul", ["x", "w"], ["t"], "t")], "t")
+    other = branch("other", [node("Neg", ["x"], ["o"], "o")], "o")
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "product"),
+        node("ReduceMax", ["a"], ["m"], "max", keepdims=0),
+        node("Cast", ["m"], ["c"], "cast", to=9),
+        node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
+    ]
+    model = make(nodes, {"w": draw(20, 20)}, {"x": ["n", 20]}, {"y": ["n", 20]})
+    proto = prepared_alike(model, {"x": draw(2, 20)}).model.proto
+    assert [one.name for one in proto.graph.initializer] == ["w"]
+    assert not any(one.g.initializer for one in proto.graph.node[-1].attribute)
+
+
+def test_loops_and_scans_keep_their_bodies():
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["go_on"], "keep"), node("Add", ["sum", "a"], ["next"], "add")],
+        "body",
+        [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("sum", ["n", 3])],
+        [info("go_on", [], TensorProto.BOOL), info("next", ["n", 3])],
+    )
+    step = helper.make_graph(
+        [
+            node("Add", ["state", "row"], ["out"], "add"),
+            node("Identity", ["out"], ["copy"], "copy"),
+        ],
+        "step",
+        [info("state", [3]), info("row", [3])],
+        [info("out", [3]), info("copy", [3])],
+    )
+    nodes = [
+        node("Identity", ["x"], ["a"], "same"),
+        node("Loop", ["times", "", "x"], ["l"], "loop", body=body),
+        node("Identity", ["l"], ["l2"], "after"),
+        node("Scan", ["zero", "l2"], ["last", "y"], "scan", body=step, num_scan_inputs=1),
+    ]
+    weights = {"times": np.array(3), "zero": np.zeros(3, np.float32)}
+    prepared = prepared_alike(
+        make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}), {"x": draw(2, 3)}
+    )
+    assert ops(prepared) == ["Identity", "Loop", "Scan"]  # the body reads the first one
+    assert prepared.notes == ("node 'loop', 'scan': the nodes in its subgraphs are left alone",)
+
+
+def stored(kind, **arrays):
+    return {
+        name: helper.make_tensor(name, kind, one.shape, one.ravel()) for name, one in arrays.items()
+    }
+
+
+@pytest.mark.parametrize("kind", [HALF, BRAIN])
+def test_half_and_bfloat_weights(kind):
+    nodes = [
+        node("Cast", ["x"], ["h"], "down", to=kind),
+        node("Identity", ["h"], ["i"], "same"),
+        node("Conv", ["i", "w"], ["a"], "conv"),
+        node("Mul", ["a", "one"], ["b"], "by"),
+        node("BatchNormalization", ["b", *PARTS], ["c"], "bn"),
+        node("Cast", ["c"], ["y"], "up", to=FLOAT),
+    ]
+    weights = stored(kind, w=weight(6, 3, 3, 3), one=np.ones(1, np.float32), **norm_weights())
+    model = make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}, 22, 10)
+    if kind == HALF:
+        assert ops(prepared_alike(model, IMAGES, 1e-2)) == ["Cast", "Conv", "Cast"]
+        return
+    prepared = prepare_with_record(model)  # ONNX Runtime has no such convolution for a CPU
+    assert ops(prepared) == ["Cast", "Conv", "BatchNormalization", "Cast"]
+    given, after = (
+        {one.name: one for one in proto.graph.initializer}
+        for proto in (model.proto, prepared.model.proto)
+    )
+    for name in ("w", *PARTS):
+        assert after[name].data_type == BRAIN
+        wanted, found = (onnx.numpy_helper.to_array(side[name]) for side in (given, after))
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_weights_that_are_cast_from_bfloat_are_constants():
+    nodes = [
+        node("Cast", ["w"], ["f"], "wide", to=FLOAT),
+        node("Transpose", ["f"], ["t"], "turn"),
+        node("MatMul", ["x", "t"], ["y"], "product"),
+        node("Neg", ["w"], ["z"], "coarse"),
+    ]
+    model = make(nodes, stored(BRAIN, w=draw(24, 24)), {"x": ["n", 24]}, {"y": ["n", 24]})
+    model.proto.graph.output.append(info("z", [24, 24], BRAIN))
+    prepared = prepare_with_record(model)
+    assert sorted(ops(prepared)) == ["MatMul", "Neg"]
+    x = draw(2, 24)
+    given = onnx.numpy_helper.to_array(model.proto.graph.initializer[0]).astype(np.float32)
+    del prepared.model.proto.graph.node[[*ops(prepared)].index("Neg")]
+    del prepared.model.proto.graph.output[1]
+    found = values(prepared.model.proto, {"x": x}, [])["y"]
+    np.testing.assert_allclose(found, x @ given.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("perm", [[0, 0], [0, 2], [-1, 0]])
+def test_axes_that_are_none_are_left_to_the_runtime(perm):
+    nodes = [
+        node("Transpose", ["w"], ["t"], "turn", perm=perm),
+        node("MatMul", ["x", "t"], ["a"], "product"),
+        node("Transpose", ["a"], ["y"], "again", perm=perm),
+    ]
+    model = make(nodes, {"w": draw(24, 24)}, {"x": ["n", 24]}, {"y": [None, None]})
+    assert ops(prepare_with_record(model)) == ["Transpose", "MatMul", "Transpose"]
+
+
+@pytest.mark.parametrize("wrong", ["w", "b", "gamma"])
+def test_parameters_of_other_sizes_are_not_folded(wrong):
+    nodes = [
+        node("ConvTranspose", ["x", "w", "b"], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["y"], "bn"),
+    ]
+    weights = {"w": weight(3, 6, 3, 3), "b": draw(6), **norm_weights()}
+    weights[wrong] = draw(4)
+    model = make(nodes, weights, IMAGE, {"y": [None] * 4})
+    assert len(ops(prepare_with_record(model))) == 2
+
+
+def function(name, nodes, opset=17):
+    return helper.make_function("own", name, ["a"], ["b"], nodes, [helper.make_opsetid("", opset)])
+
+
+def test_custom_operators_are_kept_whatever_their_name():
+    nodes = [
+        node("Identity", ["x"], ["a"], "mine", domain="own"),
+        node("Relu", ["a"], ["b"], "relu"),
+        node("Conv", ["w", "w"], ["c"], "odd", domain="own"),
+        node("Identity", ["b"], ["d"], "same"),
+        node("Add", ["d", "c"], ["y"], "add"),
+    ]
+    model = make(nodes, {"w": draw(3)}, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=["own"])
+    prepared = prepare_with_record(model)
+    assert sorted(ops(prepared)) == ["Add", "Conv", "Identity", "Relu"]
+    assert prepared.notes == (
+        "node 'mine', 'odd': it is of another domain than ONNX's and kept as it is",
+    )
+
+
+def test_functions_are_kept():
+    same = function("Same", [node("Identity", ["a"], ["b1"], "i"), node("Neg", ["b1"], ["b"], "n")])
+    nodes = [
+        node("Identity", ["x"], ["i"], "same"),
+        node("Same", ["i"], ["c"], "call", domain="own"),
+        node("Relu", ["c"], ["y"], "relu"),
+    ]
+    model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=["own"], functions=[same])
+    prepared = prepared_alike(model, {"x": draw(2, 3)})
+    assert ops(prepared) == ["Same", "Relu"]
+    assert len(prepared.model.proto.functions[0].node) == 2
+    assert prepared.notes == (
+        "node 'call': the nodes in the function that it calls are left alone",
+    )
+
+
+def test_functions_that_the_converter_would_lose_are_refused():
+    same = function("Same", [node("Identity", ["a"], ["b"], "i")], 11)
+    nodes = [node("Same", ["x"], ["y"], "call", domain="own")]
+    model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, 11, domains=["own"], functions=[same])
+    with pytest.raises(InputError, match="node 'call' calls a function, which would be lost"):
+        prepare_with_record(model)
+    kept = prepare_with_record(model, skip=["opset"])
+    assert ops(kept) == ["Same"]
+    assert kept.notes[-1] == "opset 11: it is not raised, and Q/DQ need 13"
+
+
+def custom(name="odd\nname", **attributes):
+    return node("Mine", ["x"], ["y"], name, domain="own", **attributes)
+
+
+def with_attribute(kind, **fields):
+    made = custom()
+    made.attribute.append(AttributeProto(name="extra", type=kind, **fields))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (
+            custom(extra=b"\xff\xfe"),
+            r"node 'odd\\nname' \('Mine'\) has an attribute 'extra' that is not UTF-8",
+        ),
+        (with_attribute(AttributeProto.INTS), r"node 'odd\\nname' .* is an empty list"),
+        (
+            with_attribute(AttributeProto.TYPE_PROTO, tp=helper.make_tensor_type_proto(1, [1])),
+            "kind TYPE_PROTO",
+        ),
+        (
+            with_attribute(
+                AttributeProto.TENSORS, tensors=[helper.make_tensor("t", 1, [1], [1.0])]
+            ),
+            "kind TENSORS",
+        ),
+        (custom("", extra=b"\xff"), r"node number 0 \('Mine'\)"),
+    ],
+)
+def test_what_would_be_lost_is_refused_by_node(broken, says):
+    model = make([broken], {}, {"x": ["n", 3]}, {"y": ["n", 3]}, domains=["own"])
+    with pytest.raises(InputError, match=says):
+        prepare_with_record(model)
+    inner = custom()
+    inner.CopyFrom(broken)
+    inner.output[0] = "t"
+    other = branch("other", [node("Neg", ["x"], ["o"], "o")], "o")
+    nested = computed_if(branch("then", [inner], "t"), other, domains=["own"])
+    with pytest.raises(InputError, match=says.replace("number 0", "number .")):
+        prepare_with_record(nested)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    data = make(
+        [node("Relu", ["x"], ["y"], "ABCD")], {}, {"x": [1]}, {"y": [1]}
+    ).proto.SerializeToString()
+    (tmp_path / "net.onnx").write_bytes(data.replace(b"ABCD", b"\xff\xfe\x80\x81"))
+    with pytest.raises(InputError, match=r"\('Relu'\) has a name.* that is not UTF-8"):
+        prepare_with_record(load_model(tmp_path / "net.onnx"))
+
+
+def test_an_attribute_of_no_value_is_no_list_in_a_constant():
+    nodes = [node("Squeeze", ["x", "k"], ["y"], "squeeze")]
+    constant = node("Constant", [], ["k"], "k")
+    constant.attribute.append(AttributeProto(name="value_ints", type=AttributeProto.INTS))
+    model = make([constant, *nodes], {}, {"x": ["n", 3]}, {"y": ["n", 3]})
+    assert ops(prepare_with_record(model)) == ["Squeeze"]
+
+
+@pytest.mark.parametrize("place", ["../w.bin", "{absolute}", "link.bin"])
+def test_external_data_outside_the_folder_are_refused(tmp_path, place):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    convert_model_to_external_data(proto, location="w.bin", size_threshold=0)
+    onnx.save(proto, tmp_path / "net.onnx")
+    proto = onnx.load(tmp_path / "net.onnx", load_external_data=False)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "link.bin").symlink_to(tmp_path / "w.bin")
+    for tensor in proto.graph.initializer:
+        tensor.external_data[0].value = place.format(absolute=tmp_path / "w.bin")
+    onnx.save(proto, tmp_path / "sub" / "net.onnx")
+    with pytest.raises(InputError) as caught:
+        load_model(tmp_path / "sub" / "net.onnx")
+    assert "cannot be read as ONNX" in caught.value.message
+    assert len(caught.value.message.splitlines()) == 1
+
+
+def test_random_and_too_large_constants_are_left_to_the_runtime():
+    nodes = [
+        node("RandomNormal", [], ["r"], "random", shape=[3]),
+        node("Abs", ["r"], ["s"], "abs"),
+        node("RandomUniformLike", ["k"], ["u"], "like"),
+        node("Expand", ["k", "huge"], ["e"], "bomb"),
+        node("ReduceMax", ["e"], ["f"], "max", keepdims=0),
+        node("Add", ["x", "s"], ["a"], "a"),
+        node("Add", ["a", "u"], ["b"], "b"),
+        node("Add", ["b", "f"], ["y"], "c"),
+    ]
+    weights = {"k": draw(3), "huge": np.array([3000, 50_000, 3])}
+    prepared = prepare_with_record(make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}))
+    assert sorted(ops(prepared)) == sorted(one.op_type for one in nodes)
+    assert prepared.notes == ("node 'bomb': it depends on no input and could not be computed",)
+
+
+def test_a_node_that_cannot_be_computed_keeps_no_other_from_it():
+    nodes = [
+        node("Neg", ["k"], ["m"], "neg"),
+        node("Mul", ["m", "k"], ["w"], "by"),
+        node("Gather", ["k", "far"], ["g"], "beyond"),
+        node("Add", ["x", "w"], ["a"], "a"),
+        node("Add", ["a", "g"], ["y"], "y"),
+    ]
+    model = make(nodes, {"k": draw(3), "far": np.array(7)}, {"x": ["n", 3]}, {"y": ["n", 3]})
+    prepared = prepare_with_record(model)
+    assert ops(prepared) == ["Gather", "Add", "Add"]
+    assert prepared.notes == ("node 'beyond': it depends on no input and could not be computed",)
+
+
+def test_sequences_are_kept():
+    nodes = [
+        node("SequenceConstruct", ["k", "k"], ["s"], "s"),
+        node("Identity", ["s"], ["s2"], "same"),
+        node("ConcatFromSequence", ["s2"], ["c"], "c", axis=0),
+        node("Add", ["x", "c"], ["y"], "y"),
+    ]
+    model = make(nodes, {"k": draw(3)}, {"x": ["n", 6]}, {"y": ["n", 6]})
+    assert ops(prepared_alike(model, {"x": draw(2, 6)})) == [
+        "SequenceConstruct",
+        "ConcatFromSequence",
+        "Add",
+    ]
+
+
+def test_optional_values_are_kept():
+    nodes = [
+        node("Identity", ["x"], ["a"], "same"),
+        node("Optional", ["a"], ["o"], "wrap"),
+        node("OptionalGetElement", ["o"], ["y"], "unwrap"),
+    ]
+    model = make(nodes, {}, {"x": ["n", 6]}, {"y": ["n", 6]})
+    stated = model.proto.graph.value_info.add(name="o")
+    stated.type.CopyFrom(
+        helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    )
+    assert ops(prepare_with_record(model)) == ["Optional", "OptionalGetElement"]
+
+
+def test_optional_inputs_that_are_left_out():
+    nodes = [
+        node("Conv", ["x", "w", ""], ["a"], "conv"),
+        node("BatchNormalization", ["a", *PARTS], ["b"], "bn"),
+        node("Clip", ["b", "", "one"], ["c"], "clip"),
+        node("Dropout", ["c", "", "no"], ["y"], "drop"),
+    ]
+    weights = {
+        "w": weight(6, 3, 3, 3),
+        **norm_weights(),
+        "one": np.float32(1),
+        "no": np.array(False),
+    }
+    prepared = prepared_alike(make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}), IMAGES)
+    assert ops(prepared) == ["Conv", "Clip"]
+
+
+def test_a_model_of_constants_alone_is_refused():
+    model = make([node("Neg", ["k"], ["y"], "neg")], {"k": draw(3)}, {"x": ["n"]}, {"y": [3]})
+    with pytest.raises(InputError, match="computes nothing from its inputs"):
+        prepare_with_record(model)

@@ -1,0 +1,325 @@
+"""The whole of `--improve`: it helps, it composes, it refuses what does not fit."""
+
+import contextlib
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.networks import conv_net, rng, samples, save
+from tests.ptq.nets import block_net, idle_net, separable_net
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.calibration import observe
+from trtcal.calibration.choose import calibrate
+from trtcal.cli.main import run_command
+from trtcal.data import open_dataset
+from trtcal.documents import read_document
+from trtcal.errors import InputError
+from trtcal.evaluate.layerwise import compare_layers
+from trtcal.evaluate.search import measure_sensitivities
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.model import load_model
+from trtcal.ptq import (
+    Wanted,
+    improve,
+    in_float,
+    read_repairs,
+    write_repairs,
+)
+from trtcal.ptq import improver as improving
+from trtcal.ptq.artifact import Changes
+from trtcal.ptq.evaluation import Judge, Verdict
+from trtcal.ptq.reconstruction import samples_in_memory
+from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
+
+
+@contextlib.contextmanager
+def silent(title, total):
+    yield lambda done: None
+
+
+def improved(net, wanted):
+    return improve(net.prepared, net.dataset, wanted, net.given, silent)
+
+
+@pytest.fixture
+def net(subject):
+    return subject(separable_net, count=64)
+
+
+@pytest.fixture
+def best(net):
+    return improved(net, Wanted("best"))
+
+
+def judged(net, quantized):
+    with Judge(net.prepared, net.dataset) as judge:
+        return judge.measure(quantized.proto).value
+
+
+def test_best_loses_much_less_than_percentile(net, best):
+    assert best.tries[0].name == "ranges: percentile"
+    assert judged(net, best.quantized) < net.decibels() - 10.0
+    kept = {one.name for one in best.tries if one.kept}
+    assert "equalization" in kept
+    assert kept & {"bias correction", "adaptive rounding"}
+
+
+def test_what_is_kept_is_less_than_what_was_kept_before(best):
+    kept = [one.value for one in best.tries if one.kept]
+    assert best.tries[0].kept
+    assert kept == sorted(kept, reverse=True)
+    assert any(not one.kept for one in best.tries)
+
+
+def test_refined_ranges_that_were_not_kept_are_tried_again_with_adaptive_rounding(net, best):
+    first, again = (one for one in best.tries if one.name == "range refinement")
+    assert not first.kept
+    assert again.value < first.value
+    alone = improved(net, Wanted("best", leave_out=("adaptive rounding",)))
+    assert [one.name for one in alone.tries].count("range refinement") == 1
+
+
+def verdict(*values):
+    return Verdict(Loss(len(values), 0.1), np.array(values, float))
+
+
+def test_a_difference_within_its_error_is_no_evidence():
+    before = verdict(-10, -12, -14, -16)
+    assert verdict(-11, -13, -15, -17).is_better(before)
+    assert not verdict(-20, -5, -15, -13).is_better(before)
+    assert not verdict(-9, -12, -14, -16).is_better(before)
+    assert not verdict(np.inf, -30, -30, -30).is_better(before)
+    assert before.is_better(verdict(np.inf, -30, -30, -30))
+
+
+def test_the_same_layers_are_asked_in_int8(net, best):
+    plain = quantize(net.prepared, net.calibrated())
+    assert best.quantized.asked == plain.asked
+    ops = [sorted(node.op_type for node in one.proto.graph.node) for one in (plain, best.quantized)]
+    assert ops[0] == ops[1]
+
+
+def test_two_runs_find_the_same(net, best):
+    again = improved(net, Wanted("best"))
+    assert again.repairs.digest == best.repairs.digest
+    assert again.quantized.digest == best.quantized.digest
+
+
+@pytest.mark.parametrize(
+    ("write", "repair"),
+    [(separable_net, "equalization"), (idle_net, "splitting"), (block_net, "smoothing")],
+)
+def test_ranges_are_those_of_the_repaired_model(subject, write, repair):
+    net = subject(write, count=64)
+    found = improved(net, Wanted("best", only=(repair,)))
+    assert found.tries[-1].kept
+    fit, _ = improving.parted(net.prepared, net.dataset)
+    seen = observe(found.repaired, fit, tensors_to_observe(find_layers(found.repaired)))
+    fresh = calibrate(seen, found.calibration.method)
+    assert list(found.calibration.ranges) == list(fresh.ranges)
+    for name, one in found.calibration.ranges.items():
+        if not (one.note or "").startswith("by "):
+            assert one.amax == pytest.approx(fresh.ranges[name].amax, rel=1e-4)
+
+
+def test_repairs_are_read_as_they_were_written(net, best, tmp_path):
+    write_repairs(tmp_path / "repairs.npz", best.repairs)
+    again = read_repairs(tmp_path / "repairs.npz")
+    assert again.digest == best.repairs.digest
+    model = again.apply(net.prepared)
+    assert model.fingerprint == best.calibration.model != net.prepared.fingerprint
+    assert quantize(model, best.calibration).digest == best.quantized.digest
+
+
+def test_repairs_of_another_model_are_refused(net, best, tmp_path):
+    other = prepare(load_model(conv_net(tmp_path / "other.onnx")))
+    with pytest.raises(InputError, match="for another model"):
+        best.repairs.apply(other)
+    with pytest.raises(InputError, match="made for another model"):
+        quantize(net.prepared, best.calibration)
+
+
+def test_an_altered_file_is_refused(best, tmp_path):
+    path = tmp_path / "repairs.npz"
+    write_repairs(path, best.repairs)
+    arrays = dict(np.load(path))
+    arrays["bias/0/values"] = arrays["bias/0/values"] + np.float32(1.0)
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="was altered"):
+        read_repairs(path)
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(InputError):
+        read_repairs(path)
+
+
+def test_a_plan_leaves_repaired_layers_in_float_as_they_were(net, best):
+    model = best.repairs.apply(net.prepared)
+    floats = dict.fromkeys([one.name for one in find_layers(model).layers], "fp32")
+    quantized = quantize(model, best.calibration, Plan("int8", floats))
+    feeds = next(net.dataset.batches(16))
+    (before,) = run_session(open_session(net.prepared.proto), None, feeds)
+    (after,) = run_session(open_session(quantized.proto), None, feeds)
+    assert np.abs(after - before).max() < 1e-3 * np.abs(before).max()
+
+
+def test_sensitivities_of_the_repaired_model_are_less(net, best):
+    model = best.repairs.apply(net.prepared)
+    repaired = measure_sensitivities(model, best.calibration, net.dataset, 32)
+    plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, 32)
+    assert repaired.whole.noise < 0.2 * plain.whole.noise
+
+
+def test_plans_are_held_against_the_given_model(net, best):
+    name, values = next(iter(best.repairs.changes.constants.items()))
+    changes = best.repairs.changes.then(Changes({name: 1.1 * values}))
+    worse = replace(best.repairs, changes=changes)
+    losses = []
+    for repairs in (best.repairs, worse):
+        model = repairs.apply(net.prepared)
+        ranges = replace(best.calibration, model=model.fingerprint)
+        units = [one.name for one in find_layers(model).layers]
+        memory = Memory(None, {})
+        with Evaluator(model, ranges, units, net.dataset, 32, "fp32", memory) as evaluator:
+            losses.append(evaluator.loss(frozenset()).noise)
+    assert losses[0] < 1e-4 < losses[1]
+
+
+def test_the_repaired_model_in_float_is_near_the_quantized_one(net, best):
+    model = in_float(best.repairs.apply(net.prepared))
+    calibration = replace(best.calibration, model=model.fingerprint)
+    again = quantize(model, calibration)
+    assert abs(judged(net, again) - judged(net, best.quantized)) < 3.0
+
+
+def test_moved_tensors_are_not_held_against_the_given_model(net, best):
+    quantized = replace(net.given, proto=best.quantized.proto)
+    found = compare_layers(net.given, quantized, net.dataset)
+    plain = replace(net.given, proto=quantize(net.prepared, net.calibrated()).proto)
+    all_of_them = compare_layers(net.given, plain, net.dataset)
+    assert len(all_of_them.figures) - len(found.figures) == found.unknown > 0
+    assert min(one.arrives_db or 99.0 for one in found.figures) > 10.0
+
+
+def test_no_time_tries_ranges_only(net):
+    made = improved(net, Wanted("best", seconds=0.0))
+    assert all(one.name.startswith("ranges") for one in made.tries)
+    assert "adaptive rounding" in made.repairs.record["untried"]
+
+
+def test_a_repair_that_takes_too_long_is_left(net, monkeypatch):
+    def found_by(seconds):
+        ticks = itertools.count()  # one each time that somebody looks
+        monkeypatch.setattr(improving, "monotonic", lambda: next(ticks))
+        return improved(net, Wanted("best", seconds=seconds)), next(ticks)
+
+    whole, ticks = found_by(1e9)
+    assert not whole.repairs.record["untried"]
+    part, _ = found_by(ticks - 5)  # within the last walk, which looks once a layer
+    assert part.repairs.record["untried"] == ["weight clipping"]
+    assert [one.name for one in part.tries] == [one.name for one in whole.tries[:-1]]
+
+
+def test_too_few_samples_are_refused(subject):
+    with pytest.raises(InputError, match="too few"):
+        improved(subject(separable_net, count=20), Wanted())
+
+
+@pytest.mark.parametrize(("side", "samples"), [(8, 32), (512, 16)])
+def test_a_walk_holds_as_many_images_as_their_size_allows(tmp_path, side, samples):
+    """The model says nothing of the size: the data do."""
+    weight = rng().standard_normal((64, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    shape = ["n", 64, "h", "w"]
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight}, {"x": ["n", 3, "h", "w"]}, {"y": shape})
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 3, side, side), np.float32))
+    model = load_model(path)
+    assert samples_in_memory(model, open_dataset(tmp_path / "data.npz", model), 32) == samples
+
+
+def test_one_batch_of_a_fixed_size_is_enough(tmp_path):
+    path = separable_net(tmp_path / "net.onnx")
+    proto = onnx.load(path)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 16
+    onnx.save(proto, path)
+    given = load_model(path)
+    data = open_dataset(samples(tmp_path / "data.npz", count=32), given)
+    made = improve(prepare(given), data, Wanted("best"), given, silent)
+    assert {one.name for one in made.tries} >= {"bias correction", "adaptive rounding"}
+
+
+def test_few_samples_are_warned_of(subject):
+    made = improved(subject(separable_net, count=40), Wanted())
+    assert "are few" in made.warnings[0]
+
+
+def test_divergence_wants_class_scores(subject):
+    with pytest.raises(InputError, match="no class scores"):
+        improved(subject(idle_net, count=64), Wanted("fast", objective="kl"))
+
+
+def test_a_metric_decides(net, tmp_path):
+    from trtcal.evaluate.metrics import load_metric
+
+    path = tmp_path / "metric.py"
+    path.write_text(
+        "def metric(outputs, labels):\n    return {'less': float(outputs['y'].sum())}\n"
+    )
+    made = improved(net, Wanted("fast", metric=load_metric(path)))
+    values = [one.value for one in made.tries]
+    assert made.repairs.record["objective"] == "metric"
+    assert len(set(values)) > 1
+
+
+def run(capsys, *arguments):
+    status = run_command([str(one) for one in arguments])
+    return status, capsys.readouterr()
+
+
+def test_the_command_writes_all_that_later_ones_take(tmp_path, capsys):
+    model = separable_net(tmp_path / "net.onnx")
+    data = samples(tmp_path / "data.npz", count=48)
+    output = tmp_path / "int8.onnx"
+    floats = tmp_path / "repaired.onnx"
+    arguments = ("quantize", model, "--improve", "fast", "--data", data, "-o", output)
+    status, said = run(capsys, *arguments, "--float-output", floats)
+    assert status == 0
+    assert "bias correction" in said.out
+    record = read_document(tmp_path / "int8.repairs.json", "repairs")
+    assert record["samples"]["selection"] == 16
+    ranges = ("--calibration", tmp_path / "int8.calibration.json")
+    repairs = ("--repairs", tmp_path / "int8.repairs.npz")
+    again = tmp_path / "again.onnx"
+    status, _ = run(capsys, "quantize", model, *ranges, *repairs, "-o", again)
+    assert status == 0
+    assert again.read_bytes() == output.read_bytes()
+    status, said = run(capsys, "quantize", model, *ranges, "-o", again)
+    assert status == 2
+    assert "another model" in said.err
+    own = ("--calibration", tmp_path / "repaired.calibration.json")
+    assert run(capsys, "quantize", floats, *own, "-o", again)[0] == 0
+    assert run(capsys, "sensitivity", model, *ranges, *repairs, "--data", data)[0] == 0
+
+
+def test_options_that_say_nothing_together(tmp_path, capsys):
+    model, data = separable_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
+    status, said = run(capsys, "quantize", model, "--data", data, "-o", tmp_path / "y.onnx")
+    assert status == 2
+    assert "belong to --improve" in said.err
+    both = ("--improve", "fast", "--repairs", "none.npz")
+    status, said = run(capsys, "quantize", model, *both, "-o", tmp_path / "y.onnx")
+    assert status == 2
+    assert open_dataset(data, load_model(model)).name == "data"
+
+
+def test_what_was_smoothed_has_ranges_of_its_own(subject, monkeypatch):
+    monkeypatch.setitem(improving.METHODS, "fast", ("mse",))
+    done = improved(subject(block_net), Wanted("fast", only=("smoothing",)))
+    assert [(one.name, one.kept) for one in done.tries][-1] == ("smoothing", True)
+    assert done.calibration.method == "mse"
+    assert [one.note for one in done.calibration.ranges.values()] == ["by percentile"] * 3

@@ -1,0 +1,169 @@
+"""Each repair on a network that needs it: what INT8 loses gets less, and float stays as it was."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.networks import rng, save
+from tests.ptq.nets import offset_net, separable_net, token_net
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.ptq.artifact import with_constants
+from trtcal.ptq.bias_correction import corrected_by_normalization
+from trtcal.ptq.equalization import equalized
+from trtcal.ptq.reconstruction import Mending, Walk
+from trtcal.ptq.scale_search import refined
+from trtcal.ptq.zero_centering import absorbed
+from trtcal.quantization import quantize
+
+
+def outputs(model, dataset):
+    return run_session(open_session(model.proto), None, next(dataset.batches(48)))[0]
+
+
+def moved(subject, found):
+    proto = with_constants(subject.prepared.proto, found.constants)
+    return replace(subject.prepared, proto=proto)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Clip"])
+def test_equalization_before_a_depthwise_layer(subject, activation):
+    net = subject(separable_net, activation)
+    found = equalized(net.prepared, net.dataset, 48, "layers")
+    model = moved(net, found)
+    expected = outputs(net.prepared, net.dataset)
+    error = np.abs(outputs(model, net.dataset) - expected).max() / np.abs(expected).max()
+    assert error < 1e-4
+    assert net.decibels(model) < net.decibels() - 6.0
+    assert {"r0", "c0", "c1"} <= found.tensors
+
+
+def test_a_relu6_cuts_off_where_it_did(subject):
+    net = subject(separable_net, "Clip")
+    scaled = moved(net, equalized(net.prepared, net.dataset, 48, "layers"))
+    feeds = {"x": 30.0 * next(net.dataset.batches(16))["x"]}  # far beyond what was seen
+    session, other = open_session(net.prepared.proto), open_session(scaled.proto)
+    (before,), (after,) = run_session(session, None, feeds), run_session(other, None, feeds)
+    assert np.abs(after).max() <= 1.5 * np.abs(before).max()
+
+
+def test_biases_are_corrected(subject):
+    net = subject(separable_net)
+    calibration = net.calibrated()
+    with Walk(net.prepared, calibration, net.dataset, 48) as walk:
+        overlay = walk.mend(Mending())
+    repaired = replace(net.prepared, overlay=overlay)
+    assert set(overlay.biases) == {"dense", "depthwise", "head"}
+    assert not overlay.weights
+    expected = outputs(net.prepared, net.dataset)
+    shifts = []
+    for model in (net.prepared, repaired):
+        quantized = replace(model, proto=quantize(model, calibration).proto)
+        shifts.append(np.abs((outputs(quantized, net.dataset) - expected).mean(axis=0)).max())
+    assert shifts[1] < 0.05 * shifts[0]
+
+
+def test_rounding_goes_further(subject):
+    net = subject(separable_net)
+    calibration = net.calibrated()
+    found = {}
+    for rounding in (False, True):
+        with Walk(net.prepared, calibration, net.dataset, 48) as walk:
+            overlay = walk.mend(Mending(rounding=rounding))
+        found[rounding] = net.decibels(replace(net.prepared, overlay=overlay), calibration)
+    assert set(overlay.weights) == {"dense", "depthwise", "head"}
+    assert found[True] < found[False]
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+def test_one_huge_token_does_not_decide_for_all(subject, rounding):
+    net = subject(token_net)
+    table = net.calibrated()
+    table = replace(
+        table, ranges={name: replace(one, amax=4.0) for name, one in table.ranges.items()}
+    )
+    with Walk(net.prepared, table, net.dataset, 48) as walk:
+        overlay = walk.mend(Mending(rounding=rounding))
+    repaired = replace(net.prepared, overlay=overlay)
+    assert "layer" in overlay.biases
+    assert net.decibels(repaired, table) < net.decibels(calibration=table) + 0.1
+
+
+def test_a_walk_is_the_same_every_time(subject):
+    net = subject(separable_net)
+    calibration = net.calibrated()
+    twice = []
+    for _ in range(2):
+        with Walk(net.prepared, calibration, net.dataset, 48) as walk:
+            twice.append(walk.mend(Mending(rounding=True)))
+    first, second = twice
+    assert all((first.biases[name] == second.biases[name]).all() for name in first.biases)
+    assert all((first.weights[n].values == second.weights[n].values).all() for n in first.weights)
+
+
+def test_what_a_relu_never_cuts_off_is_absorbed(subject):
+    net = subject(offset_net)
+    found = absorbed(net.prepared, net.dataset, 48)
+    model = moved(net, found)
+    np.testing.assert_allclose(
+        outputs(model, net.dataset), outputs(net.prepared, net.dataset), rtol=1e-4, atol=1e-4
+    )
+    assert net.decibels(model) < net.decibels() - 6.0
+
+
+def test_padding_keeps_a_bias_where_it_is(subject):
+    assert absorbed(subject(separable_net).prepared, subject(separable_net).dataset, 48) is None
+
+
+def test_ranges_that_are_far_too_wide_are_narrowed(subject):
+    net = subject(separable_net)
+    table = net.calibrated()
+    wide = {name: replace(one, amax=3.0 * one.amax) for name, one in table.ranges.items()}
+    wide = replace(table, ranges=wide)
+    found = refined(net.prepared, wide, net.dataset, 48, "sqnr", lambda: True, lambda done: None)
+    assert found.ranges["r0"].amax == pytest.approx(0.8 * wide.ranges["r0"].amax)
+    assert "times 0.8" in found.ranges["r0"].note
+    assert net.decibels(None, found) < net.decibels(None, wide)
+    assert refined(net.prepared, wide, net.dataset, 48, "sqnr", lambda: False, print) is None
+
+
+def normalized_net(path):
+    draw = rng(3)
+    weights = {
+        "w0": draw.standard_normal((8, 3, 3, 3)).astype(np.float32) / 5,
+        "gamma": np.full(8, 0.5, np.float32),
+        "beta": np.full(8, 2.0, np.float32),
+        "mean": np.zeros(8, np.float32),
+        "var": np.ones(8, np.float32),
+        "w1": draw.standard_normal((4, 8, 1, 1)).astype(np.float32) ** 3,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], "first", pads=[1] * 4),
+        helper.make_node(
+            "BatchNormalization", ["c0", "gamma", "beta", "mean", "var"], ["n"], "norm"
+        ),
+        helper.make_node("Relu", ["n"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w1"], ["y"], "second"),
+    ]
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8]})
+
+
+def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
+    net = subject(normalized_net)
+    overlay = corrected_by_normalization(net.prepared, net.given)
+    assert list(overlay.biases) == ["second"]
+    # the mean of relu(n) for n of mean 2 and deviation 0.5 is 2 but for 1e-5
+    from trtcal.quantization.weights import quantize_weight
+
+    weight = rng(3)
+    weight.standard_normal((8, 3, 3, 3))
+    values = weight.standard_normal((4, 8, 1, 1)).astype(np.float32) ** 3
+    steps, scale = quantize_weight(values, 0)
+    error = (steps * scale[:, None, None, None] - values).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose(overlay.biases["second"], -2.0 * error, rtol=1e-3, atol=1e-6)
+
+
+def test_without_batch_norms_there_is_nothing_to_tell(subject):
+    net = subject(separable_net)
+    assert corrected_by_normalization(net.prepared, net.given) is None

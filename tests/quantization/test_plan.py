@@ -1,0 +1,138 @@
+"""Plans: exact names, then rules in order, then the default; and what they mean for a model."""
+
+import json
+
+import pytest
+
+from tests.networks import conv_net
+from trtcal.errors import InputError
+from trtcal.model import load_model
+from trtcal.quantization import Plan, Rule, plan_of, prepare, read_plan, resolve, write_plan
+
+OPS = {"stem/conv": "Conv", "a/conv": "Conv", "a/relu": "Relu", "head[0]": "Gemm"}
+
+
+def test_names_come_first_then_rules_in_order_then_the_default():
+    rules = (Rule("fp16", "a/*"), Rule("int8", op="Conv"), Rule("fp16", "*"))
+    plan = Plan("fp32", {"a/conv": "int8"}, rules)
+    assert plan.decide("a/conv", "Conv").by == "name"
+    assert plan.decide("a/relu", "Relu").by == "rule 1 (glob 'a/*')"
+    assert plan.decide("stem/conv", "Conv").precision == "int8"
+    assert plan.decide("head[0]", "Gemm").precision == "fp16"
+    assert Plan("fp32", {}, rules[:1]).decide("head[0]", "Gemm").is_default
+
+
+@pytest.mark.parametrize(
+    ("rule", "matched"),
+    [
+        (Rule("fp32", "*conv"), ["stem/conv", "a/conv"]),
+        (Rule("fp32", "conv"), []),
+        (Rule("fp32", "head[0]"), []),
+        (Rule("fp32", "head[0]", "name"), ["head[0]"]),
+        (Rule("fp32", r"(stem|a)/conv", "regex"), ["stem/conv", "a/conv"]),
+        (Rule("fp32", "a", "regex"), []),
+        (Rule("fp32", op="Gemm"), ["head[0]"]),
+        (Rule("fp32", "a/*", op="Conv"), ["a/conv"]),
+    ],
+    ids=str,
+)
+def test_a_rule_matches_whole_names(rule, matched):
+    assert [name for name, op in OPS.items() if rule.matches(name, op)] == matched
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"], ids=lambda pattern: pattern
+)
+def test_no_pattern_takes_for_ever(pattern):
+    Rule("fp32", pattern, "regex").matches("a" * 5000 + "!", "Conv")
+    Rule("fp32", "*a" * 40 + "*b").matches("a" * 200, "Conv")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"rules": 3}, "rules must be a list"),
+        ({"apart": "conv"}, "apart must be a list"),
+        ({"apart": [3]}, "apart must be a list"),
+        ({"rules": [3]}, "must be a table"),
+        ({"rules": [{"pattern": "a"}]}, "must be a table with a precision"),
+        ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
+        ({"rules": [{"precision": "fp8", "op": "Conv"}]}, "precision 'fp8'"),
+        ({"rules": [{"precision": "fp16", "op": 3}]}, "'op' of a rule must be of type str"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]}, "of type bool"),
+        ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "unknown field 'x'"),
+        ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "by 'like'"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "no regular exp"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "(?=a)"}]}, "RE2"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]}, "no regular"),
+        ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "longer than 1000"),
+    ],
+)
+def test_wrong_rules_are_refused(tmp_path, table, says):
+    (tmp_path / "plan.json").write_text(json.dumps(table))
+    with pytest.raises(InputError) as caught:
+        read_plan(tmp_path / "plan.json")
+    assert says in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_rules_are_written_and_read_and_old_plans_keep_their_version(tmp_path):
+    rules = [{"precision": "fp16", "op": "Conv", "optional": True}]
+    rules.append({"precision": "fp32", "match": "regex", "pattern": "a.*", "reason": "late"})
+    plan = plan_of({"default": "fp16", "layers": {"a": "int8"}, "rules": rules}, "here")
+    document = write_plan(tmp_path / "plan.json", plan)
+    assert (document["schema_version"], document["rules"]) == (2, rules)
+    assert read_plan(tmp_path / "plan.json") == plan
+    document["rules"][0]["op"] = "Gemm"
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="was changed"):
+        read_plan(tmp_path / "plan.json")
+    old = Plan(layers={"a": "fp32"}).to_document()
+    assert (old["schema_version"], "rules" in old) == (1, False)
+
+
+def test_nodes_apart_are_written_and_read(tmp_path):
+    plan = plan_of({"apart": ["a", "b", "a"]}, "here")
+    document = write_plan(tmp_path / "plan.json", plan)
+    assert (document["schema_version"], document["apart"]) == (3, ["a", "b"])
+    assert read_plan(tmp_path / "plan.json") == plan
+    rules = (Rule("fp16", op="Conv"),)
+    assert write_plan(tmp_path / "plan.json", Plan("int8", {}, rules, ("a",)))["rules"]
+    assert read_plan(tmp_path / "plan.json").rules == rules
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (Plan(apart=("a/relu",)), "'a/relu', which the model has not, or cannot quantize"),
+        (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
+        (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
+        (Plan(layers={"a/relu": "int8"}), "cannot quantize"),
+        (Plan(layers={"a/rely": "fp16"}), "'a/rely'"),
+    ],
+)
+def test_what_is_about_no_node_is_an_error(plan, says):
+    with pytest.raises(InputError, match=says):
+        plan.check(OPS, ["stem/conv", "a/conv"])
+
+
+def test_optional_rules_may_match_nothing():
+    Plan(rules=(Rule("fp32", "sten/*", optional=True),)).check(OPS, ["stem/conv"])
+
+
+def test_a_model_resolves_every_node_with_what_decided_and_its_share(tmp_path):
+    model = prepare(load_model(conv_net(tmp_path / "net.onnx")))
+    plan = Plan("int8", {"relu1": "fp16"}, (Rule("fp32", op="Gemm", reason="the head"),))
+    found = {node.node: node for node in resolve(plan, model)}
+    assert {name: node.precision for name, node in found.items()} == {
+        "first": "int8",
+        "relu1": "fp16",
+        "second": "int8",
+        "add": "int8",
+        "relu2": "follows",
+        "pool": "follows",
+        "flatten": "follows",
+        "gemm": "fp32",
+    }
+    assert (found["gemm"].by, found["gemm"].reason) == ("rule 1 (op 'Gemm')", "the head")
+    assert (found["first"].weights, found["first"].macs) == (8 * 3 * 9, 8 * 3 * 9 * 64)
+    assert (found["gemm"].macs, found["relu1"].macs) == (40, 0)

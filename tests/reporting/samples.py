@@ -1,0 +1,161 @@
+"""Comparisons, builds and run folders made up for the tests of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, digest_file, seal, write_document
+from trtcal.evaluate.comparison import Comparison, Gates, Row, write_comparison
+from trtcal.evaluate.latency import Latency
+from trtcal.evaluate.metrics import Accuracy
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.evidence.manifest import Build
+from trtcal.ptq.artifact import KIND as REPAIRS
+from trtcal.ptq.artifact import repaired_fingerprint
+from trtcal.quantization.plan import Plan, write_plan
+from trtcal.ranges import Calibration, TensorRange, write_calibration
+
+EXACT = Accuracy(500, 98.6, 0.0, (-0.39, 0.39), 100.0, None, 1.0)
+LOG = (
+    "[11/21/2026-05:00:00] [W] [TRT] Missing scale and zero-point for tensor relu_3, expect fall "
+    "back to non-int8 implementation for any layer consuming or producing given tensor\n"
+    "[11/21/2026-05:00:01] [I] [TRT] Fallback triggered for leaky_relu_5\n"
+    "[11/21/2026-05:00:02] [I] [TRT] Total Host Persistent Memory: 4096\n"
+)
+
+
+def accuracy(drop: float, low: float, high: float, **changes: Any) -> Accuracy:
+    """Return an accuracy of 500 samples that lost `drop` points."""
+    made = Accuracy(500, 98.6 - drop, drop, (low, high), 99.0 - max(drop, 0.0), 30.0, 0.999)
+    return replace(made, **changes)
+
+
+def unlabelled(agreement: float | None, samples: int = 500) -> Accuracy:
+    """Return an accuracy without labels."""
+    return Accuracy(samples, None, None, None, agreement, 25.0, 0.99)
+
+
+def latency(p50: float = 1.0, speedup: float = 2.0, spread: float = 0.1) -> Latency:
+    """Return a latency with an interval of `spread` (a share) to both sides."""
+    around = (p50 * (1 - spread), p50 * (1 + spread))
+    between = (speedup * (1 - spread), speedup * (1 + spread))
+    return Latency(32, 60, p50, p50 * 1.2, p50 * 1.5, around, speedup, between)
+
+
+def row(name: str, figures: Accuracy, timing: Latency | None = None, size: int = 40_000) -> Row:
+    """Return a candidate whose model's fingerprint follows from its name."""
+    quantization = {"method": "percentile", "calibration": "sha256:c", "plan": "sha256:p"}
+    return Row(name, f"sha256:{name}", quantization, figures, timing or latency(), size)
+
+
+def comparison(*rows: Row, gates: Gates | None = None, reference: str = "digits") -> Comparison:
+    """Return a comparison of these candidates with an FP32 reference."""
+    timing = latency(2.0, 1.0, 0.0)
+    first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
+    return Comparison("sha256:data", "test", 500, 32, gates or Gates(), (first, *rows))
+
+
+def build(model: str, got: dict[str, str], **changes: Any) -> Build:
+    """Return a build of the candidate called `model` in which each node was asked INT8."""
+    outcomes = tuple(
+        Outcome(node, "int8", precision, f"layer of {node}", *_why(precision))
+        for node, precision in got.items()
+    )
+    made = Build(
+        folder=Path("nowhere"),
+        backend="tensorrt-rtx",
+        backend_version="1.7",
+        target="sm89",
+        model=f"sha256:{model}",
+        model_name=model,
+        layers=tuple(Layer(f"layer of {node}", "conv", nodes=(node,)) for node in got),
+        outcomes=outcomes,
+        skipped={},
+        quantization={},
+        engine_file="engine.plan",
+        measured={"engine_bytes": 1_440_000},
+    )
+    return replace(made, **changes)
+
+
+def _why(precision: str) -> tuple[str | None, str | None]:
+    return (None, None) if precision == "int8" else ("its input is float", "quantize its input")
+
+
+def calibration(method: str = "percentile", note: str | None = None) -> Calibration:
+    """Return a calibration of two tensors, of which one has no range."""
+    ranges = {"conv1": TensorRange(2.0, 3.0, 0.001, note)}
+    return Calibration(
+        *(method, {"percentile": 99.99}, "sha256:fp32", "sha256:cal", 128, "sha256:histograms"),
+        ranges=ranges,
+        unranged={"dead": "it has no finite value"},
+    )
+
+
+def write_build(folder: Path, made: Build, log: str = LOG) -> Build:
+    """Write a build's manifest and log into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.log").write_text(log, encoding="utf-8")
+    measured = {**made.measured, "log_digest": digest_file(folder / "build.log")}
+    made = replace(made, folder=folder, measured=measured)
+    write_document(folder / "build.json", made.to_document())
+    return made
+
+
+def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
+    """Write a whole run folder."""
+    write_comparison(folder / "comparison.json", compared)
+    for number, made in enumerate(builds):
+        write_build(folder / "builds" / f"{number}", made)
+    write_calibration(folder / "calibrations" / "percentile.json", calibration(note="kept short"))
+    write_plan(folder / "plan.json", Plan("int8", {"head/gemm": "fp32"}))
+    return folder
+
+
+def improvement(**changes: Any) -> Document:
+    """Return a record of repairs: ranges, one that did not help and one that did."""
+    tries = (
+        ("ranges: percentile", "", True, -12.9, 0.05),
+        ("ranges: auto", "", True, -14.0, 0.01),
+        ("equalization", "channels scaled alike (2019)", False, -13.0, 0.02),
+        ("adaptive rounding", "by each layer's output error (2020)", True, -21.2, 0.001),
+    )
+    return {
+        "kind": REPAIRS,
+        "schema_version": 1,
+        "model": "sha256:prepared",
+        "repairs": "sha256:repairs",
+        "effort": "best",
+        "objective": "sqnr",
+        "samples": {"fitted": 64, "calibration": 96, "selection": 32},
+        "tries": [
+            {
+                "name": name,
+                "what": what,
+                "kept": kept,
+                "value": value,
+                "loss": {"noise": noise, "disagreement": 100 * noise, "kl": 0.1},
+            }
+            for name, what, kept, value, noise in tries
+        ],
+        "untried": [],
+        "layers": [
+            {"name": "conv1", "weights": 1000, "rounded": 75, "bias": 0.5},
+            {"name": "gemm", "weights": None, "rounded": None, "bias": None},
+        ],
+        "warnings": [],
+        "measured": {"seconds": [0.1, 0.2, 0.3, 0.4]},
+        **changes,
+    }
+
+
+def write_improvement(folder: Path, record: Document) -> Calibration:
+    """Write a record of repairs into a run folder, and the ranges of the repaired model."""
+    write_document(folder / "repairs" / "improved.json", seal(record))
+    fingerprint = repaired_fingerprint(record["model"], record["repairs"])
+    made = replace(calibration("auto"), model=fingerprint)
+    write_calibration(folder / "calibrations" / "improved.json", made)
+    return made

@@ -1,0 +1,136 @@
+"""Cost per million inferences: right by hand, and never from another machine's price."""
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.reporting.samples import EXACT, comparison, row, write_run
+from trtcal.documents import digest_document
+from trtcal.errors import InputError
+from trtcal.reporting import assemble
+from trtcal.reporting.prices import (
+    UNKNOWN,
+    cost_per_million,
+    find_costs,
+    load_prices,
+    named_price,
+    with_costs,
+)
+
+LATENCY = {
+    "batch": 36,
+    "p50_ms": 10.0,
+    "p50_interval_ms": [9.0, 12.0],
+    "speedup": 2.0,
+    "speedup_interval": [1.6, 2.5],
+}
+ENTRY = (
+    '[[price]]\nname = "a"\ndevices = ["NVIDIA L4"]\nper_hour = 0.7\ncurrency = "USD"\n'
+    "seen = 2026-11-01\n"
+)
+
+
+def table(tmp_path, text):
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_cost_is_what_a_pencil_gives():
+    cost = cost_per_million(LATENCY, named_price(0.9))
+    # 1e6 / 36 batches of 10 ms are 277.8 s, of the 3600 s that cost 0.90
+    assert cost.value == pytest.approx(0.9 * (1e6 / 36 * 0.010) / 3600)
+    assert (cost.low, cost.high) == pytest.approx((0.9 * cost.value, 1.2 * cost.value))
+
+
+def test_without_a_price_only_the_relative_cost_is_told():
+    found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
+    assert found["price"] is None
+    assert found["note"] == UNKNOWN
+    told = found["candidates"]["int8"]
+    assert told["cost"] is None
+    assert told["relative"] == pytest.approx({"value": 50.0, "low": 40.0, "high": 62.5})
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA L4", "NVIDIA L4 (sm89)"])
+def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, gpu):
+    prices = load_prices(table(tmp_path, ENTRY + ENTRY.replace("0.7", "0.6")))
+    candidates = {"int8": {"latency": LATENCY}}
+    assert (
+        find_costs(candidates, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
+    )
+    for machine in ({}, {"gpu": None}, {"gpu": "NVIDIA L40"}, {"gpu": "L4"}):
+        machine["timed_on"] = "GPU"
+        assert find_costs(candidates, machine, prices)["price"] is None
+    on_cpu = {"gpu": gpu, "timed_on": "CPU"}  # the machine has that GPU, and did not use it
+    assert find_costs(candidates, on_cpu, prices)["price"] is None
+    assert find_costs(candidates, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
+
+
+def test_the_table_that_comes_along_is_dated_and_sourced():
+    prices = load_prices().prices
+    assert 4 <= len(prices) <= 8
+    for price in prices:
+        assert price.source.startswith("https://")
+        assert date(2026, 1, 1) <= price.seen
+        assert price.devices
+        assert price.currency == "USD"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "must have"),
+        ("price = []", "must have"),
+        ("x = 1\n" + ENTRY, "must have"),
+        ("[[price]", "cannot be read"),
+        ("price = [3]", "may have"),
+        (ENTRY + "discount = 3\n", r"\[\[price\]\] 1 may have"),
+        (ENTRY.replace("0.7", '"0.7"'), "'per_hour' is missing or of the wrong type"),
+        (ENTRY.replace("0.7", "true"), "'per_hour' is missing"),
+        (ENTRY.replace("0.7", "0"), "no price by the hour"),
+        (ENTRY.replace("0.7", "inf"), "no price by the hour"),
+        (ENTRY.replace("USD", "dollars"), "no currency"),
+        (ENTRY.replace("2026-11-01", '"yesterday"'), "'seen'"),
+        (ENTRY.replace('"NVIDIA L4"', "4"), "'devices'"),
+        (ENTRY + "source = 3\n", "'source'"),
+        (ENTRY + ENTRY.replace('name = "a"\n', ""), r"\[\[price\]\] 2: 'name'"),
+    ],
+)
+def test_a_bad_table_is_an_input_error_that_says_where(tmp_path, text, says):
+    with pytest.raises(InputError, match=says):
+        load_prices(table(tmp_path, text))
+
+
+def test_tables_that_cannot_be_read_are_input_errors(tmp_path):
+    for path in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(InputError):
+            load_prices(path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_prices(tmp_path / "binary")
+
+
+@pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf")])
+def test_what_is_no_price_is_refused(amount):
+    with pytest.raises(InputError, match="no price"):
+        named_price(amount)
+
+
+@given(st.floats(1e-3, 1e5), st.integers(1, 4096), st.floats(1e-3, 1e3))
+def test_half_the_latency_or_half_the_price_is_half_the_cost(p50, batch, amount):
+    latency = {"batch": batch, "p50_ms": p50, "p50_interval_ms": [p50 / 2, p50 * 2]}
+    cost = cost_per_million(latency, named_price(amount))
+    assert 2 * cost.low == pytest.approx(cost.value) == pytest.approx(cost.high / 2)
+    halved = cost_per_million(latency, named_price(amount / 2))
+    assert 2 * halved.value == pytest.approx(cost.value)
+
+
+def test_costs_stand_under_measured_and_leave_the_digest(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("int8", EXACT))))
+    with_them = with_costs(document, price=named_price(0.85, "EUR"))
+    assert with_them["measured"]["costs"]["candidates"]["int8"]["cost"]["value"] > 0
+    assert digest_document(with_them) == document["digest"]
+    assert "costs" not in document["measured"]

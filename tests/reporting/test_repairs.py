@@ -1,0 +1,150 @@
+"""Repairs in the report: the sentence, each try before and after, layers, and older reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.reporting.samples import (
+    accuracy,
+    comparison,
+    improvement,
+    row,
+    write_improvement,
+    write_run,
+)
+from tests.reporting.test_schema import told
+from trtcal.documents import seal, write_document
+from trtcal.errors import InputError
+from trtcal.reporting import assemble, render, write_page
+from trtcal.reporting.finding_view import repairs
+from trtcal.reporting.markdown import to_markdown
+from trtcal.reporting.render import read_report
+
+GOOD = accuracy(0.2, -0.3, 0.7)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_run(tmp_path / "run", comparison(row("plain", GOOD)))
+
+
+def improved(folder, **changes):
+    """Add an improved candidate to a run, and return the report on it."""
+    ranges = write_improvement(folder, improvement(**changes))
+    made = replace(row("int8-improved", GOOD), quantization={"calibration": ranges.digest})
+    return assemble(write_run(folder, comparison(row("plain", GOOD), made)))
+
+
+def test_the_document_says_whose_repairs_they_are_and_holds_the_schema(folder):
+    document = improved(folder)
+    (one,) = document["repairs"]
+    assert one["candidates"] == ["int8-improved"]
+    assert [ranges["method"] for ranges in one["calibrations"]] == ["auto"]
+    assert told(document) == []
+
+
+def test_ranges_of_a_repaired_model_are_not_told_as_those_of_the_model(folder):
+    document = improved(folder)
+    assert [one["method"] for one in document["calibrations"]] == ["percentile"]
+    methods = {one["method"] for tensor in document["tensors"] for one in tensor["ranges"]}
+    assert methods == {"percentile"}
+
+
+def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder):
+    (one,) = repairs(improved(folder))
+    assert one["sentence"] == (
+        "Repairs of the INT8 model raised its signal to noise from 14.0 to 21.2 dB "
+        "on 32 samples that no repair was fitted to."
+    )
+
+
+def test_where_ranges_alone_are_best_no_repair_is_praised(folder):
+    tries = improvement()["tries"][:2]
+    (one,) = repairs(improved(folder, tries=tries))
+    assert one["sentence"].startswith("No repair of the INT8 model helped on 32 samples")
+
+
+def test_a_try_stands_on_the_best_before_it(folder):
+    (one,) = repairs(improved(folder))
+    steps = [(made["before"]["sqnr"], made["after"]["sqnr"]) for made in one["tries"]]
+    assert steps == [(None, 12.9), (12.9, 14.0), (14.0, 13.0), (14.0, 21.2)]
+
+
+def test_of_another_objective_the_loss_is_told_beside_the_noise(folder):
+    page = render(improved(folder, objective="kl"))
+    assert "Loss before" in page
+    assert "from 20.0 to 30.0 dB" in page
+    assert "Loss before" not in render(improved(folder))
+
+
+def test_the_page_tells_tries_layers_and_what_there_was_no_time_for(folder):
+    page = render(improved(folder, untried=["weight clipping"], warnings=["32 are few"]))
+    for words in ("int8-improved", "not kept", "adaptive rounding", "32 are few", "conv1", "7.5 %"):
+        assert words in page
+    assert "Not tried for lack of time: weight clipping." in page
+    assert "--repairs" in page
+
+
+def test_layers_with_the_largest_change_come_first_and_the_rest_are_counted(folder):
+    layers = [
+        {"name": f"layer {number}", "weights": 9, "rounded": 1, "bias": number / 10}
+        for number in range(60)
+    ]
+    (one,) = improved(folder, layers=layers)["repairs"]
+    assert [layer["name"] for layer in one["layers"][:2]] == ["layer 59", "layer 58"]
+    assert (len(one["layers"]), one["repaired_layers"]) == (40, 60)
+
+
+def test_a_loss_that_is_not_finite_is_shown(folder):
+    tries = json.loads(json.dumps(improvement()["tries"]))
+    tries[0].update(value=None)
+    tries[0]["loss"].update(noise=None, disagreement=None)
+    document = improved(folder, tries=tries)
+    assert told(document) == []
+    assert "ranges: percentile" in render(document)
+
+
+def test_markdown_has_the_sentence_and_the_tries(folder):
+    text = to_markdown(improved(folder))
+    assert "from 14.0 to 21.2 dB" in text
+    assert "adaptive rounding: SQNR 14.00 to 21.20 dB, kept" in text
+
+
+def test_a_run_without_repairs_says_how_to_have_them(folder):
+    document = assemble(folder)
+    assert document["repairs"] == []
+    assert "under <code>[calibration]</code>" in render(document)
+    assert "### Repairs" not in to_markdown(document)
+
+
+def test_names_in_a_record_are_no_markup(folder):
+    nasty = "<script>alert(1)</script>\u202e"
+    tries = [{**one, "name": nasty, "what": nasty} for one in improvement()["tries"]]
+    layers = [{"name": nasty, "weights": None, "rounded": None, "bias": 1.0}]
+    changes = {"tries": tries, "layers": layers, "untried": [nasty], "warnings": [nasty]}
+    document = improved(folder, effort=nasty, objective=nasty, **changes)
+    for text in (render(document), to_markdown(document)):
+        assert "alert(1)" in text
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("field", ["tries", "samples", "repairs"])
+def test_a_record_without_a_field_is_an_input_error(folder, field):
+    record = improvement()
+    del record[field]
+    write_document(folder / "record.json", seal(record))
+    with pytest.raises(InputError, match="lacks or misuses a field"):
+        assemble(folder)
+
+
+def test_a_report_of_the_second_version_is_shown_as_it_was_written(folder, tmp_path):
+    document = assemble(folder)
+    old = {key: value for key, value in document.items() if key != "repairs"}
+    write_document(tmp_path / "old.json", seal({**old, "schema_version": 2}))
+    kept = write_page(tmp_path / "page.html", read_report(tmp_path / "old.json"))
+    assert kept["schema_version"] == 2
+    assert "plain" in (tmp_path / "page.html").read_text()

@@ -1,0 +1,254 @@
+"""What the page shows beside candidates and layers, and reports on builds that failed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.reporting.large import write_large_run
+from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
+from trtcal.documents import seal, write_document
+from trtcal.errors import InputError
+from trtcal.evaluate.groups import Breakdown, Group
+from trtcal.evidence.builds import write_diagnosis
+from trtcal.evidence.diagnosis import Diagnosis
+from trtcal.evidence.diagnosis.limits import Breach
+from trtcal.evidence.findings import Cost, Finding
+from trtcal.quantization.plan import Plan, write_plan
+from trtcal.reporting import assemble, render, write_page, write_report
+from trtcal.reporting.finding_view import findings
+from trtcal.reporting.prices import named_price, with_costs
+from trtcal.reporting.versions import read_report
+
+GOOD = accuracy(0.2, -0.3, 0.7)
+FAILED = (
+    "[11/21/2026-05:00:00] [I] [TRT] Parsing model\n"
+    "[11/21/2026-05:00:01] [E] [TRT] 10: Could not find any implementation for node up/deconv.\n"
+)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A run of a real model of 40 layers, and its report."""
+    folder = write_large_run(tmp_path_factory.mktemp("large") / "run", 40)
+    return assemble(folder)
+
+
+def test_a_row_goes_from_the_node_to_its_histogram_range_and_kernel(large):
+    page = render(large)
+    table = page[page.index('id="rows"') :]
+    second = table.split("<tr>")[3]
+    assert "backbone/stage0/block0/conv1/Conv" in second
+    assert "backbone/stage0/block0/conv0/Conv_relu" in second
+    assert 'data-t="' in second
+    wired = large["builds"][0]["wiring"]["backbone/stage0/block0/conv1/Conv"]
+    assert wired["op"] == "Conv"
+    (read,) = wired["inputs"]
+    (tensor,) = [one for one in large["tensors"] if one["name"] == read["tensor"]]
+    of_build = large["builds"][0]["quantization"]["calibration"]
+    (chosen,) = [one for one in tensor["ranges"] if one["calibration"] == of_build]
+    assert read["amax"] == pytest.approx(chosen["amax"], rel=1e-6)
+
+
+def test_bars_count_every_value_that_is_not_zero(large):
+    for tensor in large["tensors"]:
+        if tensor["bars"]:
+            assert sum(tensor["bars"]) + tensor["zeros"] == tensor["values"]
+            assert len(tensor["bars"]) == 40
+
+
+def test_the_samples_that_reach_farthest_are_named(large):
+    reaching = [one for one in large["tensors"] if one["tail"]]
+    assert reaching
+    for tensor in reaching:
+        values = [one["value"] for one in tensor["tail"]]
+        assert values == sorted(values, reverse=True)
+        assert values[0] == pytest.approx(tensor["observed"], rel=1e-5)
+
+
+def test_a_failed_build_has_a_report_that_names_the_layer_the_line_and_a_remedy(tmp_path):
+    (tmp_path / "build.log").write_text(FAILED)
+    document = assemble(tmp_path)
+    verdict = document["measured"]["verdict"]
+    assert verdict["word"] == "DO NOT SHIP"
+    assert "up/deconv" in verdict["sentence"]
+    assert "(line 2 of its log)" in verdict["sentence"]
+    assert "Give the node a higher precision" in verdict["sentence"]
+    page = render(document)
+    assert 'id="line-0-2"' in page
+    assert 'href="#line-0-2"' in page
+    assert 'id="candidates"' not in page
+
+
+def test_of_several_errors_the_first_is_the_cause(tmp_path):
+    error = "[11/21/2026-05:00:01] [E] [TRT] "
+    log = f"{error}FP32 GEMM is not supported for head\n{error}Invalid Engine.\n"
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "build.log").write_text(log)
+    sentence = assemble(tmp_path)["measured"]["verdict"]["sentence"]
+    assert sentence.startswith("No engine: the build in x failed: FP32 GEMM is not supported")
+
+
+def test_builds_without_a_comparison_have_a_report(tmp_path):
+    write_build(tmp_path / "x", build("a", {"conv": "fp32"}))
+    document = write_report(tmp_path, tmp_path / "page.html")
+    assert document["measured"]["verdict"]["word"] == "INCONCLUSIVE"
+    assert "was asked" not in document["measured"]["verdict"]["sentence"]
+
+
+def test_a_folder_with_nothing_of_trtcal_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no comparison and no build"):
+        assemble(tmp_path)
+
+
+def test_a_limit_that_a_build_breaks_is_in_the_verdict(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)), build("a", {"conv": "fp32"}))
+    breach = Breach("max_silent_fallbacks", 0, 1)
+    write_diagnosis(folder / "builds" / "0", Diagnosis((), breaches=(breach,)))
+    verdict = assemble(folder)["measured"]["verdict"]
+    assert verdict["word"] == "DO NOT SHIP"
+    assert "max_silent_fallbacks allows 0, found 1" in verdict["sentence"]
+    assert any("run in float" in reason for reason in verdict["reasons"])
+
+
+def test_findings_of_one_kind_and_remedy_are_one_with_the_sum_of_their_costs(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)), build("a", {"conv": "fp32"}))
+    cost = Cost(moved_bytes=1000, risk="low")
+    found = tuple(
+        Finding("silent_fallback", f"conv{i}", f"conv{i} fell back", "why", "fix", cost=cost)
+        for i in range(3)
+    )
+    other = Finding("silent_fallback", "gemm", "gemm fell back", "why", "another fix")
+    write_diagnosis(folder / "builds" / "0", Diagnosis((*found, other)))
+    shown = findings(assemble(folder))["shown"]
+    assert [(one["what"], len(one["alike"])) for one in shown] == [
+        ("conv0 fell back", 2),
+        ("gemm fell back", 0),
+    ]
+    assert shown[0]["names"] == {"conv0", "conv1", "conv2"}
+    assert shown[0]["costs"] == ["3 kB moved", "low risk for accuracy"]
+
+
+def test_a_slice_that_got_worse_is_told(tmp_path):
+    worse = Group("tier=low", 100, 98.0, 88.0, 10.0, (4.0, 16.0), 1e-6, 3e-6)
+    fine = Group("tier=high", 400, 98.0, 98.0, 0.0, (-0.5, 0.5), 0.5, 1.0)
+    breakdown = Breakdown("tier", "top1", "points", (worse, fine))
+    one = replace(row("a", GOOD), breakdowns=(breakdown,))
+    page = render(assemble(write_run(tmp_path, comparison(one))))
+    section = page[page.index('id="slices"') : page.index('id="candidates"')]
+    assert "of 2 groups 1 loses more" in section
+    assert section.count("worse here") == 1
+
+
+def test_costs_are_told_in_money_where_the_price_is_known(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
+    assert 'id="costs"' not in render(document)
+    relative = render(with_costs(document))
+    assert "A million inferences, FP32 = 100" in relative
+    page = render(with_costs(document, price=named_price(3.6)))
+    # A batch of 32 in 1 ms: a million in 31.25 s, at 3.6 USD an hour.
+    assert "A million inferences, USD" in page
+    assert ">0.0312<" in page
+
+
+def test_what_changed_since_the_last_run_is_told(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
+    assert "No earlier run" in render(document)
+    told = {"candidate": "a", "figure": "top1", "unit": "%", "change": -0.01}
+    worse = {"name": "a: top-1", "before": 99.0, "now": 98.0, "better": False, **told}
+    unseen = {"name": "a: cosine", "before": 1.0, "now": 0.999999, "better": False, **told}
+    document["measured"]["against"] = {
+        "run": {"number": 1, "label": "run 1", "time": "", "digest": "d", "verdict": "SHIP"},
+        "figures": [worse, unseen],
+        "changed": [{"what": "calibration data", "before": "sha256:1", "now": None}],
+        "same": ["model"],
+    }
+    page = render(document)
+    assert "1 of its inputs changed since: calibration data" in page
+    assert "a: top-1" in page
+    assert "a: cosine" not in page
+
+
+def test_a_report_of_the_first_version_is_shown_as_it_was_written(tmp_path):
+    document = assemble(
+        write_run(tmp_path / "run", comparison(row("a", GOOD)), build("a", {"c": "int8"}))
+    )
+    old = {
+        key: value for key, value in document.items() if key not in ("tests", "tensors", "repairs")
+    }
+    old["schema_version"] = 1
+    for made in old["builds"]:
+        for key in ("wiring", "fusions", "estimated_on"):
+            del made[key]
+        for layer in made["layers"]:
+            for key in ("bytes", "macs", "estimated_ms", "counted"):
+                del layer[key]
+    del old["measured"]["tests"]
+    for made in old["measured"]["builds"].values():
+        del made["times_ms"]
+    write_document(tmp_path / "old.json", seal(old))
+    before = json.loads((tmp_path / "old.json").read_text())
+    kept = write_page(tmp_path / "page.html", read_report(tmp_path / "old.json"))
+    assert kept == before
+    assert "a on sm89, layer by layer" in (tmp_path / "page.html").read_text()
+
+
+def test_a_report_of_a_later_version_is_refused(tmp_path):
+    write_document(tmp_path / "new.json", seal({"kind": "report", "schema_version": 99}))
+    with pytest.raises(InputError, match="schema version 99"):
+        read_report(tmp_path / "new.json")
+
+
+def test_ab_tests_in_the_folder_are_shown(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)))
+    answer = {
+        "name": "top1",
+        "unit": "points",
+        "baseline": 98.0,
+        "candidate": 97.9,
+        "limit": 1.0,
+        "difference": {"value": -0.1, "low": -0.4, "high": 0.2},
+        "p": 0.4,
+        "adjusted_p": None,
+        "state": "holds",
+        "is_change": False,
+        "more_samples": None,
+    }
+    verdict = {"word": "SHIP", "sentence": "B may take the place of A.", "answers": [answer]}
+    body = {
+        "kind": "ab",
+        "schema_version": 1,
+        "baseline": "A fp32",
+        "candidate": "B int8",
+        "dataset": "d",
+        "dataset_name": "test",
+        "samples": 500,
+        "seen": 500,
+        "looks": [],
+        "measured": {"verdict": {**verdict, "cautions": [], "rule": {}}, "latency": None},
+    }
+    write_document(folder / "ab.json", seal(body))
+    page = render(assemble(folder))
+    assert "B int8 against A fp32: SHIP" in page
+    assert "B may take the place of A." in page
+
+
+def test_a_command_for_a_mixed_model_names_its_plan(tmp_path):
+    mixed = replace(row("mix", GOOD), quantization={"calibration": "sha256:c", "plan": "sha256:p"})
+    page = render(assemble(write_run(tmp_path, comparison(mixed))))
+    assert "--calibration CALIBRATION.json --plan PLAN.json -o mix.onnx" in page
+
+
+def test_an_interval_of_a_figure_of_one_s_own_is_not_cut(tmp_path):
+    group = Group("tier=low", 100, 900.0, 600.0, 300.0, (250.0, 350.0), 1e-6, 3e-6)
+    one = replace(row("a", GOOD), breakdowns=(Breakdown("tier", "map", "", (group,)),))
+    assert "250.00 to 350.00" in render(assemble(write_run(tmp_path, comparison(one))))
+
+
+def test_nodes_apart_and_rules_are_told(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)))
+    write_plan(folder / "tuned.json", Plan(apart=("block/conv",)))
+    page = render(assemble(folder))
+    assert "with a second Q/DQ pair: <code>block/conv</code>" in page

@@ -1,0 +1,115 @@
+"""`trtcal history`, its limits, alerts and dashboard."""
+
+import csv
+import http.server
+import io
+import json
+import re
+import threading
+
+import pytest
+
+from tests.runs.runs import report
+from trtcal.cli.main import run_command
+from trtcal.errors import InputError
+from trtcal.runs import History, parse_rule
+from trtcal.runs.dashboard import write_dashboard
+
+
+@pytest.fixture
+def db(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    for number in range(24):
+        late = number >= 20
+        history.record(report(number, p50=1.1 if late else 1.0, data=f"sha256:{int(late)}"))
+    return tmp_path / "h.sqlite"
+
+
+def test_runs_are_listed_shown_compared_and_exported(db, capsys):
+    assert run_command(["history", "list", "--last", "3", "--db", str(db)]) == 0
+    assert "digits" in capsys.readouterr().out
+    assert run_command(["history", "show", "24", "--db", str(db), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["int8"]["latency_p50"] == 1.1
+    assert run_command(["history", "diff", "20", "21", "--db", str(db)]) == 0
+    out = capsys.readouterr().out
+    assert "changed: evaluation data: sha256:0 to sha256:1" in out
+    assert "+10.00 %" in out
+    assert run_command(["history", "export", "--format", "csv", "--db", str(db)]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["figure"] for row in rows} >= {"top1", "latency_p50", "size_bytes"}
+    assert len({row["run"] for row in rows}) == 24
+
+
+def test_a_limit_on_change_ends_with_1_and_raises_the_alarm(db, tmp_path, capsys):
+    out = tmp_path / "alert.json"
+    base = ["history", "check", "--db", str(db), "--against", "20"]
+    assert run_command([*base, "--fail-if", "latency_p50>+15%", "--fail-if", "top1<-0.5"]) == 0
+    arguments = [*base, "--fail-if", "int8:latency_p50>+5%", "--alert", f"cat > {out}"]
+    assert run_command(arguments) == 1
+    assert "int8: latency_p50 is 1.1 (it was 1)" in capsys.readouterr().err
+    told = json.loads(out.read_text())
+    assert told["breaches"][0]["after"] == 1.1
+    assert told["inputs"]["evaluation data"] == ["sha256:0", "sha256:1"]
+
+
+def test_a_breach_is_posted(db):
+    got = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.handle_request, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    rule = ["--fail-if", "speedup<5", "--webhook", url]
+    assert run_command(["history", "check", "--db", str(db), *rule]) == 1
+    server.server_close()
+    assert got[0]["run"] == 24
+
+
+@pytest.mark.parametrize("text", ["", "top1", "top1>x", "top1=>3", "top1>5%", ">5"])
+def test_what_is_no_limit_is_refused(text):
+    with pytest.raises(InputError, match="is no limit"):
+        parse_rule(text)
+
+
+def test_wrong_input_is_one_error(db, capsys):
+    assert run_command(["history", "show", "99", "--db", str(db)]) == 2
+    assert run_command(["history", "check", "--db", str(db), "--fail-if", "tops>1"]) == 2
+    assert "known: " in capsys.readouterr().err
+    assert (
+        run_command(["history", "check", "--db", str(db), "--fail-if", "top1<1", "--name", "x"])
+        == 2
+    )
+
+
+def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
+    index, page = write_dashboard(History(db), tmp_path / "site")
+    html = page.read_text()
+    assert "evaluation data: sha256:0 to sha256:1" in html
+    assert "int8, median latency: 1 to 1.1" in html
+    assert "<strong>Run 21</strong>" in html
+    assert "3 figures are worse" not in html.split("Changes of a level")[1]
+    assert re.search(r'<th scope="row">21 ', html)
+    assert "<script" not in html
+    assert page.name in index.read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["</svg><script>alert(1)</script>", '"><img src=x>', "a\u202eb\x1b[0m", "../../x"]
+)
+def test_hostile_names_add_nothing_to_the_page(tmp_path, name):
+    plain, hostile = (History(tmp_path / file) for file in ("a", "b"))
+    plain.record(report(1))
+    hostile.record(report(1, name=name, candidate=name + "2"))
+    pages = [write_dashboard(one, tmp_path / f"site-{one.path.name}") for one in (plain, hostile)]
+    shapes = [[re.findall(r"<[a-z/!][^ >]*", file.read_text()) for file in some] for some in pages]
+    assert shapes[0] == shapes[1]
+    assert all(file.parent == tmp_path / "site-b" for file in pages[1])
+    assert "\u202e" not in pages[1][1].read_text()

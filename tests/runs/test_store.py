@@ -1,0 +1,100 @@
+"""The history's file: recorded once, kept whole by many writers, refused if it is none."""
+
+import multiprocessing
+import sqlite3
+
+import pytest
+
+from tests.runs.runs import report
+from trtcal.errors import InputError, ResourceError
+from trtcal.runs import History, compare_runs
+
+WRITERS, RUNS = 8, 50
+
+
+def test_a_run_comes_back_as_it_was_recorded(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    number = history.record(report(1, top1=98.5), folder="runs/1")
+    entry = history.entry(number)
+    assert entry == history.entries()[0]
+    assert (entry.name, entry.verdict, entry.folder) == ("digits", "SHIP", "runs/1")
+    assert entry.figures["int8", "top1"] == 98.5
+    assert entry.figures["int8", "latency_p50"] == 1.0
+    assert entry.digests["evaluation data"] == "sha256:data"
+
+
+def test_a_run_is_recorded_once(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    assert history.record(report(1)) == history.record(report(1))
+    assert history.record(report(2)) != history.record(report(1))
+    assert len(history.entries()) == 2
+
+
+def test_a_name_that_is_no_unicode_is_kept_as_its_escape(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    entry = history.entry(history.record(report(1, name="a\ud800", candidate="\udfff"), "\ud801"))
+    assert (entry.name, entry.candidate) == ("\\ud801", "\\udfff")
+    assert entry.figures["a\\ud800", "top1"] == 98.6
+
+
+def test_names_and_the_last_few_can_be_asked_for(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    for number in range(6):
+        history.record(report(number), name="b" if number % 2 else "a")
+    assert history.names() == ["a", "b"]
+    assert [entry.number for entry in history.entries("b", 2)] == [4, 6]
+    assert history.columns("a", 3, 6, ["top1"]) == {
+        ("digits", "top1"): ([3, 5], [98.6, 98.6]),
+        ("int8", "top1"): ([3, 5], [98.6, 98.6]),
+    }
+    assert not history.entries("a", with_figures=False)[0].figures
+
+
+def write(path, writer):
+    history = History(path)
+    for number in range(RUNS):
+        history.record(report(1000 * writer + number), name=f"writer {writer}")
+
+
+def test_many_writers_lose_nothing(tmp_path):
+    path = tmp_path / "h.sqlite"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=write, args=(path, number)) for number in range(WRITERS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * WRITERS
+    entries = History(path).entries()
+    assert len({entry.report for entry in entries}) == WRITERS * RUNS
+    assert all(entry.figures == entries[0].figures for entry in entries)
+
+
+def test_what_is_no_history_is_refused(tmp_path):
+    (tmp_path / "text").write_text("this is no database, however long it may be" * 100)
+    with pytest.raises(InputError, match="is no history"):
+        History(tmp_path / "text")
+    with sqlite3.connect(tmp_path / "newer") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(InputError, match="version 99"):
+        History(tmp_path / "newer")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResourceError):
+        History(tmp_path / "folder")
+
+
+def test_a_report_that_lacks_fields_is_refused(tmp_path):
+    with pytest.raises(InputError):
+        History(tmp_path / "h.sqlite").record({"digest": "sha256:x"})
+
+
+def test_two_runs_differ_by_figures_and_by_what_they_were_made_of(tmp_path):
+    history = History(tmp_path / "h.sqlite")
+    for number, changes in enumerate(({}, {"p50": 1.2, "data": "sha256:other", "top1": 97.0})):
+        history.record(report(number, **changes))
+    found = compare_runs(*history.entries())
+    changed = {(one.candidate, one.figure): one for one in found.changed}
+    assert changed["int8", "latency_p50"].share == pytest.approx(0.2)
+    assert not changed["int8", "latency_p50"].is_better
+    assert not changed["int8", "top1"].is_better
+    assert found.inputs == {"evaluation data": ("sha256:data", "sha256:other")}

@@ -1,0 +1,145 @@
+"""What has been counted so far, and the checkpoint that outlives a killed process."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrators import Histogram
+from trtcal.calibration.observation import pack, unpack
+from trtcal.calibration.shards import Span, joined
+from trtcal.data import Dataset
+from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
+from trtcal.errors import InputError
+
+SPACING_S = 2.0  # at least, between two checkpoints
+SHARE = 0.05  # at most, of the time goes into checkpoints
+
+
+@dataclass
+class Tally:
+    """Histograms, and which samples are in them: spans for each pass over the data.
+
+    `seconds` and `bytes` are sums for each stage, over all workers.
+    """
+
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    done: dict[int, list[Span]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def of(self, tensor: str) -> Histogram:
+        """Return a tensor's histogram, a new one at first."""
+        return self.histograms.setdefault(tensor, Histogram())
+
+    def finish(self, number: int, spans: list[Span]) -> None:
+        """Note that a pass has these samples in the histograms now."""
+        self.done[number] = joined([*self.done.get(number, []), *spans])
+
+    def add(self, other: Tally) -> None:
+        """Add what another worker counted of other samples."""
+        for name, histogram in other.histograms.items():
+            self.of(name).merge(histogram)
+        for number, spans in other.done.items():
+            self.finish(number, spans)
+        for stage, seconds in other.seconds.items():
+            self.seconds[stage] += seconds
+        for stage, size in other.bytes.items():
+            self.bytes[stage] += size
+
+    def clear(self) -> None:
+        """Forget everything, but keep the memory for as much again."""
+        for histogram in self.histograms.values():
+            histogram.clear()
+        self.done.clear()
+        self.seconds.clear()
+        self.bytes.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        plain = {"seconds": dict(self.seconds), "bytes": dict(self.bytes)}
+        return {**self.__dict__, **plain, "histograms": dict(pack(self.histograms))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, histograms=unpack(state["histograms"]))
+
+
+class Checkpoint:
+    """A file beside the result that keeps a tally while the work is under way.
+
+    It belongs to one job: `job` says everything that the counts depend on.
+    """
+
+    def __init__(self, path: Path, job: dict[str, Any], dataset: Dataset) -> None:
+        self.path, self.dataset = path, dataset
+        self.job = digest_bytes(canonical_json({**job, "dataset": dataset.identity}))
+        self.last = time.perf_counter()
+        self.cost_s = 0.0
+
+    def read(self) -> tuple[Tally, list[list[str]]] | None:
+        """Return what was counted, and the tensors of each pass; None if it is of another job.
+
+        `InputError` if the file is damaged.
+        """
+        if not self.path.exists():
+            return None
+        arrays = read_npz(self.path)
+        if "job" not in arrays or str(arrays["job"]) != self.job:
+            return None
+        found: tuple[Tally, list[list[str]]] = parsing(self.path, lambda: self._parse(arrays))
+        return found
+
+    def _parse(self, arrays: dict[str, Any]) -> tuple[Tally, list[list[str]]]:
+        tally = Tally(unpack(arrays))
+        for number, start, stop in arrays["done"].tolist():
+            tally.finish(number, [(start, stop)])
+        passes = [arrays[f"pass/{number}"].tolist() for number in range(int(arrays["passes"]))]
+        self.dataset.learn(arrays["witnessed"])
+        return tally, passes
+
+    def write(self, tally: Tally, passes: list[list[str]]) -> None:
+        """Write the tally, whole or not at all."""
+        started = time.perf_counter()
+        done = [(number, *span) for number, spans in tally.done.items() for span in spans]
+        arrays = {
+            "job": np.array(self.job),
+            "done": np.array(done, np.int64).reshape(-1, 3),
+            "passes": np.array(len(passes)),
+            "witnessed": self.dataset.witnessed(),
+        }
+        arrays |= {f"pass/{number}": np.array(names) for number, names in enumerate(passes)}
+        write_npz(self.path, chain(arrays.items(), pack(tally.histograms)), compressed=False)
+        self.last = time.perf_counter()
+        self.cost_s = self.last - started
+        tally.seconds["checkpoint"] += self.cost_s
+        tally.bytes["checkpoint"] += self.path.stat().st_size
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.perf_counter() - self.last >= max(SPACING_S, self.cost_s / SHARE)
+
+    def remove(self) -> None:
+        """Delete the file: the work is done."""
+        self.path.unlink(missing_ok=True)
+
+
+def resumed(
+    checkpoint: Checkpoint | None, passes: list[list[str]]
+) -> tuple[Tally, list[list[str]], str]:
+    """Return what to go on from, the tensors of each pass, and what to tell the user of it."""
+    if checkpoint is None:
+        return Tally(), passes, ""
+    try:
+        found = checkpoint.read()
+    except InputError as error:
+        return Tally(), passes, f"{error.message}; starting again"
+    if found is not None:
+        return *found, f"going on from {checkpoint.path}"
+    text = f"{checkpoint.path} is unfinished work of another kind; starting again"
+    return Tally(), passes, text if checkpoint.path.exists() else ""

@@ -1,0 +1,90 @@
+"""Which samples made a tensor's largest values: those that stretch its range, by name."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal import __version__
+from trtcal.backends.taps import Inside
+from trtcal.data import Dataset, fixed_batch
+from trtcal.data.images import ImageDataset
+from trtcal.documents import Document, seal, write_document
+from trtcal.model import Model
+
+KIND = "tails"
+KEPT = 3
+LOOKED_AT = 24  # tensors, in a run
+BATCH = 16
+
+
+@dataclass(frozen=True, order=True)
+class Reach:
+    """How far one sample goes: its largest magnitude, its place in the data, its file if it has one."""
+
+    value: float
+    index: int
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Tails:
+    """Tensor -> the samples with its largest magnitudes, the largest first."""
+
+    model: str
+    dataset: str
+    samples: int
+    tensors: dict[str, tuple[Reach, ...]]
+
+    def to_document(self) -> Document:
+        """Return the sealed JSON form."""
+        return seal({"kind": KIND, "schema_version": 1, "trtcal": __version__, **asdict(self)})
+
+
+def find_tails(
+    model: Model,
+    dataset: Dataset,
+    tensors: Sequence[str],
+    progress: Callable[[int], None] = lambda done: None,
+) -> Tails:
+    """Run all samples once, and keep for each tensor the three that reach farthest.
+
+    Memory does not grow with samples. A tensor whose first axis is not that of the samples is left
+    out: whose value is whose is not known there.
+    """
+    files = dataset.files if isinstance(dataset, ImageDataset) else None
+    kept: dict[str, list[Reach]] = {name: [] for name in tensors}
+    inside, start = Inside(model.proto, tensors), 0
+    for feeds in dataset.batches(fixed_batch(model) or BATCH):
+        size = len(next(iter(feeds.values())))
+        for name, array in inside.read(feeds).items():
+            if array.ndim and len(array) == size:
+                found = _reaches(array, start, files)
+                kept[name] = heapq.nlargest(KEPT, [*kept[name], *found], key=_farthest)
+        start += size
+        progress(size)
+    found_tails = {name: tuple(reaches) for name, reaches in kept.items() if reaches}
+    return Tails(model.fingerprint, dataset.fingerprint, start, found_tails)
+
+
+def _reaches(array: npt.NDArray[Any], start: int, files: Sequence[str] | None) -> Iterable[Reach]:
+    """Yield each sample's reach; values that are not finite do not count, they are in no range."""
+    flat = np.abs(array.reshape(len(array), -1).astype(np.float32))
+    largest = np.max(flat, axis=1, initial=0.0, where=np.isfinite(flat))
+    for row, value in enumerate(largest.tolist(), start):
+        yield Reach(value, row, files[row] if files else None)
+
+
+def _farthest(reach: Reach) -> tuple[float, int]:
+    return reach.value, -reach.index
+
+
+def write_tails(path: Path, tails: Tails) -> Document:
+    """Write `tails.json`."""
+    return write_document(path, tails.to_document())

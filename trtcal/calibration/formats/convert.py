@@ -1,0 +1,205 @@
+"""Every format to and from a `Calibration`, and the check that a file belongs to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtcal.calibration.formats.onnxruntime_table import (
+    read_flatbuffers,
+    read_table_json,
+    read_table_text,
+    write_flatbuffers,
+    write_table_json,
+    write_table_text,
+)
+from trtcal.calibration.formats.qdq import read_qdq
+from trtcal.calibration.formats.table import Table, listed, read_file
+from trtcal.calibration.formats.tensorrt_cache import cache_of, is_unnamed, read_cache, write_cache
+from trtcal.documents import read_json
+from trtcal.errors import InputError
+from trtcal.model import Model, load_model
+from trtcal.quantization import find_layers, prepare, tensors_to_observe
+from trtcal.ranges import KIND, Calibration, read_calibration
+
+UNKNOWN = "unknown"
+IMPORTED = "imported:"
+READERS: dict[str, Callable[[Path], Table]] = {
+    "tensorrt-cache": lambda path: read_cache(path).to_table(),
+    "onnxruntime": read_flatbuffers,
+    "json": read_table_json,
+    "text": read_table_text,
+}
+READABLE = ("calibration", *READERS, "qdq")
+WRITABLE = tuple(READERS)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a file's tensors and a model's agree: names the model has not, activations it lacks."""
+
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    wanted: int
+
+
+def read_ranges(path: Path, form: str | None = None, known: Collection[str] = ()) -> Calibration:
+    """Read a file of any format (found out if `form` is None) as a calibration.
+
+    What a foreign file does not say is "unknown": model, dataset and histograms. Its entries that
+    can be no range stand under `unranged`. `InputError` if the file is not of its format.
+    """
+    form = form or detect(path)
+    if form == "calibration":
+        return read_calibration(path)
+    if form not in READABLE:
+        raise InputError(f"unknown format {form!r}", f"choose one of: {', '.join(READABLE)}")
+    table = read_qdq(load_model(path), known) if form == "qdq" else READERS[form](path)
+    return Calibration(
+        IMPORTED + form,
+        table.parameters,
+        table.model,
+        UNKNOWN,
+        0,
+        UNKNOWN,
+        table.ranges,
+        table.unranged,
+    )
+
+
+def detect(path: Path) -> str:
+    """Return the format that a file's ending and first bytes tell."""
+    if path.suffix == ".onnx":
+        return "qdq"
+    head = read_file(path)[:4096]
+    if head.startswith(b"TRT-"):
+        return "tensorrt-cache"
+    if head.lstrip().startswith(b"{"):
+        document = read_json(path)
+        return "calibration" if document.get("kind") == KIND else "json"
+    return "onnxruntime" if b"\0" in head else "text"
+
+
+def import_calibration(
+    path: Path,
+    model: Model,
+    form: str | None = None,
+    dataset: str = UNKNOWN,
+    partial: bool = False,
+) -> Calibration:
+    """Read a file as the calibration of `model`, made from `dataset` (a fingerprint).
+
+    `InputError` if it was made for another model or dataset, or does not fit the model. With
+    `partial`, what fits is taken: foreign tensors are dropped, and missing ones stay without range.
+    """
+    found = read_ranges(path, form, tensor_names(model))
+    _same(path, "model", found.model, model.fingerprint)
+    _same(path, "dataset", found.dataset, dataset)
+    if not found.method.startswith(IMPORTED):
+        return found
+    found = replace(found, model=model.fingerprint, dataset=dataset)
+    names = [*found.ranges, *found.unranged]
+    fit = compare_names(names, model)
+    if not partial or len(fit.missing) == fit.wanted:
+        check_fits(names, model)
+    return _fitting(found, fit, path)
+
+
+def _same(path: Path, what: str, found: str, wanted: str) -> None:
+    if UNKNOWN not in (found, wanted) and found != wanted:
+        raise InputError(
+            f"{path} was made for another {what} ({found[:19]}…) than this one ({wanted[:19]}…)",
+            f"give the {what} that it was made for, or calibrate again",
+        )
+
+
+def check_fits(ranges: Iterable[str], model: Model) -> None:
+    """Raise `InputError` with what differs if a file's tensors are not those of a model.
+
+    Names that TensorRT made up (unnamed layers, copies) are no difference.
+    """
+    fit = compare_names(ranges, model)
+    differences = []
+    if fit.unknown:
+        names = listed(fit.unknown)
+        differences.append(f"it has {len(fit.unknown)} tensors that the model has not ({names})")
+    if fit.missing:
+        count = f"{len(fit.missing)} of the {fit.wanted}"
+        differences.append(f"it lacks {count} activations to quantize ({listed(fit.missing)})")
+    if differences:
+        raise InputError(
+            f"the ranges do not fit {model.path}: {', and '.join(differences)}",
+            "give the model that they were made for, or take what fits with --partial",
+        )
+
+
+def compare_names(ranges: Iterable[str], model: Model) -> Fit:
+    """Return how a file's tensors and a model's agree."""
+    names = list(ranges)
+    known = tensor_names(model)
+    wanted = tensors_to_observe(find_layers(prepare(model)))
+    foreign = [
+        name
+        for name in names
+        if not (name in known or name.removesuffix(" copy") in known or is_unnamed(name))
+    ]
+    there = set(names)
+    missing = tuple(name for name in wanted if name not in there)
+    return Fit(tuple(foreign), missing, len(wanted))
+
+
+def tensor_names(model: Model) -> set[str]:
+    """Return the names of all tensors of a model, its subgraphs left out."""
+    graph = model.proto.graph
+    used = (name for node in graph.node for name in (*node.input, *node.output))
+    return {*used, *(value.name for value in graph.input), *(t.name for t in graph.initializer)}
+
+
+def _fitting(found: Calibration, fit: Fit, path: Path) -> Calibration:
+    ranges = {name: item for name, item in found.ranges.items() if name not in fit.unknown}
+    absent = dict.fromkeys(fit.missing, f"{path.name} has no range for it")
+    kept = {name: why for name, why in found.unranged.items() if name not in fit.unknown}
+    return replace(found, ranges=ranges, unranged={**kept, **absent})
+
+
+def export_calibration(
+    path: Path,
+    calibration: Calibration,
+    form: str,
+    tensors: Sequence[str] | None = None,
+    tensorrt: str | None = None,
+    algorithm: str = "EntropyCalibration2",
+) -> None:
+    """Write a calibration in a format of `WRITABLE`; `tensors` None means all that have a range.
+
+    `tensorrt` (such as "8.6.1") and `algorithm` head a TensorRT cache. `InputError` if a tensor has
+    no range, a range or name cannot be written, or the version is missing.
+    """
+    chosen = calibration if tensors is None else _only(calibration, tensors)
+    if form == "tensorrt-cache":
+        if tensorrt is None:
+            raise InputError("the version of TensorRT is not given", "give it like 8.6.1")
+        write_cache(path, cache_of(chosen, tensorrt, algorithm))
+    elif form in WRITERS:
+        WRITERS[form](path, chosen)
+    else:
+        raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
+
+
+WRITERS: dict[str, Callable[[Path, Calibration], None]] = {
+    "onnxruntime": write_flatbuffers,
+    "json": write_table_json,
+    "text": write_table_text,
+}
+
+
+def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
+    absent = [name for name in tensors if name not in calibration.ranges]
+    if absent:
+        reasons = [calibration.unranged.get(name, "it is not there") for name in absent]
+        pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
+        raise InputError(
+            f"tensors without a range: {listed(pairs)}", "see `trtcal calibration show`"
+        )
+    return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

@@ -1,0 +1,84 @@
+"""The ranges that a file of any format holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from calibrators import tensorrt_cache
+from calibrators.scale import problem, scale_of
+from trtcal.errors import InputError
+from trtcal.ranges import Calibration, TensorRange
+
+MAX_SHOWN = 5
+
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file's ranges; `unranged` says why an entry of it is none, `parameters` what heads it."""
+
+    ranges: dict[str, TensorRange]
+    unranged: dict[str, str]
+    parameters: dict[str, int | float | str] = field(default_factory=dict)
+    model: str = "unknown"
+
+
+def imported(amax: float, note: str | None = None) -> TensorRange:
+    """Return a range that no histogram stands behind: what was observed is not known."""
+    return TensorRange(amax, amax, 0.0, note)
+
+
+def table_of(amaxes: Mapping[str, float]) -> Table:
+    """Sort entries into ranges and those that can be none."""
+    problems = {name: problem(amax) for name, amax in amaxes.items()}
+    ranges = {name: imported(amax) for name, amax in amaxes.items() if not problems[name]}
+    return Table(ranges, {name: text for name, text in problems.items() if text})
+
+
+def scales_of(calibration: Calibration) -> dict[str, np.float32]:
+    """Return the scale of every range; `InputError` if there is none."""
+    if not calibration.ranges:
+        raise InputError("the calibration has no range", "calibrate with data that reach a layer")
+    return {name: scale_of(item.amax) for name, item in calibration.ranges.items()}
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return the first five of some items, and how many more there are."""
+    everything = list(items)
+    more = len(everything) - MAX_SHOWN
+    return ", ".join(everything[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes; `InputError` if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""Return a text's lines: names may hold any character but \n, in bytes that are not UTF-8."""
+    return read_file(path).decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
+
+
+def writable(name: str) -> str:
+    """Return a tensor's name; `InputError` if no line of text can hold it."""
+    try:
+        return tensorrt_cache.writable(name)
+    except ValueError as error:
+        raise InputError(str(error), "rename the tensor") from None
+
+
+def add_once(entries: dict[str, Number], name: str, value: Number, where: str) -> None:
+    """Enter a value; `InputError` if its tensor has one."""
+    if name in entries:
+        raise InputError(f"{where}: tensor {name!r} stands there twice", "remove one of them")
+    entries[name] = value

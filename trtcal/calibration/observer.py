@@ -1,0 +1,234 @@
+"""Run the FP32 model over a dataset and count the values of the tensors that a plan can quantize."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from calibrators import Histogram
+from trtcal.backends.taps import COLLECTED_BYTES, lay_out
+from trtcal.calibration.accumulator import Checkpoint, Tally, resumed
+from trtcal.calibration.memory import passes_within
+from trtcal.calibration.observation import Observation
+from trtcal.calibration.profile import Profile, Settings
+from trtcal.calibration.scheduler import Hand, LocalHand, share_out
+from trtcal.calibration.shards import Job, count
+from trtcal.calibration.worker import Looker
+from trtcal.data import Dataset, fixed_batch
+from trtcal.errors import InputError, Interrupted
+from trtcal.model import Model
+from trtcal.model.derived import groups, sources
+
+Progress = Callable[[int], None]
+"""Called with the number of samples just done."""
+Say = Callable[[str], None]
+"""Called with what the user should know of the work."""
+
+
+def observe(
+    model: Model,
+    dataset: Dataset,
+    tensors: Sequence[str],
+    batch: int = 32,
+    progress: Progress = lambda done: None,
+    threads: int = 0,
+    *,
+    workers: int = 0,
+    cluster: str | None = None,
+    max_memory: int | None = None,
+    checkpoint: Path | None = None,
+    say: Say = lambda message: None,
+    profiled: Callable[[Profile], None] = lambda profile: None,
+) -> Observation:
+    """Fill one histogram a tensor, holding a few batches at a time.
+
+    `model` is the prepared float model; `tensors` are names of its float inputs and activations.
+    `batch` is an upper limit: batches end where a shard (1/64 of the samples) does, and their tensors
+    take no more than 256 MiB. `workers` processes have `threads` each; 0 threads shares out
+    all cores. `cluster` "ray" takes the workers from a Ray cluster, of one thread each if nothing is
+    said, and as many as it has cores for. `max_memory` (bytes) is a ceiling
+    for all processes on this machine: the data are then looked at in several passes if need be.
+    `checkpoint` is a file from which the same call goes on after it was killed; in the end it is
+    deleted.
+
+    `InputError` if a tensor takes a NaN, which no range can hold; `ResourceError` if memory does not
+    suffice; `BackendError` if workers die; `Interrupted` after Ctrl-C, once the batch is done.
+    """
+    settings = _settings(workers, threads, cluster)
+    needed = sources(model.proto, tensors)
+    into, made = groups(needed, [spec.name for spec in model.inputs])
+    counted = sorted(into)
+    unit = fixed_batch(model) or 1
+    with (
+        tempfile.TemporaryDirectory(prefix="trtcal-") as name,
+        Profile.measuring(settings) as profile,
+    ):
+        folder = Path(name)
+        lay_out(model.proto, folder)
+        passes, room = [counted], COLLECTED_BYTES
+        if max_memory is not None:
+            first = next(dataset.batches(unit, 0, unit))
+            processes = 1 if settings.alone else settings.workers + 1
+            passes, room = passes_within(max_memory, folder, counted, first, processes), 0
+        work = {
+            "model": model.fingerprint,
+            "tensors": into,
+            "batch": batch,
+            "memory": max_memory,
+        }
+        kept = checkpoint and Checkpoint(checkpoint, work, dataset)
+        tally, passes, message = resumed(kept or None, passes)
+        if message:
+            say(message)
+        size = fixed_batch(model) or batch
+        job = Job(folder, dataset, passes, into, unit, size, settings.threads, room)
+        _Work(job, tally, kept or None, progress).do(settings)
+        profile.of(tally, len(dataset) * len(passes))
+    profiled(profile)
+    for histogram in tally.histograms.values():
+        histogram.compact()
+    histograms = {name: _sum([tally.of(part) for part in parts]) for name, parts in made.items()}
+    for tensor, histogram in histograms.items():
+        _check(tensor, histogram)
+    if kept:
+        kept.remove()
+    return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+
+
+def unfinished(result: Path) -> Path:
+    """Return where the checkpoint for a result lies: beside it."""
+    return result.with_name(f"{result.name}.unfinished")
+
+
+class _Work:
+    """The counting itself, with all that goes on between two batches."""
+
+    def __init__(
+        self, job: Job, tally: Tally, checkpoint: Checkpoint | None, progress: Progress
+    ) -> None:
+        self.job, self.tally, self.checkpoint = job, tally, checkpoint
+        self.whole = len(job.dataset) * len(job.passes)
+        self.steps = progress
+        self.before = count(span for spans in tally.done.values() for span in spans)
+        self.seen = 0
+
+    def do(self, settings: Settings) -> None:
+        self._progress(self.before)
+        crew = (
+            [] if settings.alone else hands(self.job, settings)
+        )  # Ray takes signals when it begins
+        with finishing_on_interrupt() as asked:
+            if crew:
+                self._shared(crew, asked.is_set)
+            else:
+                self._alone(asked.is_set)
+        if asked.is_set() and self.job.left(self.tally):
+            self._interrupted()
+
+    def _progress(self, samples: int) -> None:
+        """Tell progress in samples of the dataset, whatever the number of passes."""
+        passes = len(self.job.passes)
+        before, self.seen = self.seen // passes, self.seen + samples
+        if self.seen // passes > before:
+            self.steps(self.seen // passes - before)
+
+    def _alone(self, asked: Callable[[], bool]) -> None:
+        with Looker(self.job) as looker:
+
+            def between(samples: int) -> bool:
+                if self.checkpoint and self.checkpoint.due:
+                    looker.settle()
+                    self._keep()
+                self._progress(samples)
+                return not asked()
+
+            for number in range(len(self.job.passes)):
+                spans = [span for other, span in self.job.left(self.tally) if other == number]
+                if spans and not asked():
+                    looker.look((number, spans), self.tally, between)
+
+    def _shared(self, crew: Sequence[Hand], asked: Callable[[], bool]) -> None:
+        def between(samples: int) -> bool:
+            if samples and self.checkpoint and self.checkpoint.due:
+                self._keep()
+            self._progress(samples)
+            return not asked()
+
+        share_out(self.job, self.tally, crew, between)
+
+    def _keep(self) -> None:
+        if self.checkpoint:
+            self.checkpoint.write(self.tally, self.job.passes)
+
+    def _interrupted(self) -> None:
+        self._keep()
+        done = count(span for spans in self.tally.done.values() for span in spans)
+        where = f"kept in {self.checkpoint.path}" if self.checkpoint else "and not kept"
+        raise Interrupted(
+            f"interrupted: {done / self.whole:.0%} of the observation is done, {where}",
+            "start the same command again: it goes on from there" if self.checkpoint else None,
+        )
+
+
+def _settings(workers: int, threads: int, cluster: str | None) -> Settings:
+    cores = 1 if cluster else (os.cpu_count() or 1) // max(workers, 1)
+    return Settings(workers if cluster else max(workers, 1), threads or max(cores, 1), cluster)
+
+
+def hands(job: Job, settings: Settings) -> Sequence[Hand]:
+    """Return the workers, on this machine or of a cluster."""
+    if settings.cluster:
+        from trtcal.calibration.ray import ray_hands
+
+        return ray_hands(job, settings.workers)
+    return [LocalHand(job) for _ in range(settings.workers)]
+
+
+def _sum(parts: list[Histogram]) -> Histogram:
+    if len(parts) == 1:
+        return parts[0]
+    total = Histogram()
+    for part in parts:
+        total.merge(part)
+    return total
+
+
+def _check(name: str, histogram: Histogram) -> None:
+    if histogram.nan:
+        raise InputError(
+            f"tensor {name!r} took {histogram.nan} NaN values in the FP32 model",
+            "run the FP32 model on the same data and mend it, or the data, first",
+        )
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def finishing_on_interrupt() -> Iterator[threading.Event]:
+    """Yield an event that the first signal sets; a second one interrupts at once.
+
+    Outside the main thread signals are not ours, and the event stays unset.
+    """
+    asked = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

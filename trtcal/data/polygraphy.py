@@ -1,0 +1,148 @@
+"""A Python file with `load_data()`, as for `polygraphy run --data-loader-script`.
+
+It is the user's own code, run because the user named it. The whole file is run anew for each pass:
+random numbers that are seeded at its top then come out the same, and no pass is kept in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtcal.data.dataset import Array, Feeds
+from trtcal.documents import read_json
+from trtcal.errors import InputError
+
+CLASS = "polygraphy_class"
+OLD_CLASS = "__polygraphy_encoded_"
+HINT = "give the file or folder that `polygraphy run --save-inputs` wrote"
+
+
+@dataclass(frozen=True)
+class JsonInputs:
+    """What Polygraphy wrote, in a file for all feeds or in many."""
+
+    files: tuple[Path, ...]
+
+    def __call__(self) -> Iterator[Feeds]:
+        """Yield the feeds of all files in order, holding one file at a time."""
+        for file in self.files:
+            yield from read_feeds(file)
+
+
+def read_feeds(path: Path) -> Iterator[Feeds]:
+    """Yield the feeds in one file, which holds a list of them or a single one."""
+    value = read_json(path)
+    feeds = value if isinstance(value, list) else [value]
+    for number, feed in enumerate(feeds):
+        where = f"{path}, feed {number}"
+        if not isinstance(feed, dict) or class_of(feed):
+            what = class_of(feed) if isinstance(feed, dict) else type(feed).__name__
+            raise InputError(f"data {where}: it is a {what}, not a dictionary of arrays", HINT)
+        yield {name: _array(where, name, item) for name, item in feed.items()}
+
+
+def class_of(value: dict[str, object]) -> str | None:
+    """Return the Python class that Polygraphy says a JSON object was, None for a plain one."""
+    old = (key.removeprefix(OLD_CLASS) for key in value if key.startswith(OLD_CLASS))
+    found = value.get(CLASS) or next(old, None)
+    return None if found is None else str(found)
+
+
+def _array(where: str, name: str, value: object) -> Array:
+    kind = class_of(value) if isinstance(value, dict) else type(value).__name__
+    if not isinstance(value, dict) or kind != "ndarray" or not isinstance(value.get("array"), str):
+        raise InputError(f"data {where}: {name!r} is a {kind or 'dict'}, not a numpy array", HINT)
+    try:
+        packed = io.BytesIO(base64.b64decode(value["array"], validate=True))
+        array: Array = np.lib.format.read_array(packed, allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise InputError(f"data {where}: {name!r} cannot be read: {error}", HINT) from error
+    return array
+
+
+FUNCTION = "load_data"
+YIELDS = "its function must yield one dictionary {input: array} after another"
+_END = object()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Python file, and the function in it that gives the feeds."""
+
+    path: Path
+    function: str
+
+    def __call__(self) -> Iterator[object]:
+        """Run the file and yield what its function yields."""
+        with running(self.path, YIELDS):
+            hint = f"define {FUNCTION}(), or name another one: --data {self.path}:name"
+            items = iter(function_in(self.path, self.function, hint)())
+        while True:
+            with running(self.path, YIELDS):
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+
+
+def script_named(path: Path) -> Script | None:
+    """Return the script if `path` is `file.py` or `file.py:function`, else None."""
+    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
+    return Script(Path(found[1]), found[2] or FUNCTION) if found else None
+
+
+def function_in(path: Path, name: str, hint: str) -> Callable[..., Any]:
+    """Run a Python file and return a function of it; `InputError`, with the hint, if it has none."""
+    if not path.is_file():
+        raise InputError(f"script {path} does not exist or is not a file", "check the path")
+    found = runpy.run_path(str(path)).get(name)
+    if not callable(found):
+        raise InputError(f"script {path} has no function {name!r}", hint)
+    function: Callable[..., Any] = found
+    return function
+
+
+@contextlib.contextmanager
+def running(path: Path, hint: str) -> Iterator[None]:
+    """Let the script import its neighbours, keep its prints off results, and name its mistakes."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (InputError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(path, error, hint) from error
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _failed(path: Path, error: BaseException, hint: str) -> InputError:
+    line = _line(path, error)
+    at = f" at line {line}" if line else ""
+    text = " ".join(str(error).split())[:300]
+    return InputError(
+        f"script {path} failed{at}: {type(error).__name__}: {text}", f"mend the script; {hint}"
+    )
+
+
+def _line(path: Path, error: BaseException) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] if lines else None

@@ -1,0 +1,359 @@
+"""Run candidates beside the FP32 reference on one dataset, and keep what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.backends.sessions import CPU, run_session
+from trtcal.backends.targets import machine
+from trtcal.data import Dataset
+from trtcal.documents import Document, parsing, read_document, seal, write_document
+from trtcal.errors import InputError
+from trtcal.evaluate.equality import Simulation
+from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
+from trtcal.evaluate.latency import Latency, Throughput, measure, measure_throughput
+from trtcal.evaluate.layerwise import Layerwise, compare_layers
+from trtcal.evaluate.metrics import Accuracy
+from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
+from trtcal.evaluate.variants import (
+    Candidate,
+    batch_for,
+    check_candidates,
+    literal_model,
+    open_candidate,
+)
+from trtcal.model import Model
+
+__all__ = [
+    "NAMED",
+    "Comparison",
+    "Gates",
+    "Row",
+    "batch_for",
+    "compare",
+    "open_candidate",
+    "read_comparison",
+    "remarks",
+    "with_layers",
+    "write_comparison",
+]
+
+
+KIND = "comparison"
+
+FOUND = ("simulation", "own", "breakdowns", "worst")  # that earlier versions did not write
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Limits that a candidate must hold.
+
+    `max_top1_drop` is in points of top-1 against FP32 (of agreement with FP32, without labels);
+    `min_speedup` is over FP32 on this machine, None where speed is not judged here.
+    """
+
+    max_top1_drop: float = 1.0
+    min_speedup: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"the limit {name} is {value}", "give a number from 0 up")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate's results; `size_bytes` is its file's.
+
+    `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
+    user's own figures, `breakdowns` what is told by slices and classes, `worst` the samples of the
+    largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
+    """
+
+    name: str
+    model: str
+    quantization: dict[str, Any]
+    accuracy: Accuracy
+    latency: Latency
+    size_bytes: int
+    simulation: Simulation | None = None
+    own: tuple[Group, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
+    worst: tuple[Sample, ...] = ()
+    layers: Layerwise | None = None
+
+    def lasting(self) -> dict[str, Any]:
+        """Return the JSON form of what does not rest on times."""
+        kept = ("name", "model", "quantization", "accuracy", *FOUND, "layers")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key in kept}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All candidates on one dataset; the first row is the reference itself."""
+
+    dataset: str
+    dataset_name: str
+    samples: int
+    batch: int
+    gates: Gates
+    rows: tuple[Row, ...]
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def to_document(self) -> Document:
+        """Return the comparison as a sealed document, with times and sizes under `measured`."""
+        measured = {
+            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
+            for row in self.rows
+        }
+        body = {
+            "trtcal": __version__,
+            "dataset": self.dataset,
+            "dataset_name": self.dataset_name,
+            "samples": self.samples,
+            "batch": self.batch,
+            "gates": dataclasses.asdict(self.gates),
+            "rows": [row.lasting() for row in self.rows],
+            "measured": {"candidates": measured, "machine": self.machine},
+        }
+        return seal({"kind": KIND, "schema_version": 1, **body})
+
+    @property
+    def digest(self) -> str:
+        """Digest of the lasting part: accuracy, not times."""
+        return str(self.to_document()["digest"])
+
+
+def compare(
+    reference: Candidate,
+    candidates: Sequence[Candidate],
+    dataset: Dataset,
+    gates: Gates,
+    batch: int = 32,
+    rounds: int = 60,
+    progress: Callable[[int], None] = lambda done: None,
+    wanted: Wanted | None = None,
+    width: float | None = None,
+    batch_sizes: Sequence[int] = (),
+) -> Comparison:
+    """Measure accuracy on all of the dataset and latency on its first batch, in turns.
+
+    `rounds` are the runs timed of each, more if the speed-ups' intervals are to have a `width`;
+    `batch_sizes` are those to measure throughput at. `InputError` if two candidates bear one name or
+    their inputs differ from the reference's, or a batch size can't be had.
+    """
+    everyone = [reference, *candidates]
+    check_candidates(everyone)
+    check_sizes(reference, dataset, batch_sizes)
+    found = evaluate(everyone, dataset, batch, wanted or Wanted(), progress)
+    latencies = measure(*_runs(everyone, dataset, batch), rounds, width)
+    for size in batch_sizes:
+        rates = measure_throughput(*_runs(everyone, dataset, size))
+        latencies = [
+            replace(one, throughput=(*one.throughput, rate))
+            for one, rate in zip(latencies, rates, strict=True)
+        ]
+    rows = tuple(map(_row, everyone, found, latencies))
+    data = (dataset.fingerprint, dataset.name, len(dataset))
+    where = {**machine(), "timed_on": _device(everyone)}
+    return Comparison(*data, batch, gates, rows, where)
+
+
+def _device(everyone: Sequence[Candidate]) -> str:
+    """Return GPU if all candidates ran on one, else CPU."""
+    used = {one.session.get_providers()[0] for one in everyone}
+    return "CPU" if CPU in used else "GPU"
+
+
+def _row(one: Candidate, found: Evaluation, latency: Latency) -> Row:
+    figures = {name: getattr(found, name) for name in FOUND}
+    made = (one.name, one.model, one.quantization, found.accuracy, latency, one.size_bytes)
+    return Row(*made, **figures)
+
+
+def _runs(
+    everyone: Sequence[Candidate], dataset: Dataset, batch: int
+) -> tuple[Sequence[Callable[[], object]], int]:
+    """Return what runs each one on the first batch, and how many samples that has."""
+    feeds = next(dataset.batches(batch))
+    runs = [partial(run_session, one.session, None, feeds) for one in everyone]
+    return runs, len(next(iter(feeds.values())))
+
+
+def check_sizes(reference: Candidate, dataset: Dataset, sizes: Sequence[int]) -> None:
+    """`InputError` if there is a batch size that the model does not take or the data do not fill."""
+    fixed = {spec.shape[0] for spec in reference.inputs if isinstance(spec.shape[0], int)}
+    for size in sizes:
+        if fixed - {size}:
+            raise InputError(
+                f"batches of {size} cannot be measured: the model takes {max(fixed)} samples",
+                "export it with a dynamic first axis",
+            )
+        if size > len(dataset):
+            raise InputError(
+                f"batches of {size} cannot be measured with {len(dataset)} samples",
+                "give more data",
+            )
+
+
+def with_layers(
+    comparison: Comparison,
+    reference: Model,
+    candidates: Sequence[Candidate],
+    dataset: Dataset,
+    progress: Callable[[int], None] = lambda done: None,
+    samples: int | None = None,
+) -> Comparison:
+    """Add the figures of every quantized tensor to the rows of candidates that have Q/DQ.
+
+    They are taken on the first samples, all if None.
+    """
+    found = {
+        one.name: compare_layers(reference, model, dataset, progress, samples)
+        for one in candidates
+        if (model := literal_model(one)) is not None
+    }
+    rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
+    return replace(comparison, rows=rows)
+
+
+def write_comparison(path: Path, comparison: Comparison) -> Document:
+    """Write `comparison.json`."""
+    return write_document(path, comparison.to_document())
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read `comparison.json`; `InputError` if it is missing, altered or malformed."""
+    document = read_document(path, KIND)
+    comparison: Comparison = parsing(path, lambda: _from_document(document))
+    return comparison
+
+
+def _from_document(document: Document) -> Comparison:
+    measured = document["measured"]["candidates"]
+    rows = tuple(
+        Row(
+            item["name"],
+            item["model"],
+            item["quantization"],
+            _accuracy(item["accuracy"]),
+            _latency(measured[item["name"]]["latency"]),
+            measured[item["name"]]["size_bytes"],
+            **_found(item),
+        )
+        for item in document["rows"]
+    )
+    plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
+    gates = Gates(**document["gates"])
+    return Comparison(gates=gates, rows=rows, machine=document["measured"]["machine"], **plain)
+
+
+def _found(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a row that earlier versions did not write."""
+    simulation, layers = item.get("simulation"), item.get("layers")
+    return {
+        "simulation": _simulation(simulation) if simulation else None,
+        "own": tuple(map(_group, item.get("own", ()))),
+        "breakdowns": tuple(
+            Breakdown(**{**one, "groups": tuple(map(_group, one["groups"]))})
+            for one in item.get("breakdowns", ())
+        ),
+        "worst": tuple(Sample(**one) for one in item.get("worst", ())),
+        "layers": Layerwise.from_document(layers) if layers else None,
+    }
+
+
+def _simulation(item: dict[str, Any]) -> Simulation:
+    accuracy = _accuracy(item["accuracy"])
+    return Simulation(**{**item, "accuracy": accuracy, **_tuples(item, "gap_interval")})
+
+
+def _group(item: dict[str, Any]) -> Group:
+    return Group(**{**item, **_tuples(item, "interval")})
+
+
+def _accuracy(item: dict[str, Any]) -> Accuracy:
+    return Accuracy(**{**item, **_tuples(item, "top1_drop_interval")})
+
+
+def _latency(item: dict[str, Any]) -> Latency:
+    tuples = _tuples(item, "p50_interval_ms", "speedup_interval", "remarks")
+    rates = tuple(Throughput(**one) for one in item.get("throughput", ()))
+    return Latency(**{**item, **tuples, "throughput": rates})
+
+
+def _tuples(item: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...]]:
+    """Return fields that JSON knows as lists."""
+    return {name: tuple(item[name]) for name in names if item.get(name) is not None}
+
+
+NAMED = 3
+
+
+def remarks(comparison: Comparison) -> tuple[str, ...]:
+    """Return one sentence for each thing that the table of means does not show."""
+    accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
+    return (*accuracy, *_of_latency(comparison.rows))
+
+
+def _of_row(row: Row) -> Iterator[str]:
+    if row.simulation is not None and row.simulation.differs:
+        yield _simulated(row.simulation, row.accuracy.samples)
+    for breakdown in row.breakdowns:
+        yield from _dropped(breakdown)
+
+
+def _of_latency(rows: Sequence[Row]) -> Iterator[str]:
+    """Say each thing once for all that it is true of."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for remark in row.latency.remarks:
+            found.setdefault(remark, []).append(row.name)
+    for remark, names in found.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield f"latency of {', '.join(names[:NAMED])}{more}: {remark}"
+
+
+def _simulated(found: Simulation, samples: int) -> str:
+    unit = "dB" if found.measure == "SQNR" else "points"
+    chance = ", which may be chance" if found.may_be_chance else ""
+    interval = ""
+    if found.gap_interval is not None:
+        low, high = found.gap_interval
+        interval = f" (95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples)"
+    return (
+        f"{found.measure} by integer kernels here is {found.gap:+.2f} {unit} off that of the same "
+        f"Q/DQ executed in float{interval}{chance}"
+    )
+
+
+def _dropped(found: Breakdown) -> Iterator[str]:
+    """Say where it got worse, and where it may have; the second only if nothing else is said."""
+    worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
+    if worse:
+        yield f"{found.figure} fell more than elsewhere in {_some(worse, found.unit)}"
+    elif suspect:
+        told = _some(suspect, found.unit)
+        yield f"{found.figure} may have fallen more in {told}, or by chance: look at more samples"
+
+
+def _some(groups: Sequence[Group], unit: str) -> str:
+    told = [
+        f"{one.name} by {one.drop:.3g} {unit}".rstrip()
+        + f" of {one.samples:,} samples (p {_p(one)})"
+        for one in groups[:NAMED]
+    ]
+    more = len(groups) - NAMED
+    return "; ".join([*told, f"{more} more"] if more > 0 else told)
+
+
+def _p(group: Group) -> str:
+    p = group.adjusted_p if group.rank == WORSE else group.p
+    return f"{p:.2g}"

@@ -1,0 +1,304 @@
+"""A figure in each group of samples (a slice, a class), so that a drop that the mean hides is seen.
+
+Counts and sums of every group are all that is kept, so memory does not grow with samples. A group got
+worse if two one-sided tests say so: its figure is lower than the reference's (McNemar's exact test
+where it is 0 or 1, else Student's paired one), and by more than that of all other samples (Welch's
+test of the differences). Without labels a candidate can only be held against the reference, which
+agrees with itself: then a group's agreement is held against that of all other samples alone (Fisher's
+exact test). The groups of one attribute are one question, and share the error by Holm's correction.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from trtcal.data import Dataset
+from trtcal.data.images import ImageDataset
+from trtcal.data.slices import Attribute
+from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
+from trtcal.evaluate.metrics import rounded
+from trtcal.evaluate.per_sample import Labels, class_scores
+from trtcal.stats import LEVEL, Interval, holm, paired_difference
+
+Values = npt.NDArray[np.float64]
+
+KEPT = 20  # groups of one figure that are told of; the others are counted
+AGREEMENT = "agreement"
+COUNT, REFERENCE, CANDIDATE, LOST, WON, SQUARES = range(6)
+WORSE, SUSPECT, JUDGED, TOO_FEW = range(4)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group of samples: its figure for both, and by how much the candidate's is lower.
+
+    In points where the figure is a percentage. `interval` is 95 %. `p` is one-sided, for the hypothesis
+    that the candidate is no worse here, or no more than elsewhere (the larger of two tests' values);
+    `adjusted_p` counts all groups of the attribute. Both are None in a group of fewer than 30 samples.
+    Of `agreement`, `reference` is that of all other samples.
+    """
+
+    name: str
+    samples: int
+    reference: float
+    candidate: float
+    drop: float
+    interval: tuple[float, float]
+    p: float | None = None
+    adjusted_p: float | None = None
+
+    @property
+    def rank(self) -> int:
+        """How sure it is that the candidate is worse here: 0 all groups counted, 1 alone, 2 not."""
+        if self.p is None or self.adjusted_p is None:
+            return TOO_FEW
+        if self.adjusted_p < ALPHA:
+            return WORSE
+        return SUSPECT if self.p < ALPHA else JUDGED
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """One figure by slices or classes, the worst first; `rest` more groups are not told of."""
+
+    by: str
+    figure: str
+    unit: str
+    groups: tuple[Group, ...]
+    rest: int = 0
+
+    def ranked(self, rank: int) -> tuple[Group, ...]:
+        """Return the groups of one rank, the worst first."""
+        return tuple(group for group in self.groups if group.rank == rank)
+
+
+@dataclass
+class _Sums:
+    """Of one figure: for the whole and for each slice of each attribute, in rows of six."""
+
+    whole: Values
+    parts: list[Values]
+    is_binary: bool = True
+
+    @classmethod
+    def of(cls, attributes: Sequence[Attribute]) -> _Sums:
+        return cls(np.zeros(6), [np.zeros((len(one.slices), 6)) for one in attributes])
+
+
+@dataclass
+class GroupTally:
+    """Collects the figures of one candidate, batch by batch."""
+
+    attributes: Sequence[Attribute]
+    figures: dict[str, _Sums] = field(default_factory=dict)
+
+    def add(self, start: int, figures: Mapping[str, tuple[Values, Values]]) -> None:
+        """Take in a batch from sample `start` on: the reference's and the candidate's figures."""
+        for name, (reference, candidate) in figures.items():
+            sums = self.figures.setdefault(name, _Sums.of(self.attributes))
+            apart = reference - candidate
+            rows = np.stack(
+                [np.ones_like(apart), reference, candidate, apart > 0, apart < 0, apart**2], axis=1
+            )
+            sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
+            sums.whole += rows.sum(0)
+            for attribute, part in zip(self.attributes, sums.parts, strict=True):
+                np.add.at(part, attribute.codes[start : start + len(rows)], rows)
+
+    def whole(self, figure: str) -> Group:
+        """Return a figure over all samples, as a group of that name."""
+        sums = self.figures[figure]
+        return _rounded(_group(figure, figure, sums, sums.whole))
+
+    def result(self, by: str) -> tuple[Breakdown, ...]:
+        """Return each figure by groups; `by` says what the attributes are."""
+        if not self.attributes:
+            return ()
+        return tuple(self._breakdown(by, figure, sums) for figure, sums in self.figures.items())
+
+    def _breakdown(self, by: str, figure: str, sums: _Sums) -> Breakdown:
+        groups: list[Group] = []
+        for attribute, part in zip(self.attributes, sums.parts, strict=True):
+            present = np.flatnonzero(part[:, COUNT])
+            found = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
+            groups += _corrected(found)
+        groups.sort(key=lambda group: (group.rank, -group.drop))
+        told = tuple(map(_rounded, groups[:KEPT]))
+        return Breakdown(by, figure, _unit(figure), told, max(len(groups) - KEPT, 0))
+
+
+def _unit(figure: str) -> str:
+    return "points" if figure in PERCENT else ""
+
+
+def _corrected(groups: Sequence[Group]) -> list[Group]:
+    judged = iter(holm([group.p for group in groups if group.p is not None]))
+    return [one if one.p is None else replace(one, adjusted_p=next(judged)) for one in groups]
+
+
+def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
+    count = int(row[COUNT])
+    reference, candidate = float(row[REFERENCE]) / count, float(row[CANDIDATE]) / count
+    if figure == AGREEMENT:
+        reference, drop, p = _against_others(row, sums.whole)
+    elif sums.is_binary:
+        lost, won = int(row[LOST]), int(row[WON])
+        drop, p = paired_difference(lost, won, count), _one_sided(lost, won)
+        p = max(p, _beyond(row, sums.whole))
+    else:
+        drop, p = _of_values(row)
+        p = max(p, _beyond(row, sums.whole))
+    factor = 100.0 if figure in PERCENT else 1.0
+    return Group(
+        name,
+        count,
+        factor * reference,
+        factor * candidate,
+        factor * drop.value,
+        (factor * drop.low, factor * drop.high),
+        p if count >= LEAST_SLICE else None,
+    )
+
+
+def _one_sided(lost: int, won: int) -> float:
+    if lost + won == 0:
+        return 1.0
+    return float(stats.binomtest(lost, lost + won, 0.5, "greater").pvalue)
+
+
+def _of_values(row: Values) -> tuple[Interval, float]:
+    """Return the mean difference with Student's interval, and its p-value."""
+    count = row[COUNT]
+    if count < 2:
+        mean = float(row[REFERENCE] - row[CANDIDATE])
+        return Interval(mean, mean, mean), 1.0
+    mean, spread = _moments(row)
+    error = spread / math.sqrt(count)
+    margin = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * error
+    p = float(stats.t.sf(mean / error, count - 1)) if error else float(mean <= 0)
+    return Interval(mean, mean - margin, mean + margin), p
+
+
+def _beyond(row: Values, whole: Values) -> float:
+    """Return Welch's one-sided p-value for a drop that is no larger than that of all other samples."""
+    others = whole - row
+    if min(row[COUNT], others[COUNT]) < 2:
+        return 1.0
+    means, spreads = zip(*(_moments(one) for one in (row, others)), strict=True)
+    if not any(spreads):
+        return float(means[0] <= means[1])
+    sizes = row[COUNT], others[COUNT]
+    stated = [one for group in zip(means, spreads, sizes, strict=True) for one in group]
+    found = stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
+    return float(found.pvalue)
+
+
+def _moments(row: Values) -> tuple[float, float]:
+    """Return mean and standard deviation of the differences."""
+    count = row[COUNT]
+    mean = float(row[REFERENCE] - row[CANDIDATE]) / count
+    return mean, math.sqrt(max(row[SQUARES] - count * mean**2, 0.0) / (count - 1))
+
+
+def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]:
+    """Return the others' agreement, how much lower the group's is, and Fisher's p-value.
+
+    Interval: R. Newcombe's for two proportions, from Wilson's (Statistics in Medicine 17, 1998).
+    """
+    others = whole - row
+    if not others[COUNT]:
+        share = float(row[CANDIDATE] / row[COUNT])
+        return share, Interval(0.0, 0.0, 0.0), 1.0
+    shares, lows, highs = zip(*(_wilson(one) for one in (others, row)), strict=True)
+    gap = shares[0] - shares[1]
+    low = gap - math.hypot(shares[0] - lows[0], highs[1] - shares[1])
+    high = gap + math.hypot(highs[0] - shares[0], shares[1] - lows[1])
+    table = [[int(one[LOST]), int(one[COUNT] - one[LOST])] for one in (row, others)]
+    return shares[0], Interval(gap, low, high), float(stats.fisher_exact(table, "greater").pvalue)
+
+
+def _wilson(row: Values) -> tuple[float, float, float]:
+    right, count = int(row[COUNT] - row[LOST]), int(row[COUNT])
+    found = stats.binomtest(right, count).proportion_ci(LEVEL, "wilson")
+    return right / count, float(found.low), float(found.high)
+
+
+def _rounded(group: Group) -> Group:
+    low, high = group.interval
+    return replace(
+        group,
+        reference=rounded(group.reference),
+        candidate=rounded(group.candidate),
+        drop=rounded(group.drop),
+        interval=(rounded(low), rounded(high)),
+        p=None if group.p is None else rounded(group.p),
+        adjusted_p=None if group.adjusted_p is None else rounded(group.adjusted_p),
+    )
+
+
+Array = npt.NDArray[Any]
+WORST_KEPT = 10
+
+
+@dataclass(frozen=True, order=True)
+class Sample:
+    """One sample: `l2` is the Euclidean norm of the outputs' difference, `cosine` that of both.
+
+    `name` is its file's where it has one. `reference` and `candidate` are the classes that they give,
+    None where the first output is no class scores.
+    """
+
+    l2: float
+    index: int
+    cosine: float
+    name: str | None = None
+    label: int | None = None
+    reference: int | None = None
+    candidate: int | None = None
+
+
+@dataclass
+class Worst:
+    """Keeps the samples of the largest error; memory does not grow with samples."""
+
+    files: Sequence[str] | None
+    kept: list[tuple[float, int, Sample]] = field(default_factory=list)
+
+    def add(
+        self,
+        start: int,
+        found: Mapping[str, Values],
+        outputs: tuple[Sequence[Array], Sequence[Array]],
+        labels: Labels | None,
+    ) -> None:
+        """Take in a batch from sample `start` on: its figures and the outputs of both."""
+        errors = found["l2"]
+        limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
+        said = [class_scores(one[0]) for one in outputs]
+        for row in np.argsort(-errors, kind="stable")[:WORST_KEPT].tolist():
+            if errors[row] <= max(limit, 0.0):
+                break
+            classes = [None if one is None else int(one[row].argmax()) for one in said]
+            index, label = start + row, None if labels is None else int(labels[row])
+            name = self.files[index] if self.files else None
+            figures = rounded(float(errors[row])), index, rounded(float(found["cosine"][row]))
+            sample = Sample(*figures, name, label, *classes)
+            push = heapq.heappushpop if len(self.kept) == WORST_KEPT else heapq.heappush
+            push(self.kept, (float(errors[row]), -index, sample))
+
+    def result(self) -> tuple[Sample, ...]:
+        """Return the samples, the worst first."""
+        return tuple(sample for _, _, sample in sorted(self.kept, reverse=True))
+
+
+def files_of(dataset: Dataset) -> Sequence[str] | None:
+    """Return the samples' files, relative to their folder, None if they have none of their own."""
+    return dataset.files if isinstance(dataset, ImageDataset) else None

@@ -1,0 +1,304 @@
+"""Latency of several engines, measured in turns so that a drifting machine is fair to all.
+
+A round runs each of them twice, in an order and back again (ABC CBA), and the order turns: so the
+mean place of all is the same. Rounds begin once times have settled. Each is held against the reference
+round by round, as `trtcal ab` does with two. It knows nothing of GPUs: times are those of whole calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.stats import Interval, median_interval, ratio_of_blocks
+
+Values = npt.NDArray[np.float64]
+Run = Callable[[], object]
+Clock = Callable[[], float]
+
+FIRST_BLOCKS = 40
+MOST_BLOCKS = 640
+WIDTH = 0.02  # wanted of the speed-up's interval
+MAX_WARM_UP = 50  # runs of each
+WINDOW = 5  # runs whose median is held against that of the runs before
+STEADY = 0.02  # relative change of that median that counts as settled
+OUTLIER = 5.0  # median absolute deviations
+SHIFTED = 0.1  # relative change between the halves that is told of
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Times in milliseconds, of shape (blocks, 2) for each of two, and how the machine behaved.
+
+    `outliers` counts blocks in which either took unusually long; they stay in. `drift` is by how much
+    the median of all times changed from the first half to the second (0.1 is 10 %).
+    """
+
+    baseline_ms: Values
+    candidate_ms: Values
+    warm_up: int
+    is_pinned: bool
+
+    @property
+    def baseline(self) -> Values:
+        """The baseline's mean time in each block."""
+        means: Values = self.baseline_ms.mean(1)
+        return means
+
+    @property
+    def candidate(self) -> Values:
+        """The candidate's mean time in each block."""
+        means: Values = self.candidate_ms.mean(1)
+        return means
+
+    @property
+    def outliers(self) -> int:
+        """Blocks in which either took unusually long."""
+        return int((_is_outlier(self.baseline) | _is_outlier(self.candidate)).sum())
+
+    @property
+    def drift(self) -> float:
+        """Relative change of the median block from the first half to the second."""
+        both = self.baseline + self.candidate
+        half = len(both) // 2
+        if not half:
+            return 0.0
+        return float(np.median(both[half:]) / np.median(both[:half]) - 1.0)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What somebody should know who reads the times."""
+        found = []
+        if self.outliers > len(self.baseline) // 10:
+            found.append(f"{self.outliers} of {len(self.baseline)} blocks hold an outlier")
+        if abs(self.drift) > SHIFTED:
+            found.append(f"all times changed by {100 * self.drift:+.0f} % during the measurement")
+        if not self.is_pinned:
+            found.append("the measuring thread could not be held to one processor")
+        return tuple(found)
+
+    def joined(self, other: Blocks) -> Blocks:
+        """Return these blocks and those of a later measurement."""
+        return Blocks(
+            np.concatenate([self.baseline_ms, other.baseline_ms]),
+            np.concatenate([self.candidate_ms, other.candidate_ms]),
+            self.warm_up,
+            self.is_pinned and other.is_pinned,
+        )
+
+
+def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
+    middle = np.median(times)
+    spread = np.median(np.abs(times - middle))
+    return np.asarray(times > middle + OUTLIER * max(spread, 1e-3 * middle))
+
+
+def warm_up(runs: Sequence[Run], clock: Clock = time.perf_counter, most: int = MAX_WARM_UP) -> int:
+    """Run all until their times have settled, `most` times at most; return how often."""
+    times: list[float] = []
+    for number in range(1, most + 1):
+        times.append(sum(_timed(run, clock) for run in runs))
+        if number >= 2 * WINDOW:
+            late, early = (
+                np.median(times[a:b]) for a, b in ((-WINDOW, None), (-2 * WINDOW, -WINDOW))
+            )
+            if abs(late / early - 1.0) < STEADY:
+                return number
+    return most
+
+
+def measure_blocks(
+    baseline: Run,
+    candidate: Run,
+    blocks: int,
+    is_warm: bool = False,
+    clock: Clock = time.perf_counter,
+) -> Blocks:
+    """Time both in `blocks` blocks, ABBA and BAAB by turns."""
+    runs = (baseline, candidate)
+    with pinned() as is_pinned:
+        warm = 0 if is_warm else warm_up(runs, clock)
+        times = np.zeros((blocks, 2, 2))
+        for block in range(blocks):
+            seen = [0, 0]
+            for index in (0, 1, 1, 0) if block % 2 == 0 else (1, 0, 0, 1):
+                times[block, index, seen[index]] = 1e3 * _timed(runs[index], clock)
+                seen[index] += 1
+    return Blocks(times[:, 0], times[:, 1], warm, is_pinned)
+
+
+def measure_until(
+    baseline: Run, candidate: Run, width: float = WIDTH, most: int = MOST_BLOCKS
+) -> Blocks:
+    """Time both until the 95 % interval of the speed-up is as narrow as `width`, relative to it.
+
+    How wide it is decides when to stop, never what it says.
+    """
+    blocks = measure_blocks(baseline, candidate, FIRST_BLOCKS)
+    while len(blocks.baseline) < most and _block_width(blocks) > width:
+        more = measure_blocks(baseline, candidate, len(blocks.baseline), is_warm=True)
+        blocks = blocks.joined(more)
+    return blocks
+
+
+def _block_width(blocks: Blocks) -> float:
+    interval, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
+    return (interval.high - interval.low) / interval.value
+
+
+def _timed(run: Run, clock: Clock) -> float:
+    started = clock()
+    run()
+    return clock() - started
+
+
+@contextlib.contextmanager
+def pinned() -> Iterator[bool]:
+    """Hold the calling thread to one processor; yield whether that can be done here."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield False
+        return
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(allowed)})
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+Times = npt.NDArray[np.float64]
+
+MOST_RUNS = 1280  # of each, however wide the interval
+RUNS_AT_A_SIZE = 24
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Median time of one batch of a size, samples a second, and times as fast as the reference."""
+
+    batch: int
+    p50_ms: float
+    samples_per_s: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One engine's latency for one batch, in milliseconds, and its speed-up over the reference.
+
+    Intervals are 95 %. `speedup` is the median over rounds of the reference's time over this one's.
+    `warm_up` counts the rounds before, `outliers` those in which either took unusually long; `drift` is
+    by how much times changed from the first half to the second (0.1 is 10 %).
+    """
+
+    batch: int
+    runs: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    p50_interval_ms: tuple[float, float]
+    speedup: float
+    speedup_interval: tuple[float, float]
+    warm_up: int = 0
+    outliers: int = 0
+    drift: float = 0.0
+    remarks: tuple[str, ...] = ()
+    throughput: tuple[Throughput, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second at the median."""
+        return 1e3 * self.batch / self.p50_ms
+
+
+def measure(
+    runs: Sequence[Run], batch: int, count: int, width: float | None = None
+) -> list[Latency]:
+    """Time each callable `count` times (one more if odd), the first being the reference.
+
+    With a `width` it goes on until the interval of every speed-up is as narrow as that, relative to
+    it, or all ran 1280 times. How wide they are decides when to stop, never what they say. It warms up
+    until times have settled, but for no more than half as many runs as are timed.
+    """
+    most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
+    with pinned() as is_pinned:
+        warm = warm_up(runs, most=most)
+        times = _rounds(runs, (count + 1) // 2, 0)
+        blocks = _against_first(times, warm, is_pinned)
+        while width is not None and 2 * len(times) < MOST_RUNS and max(map(_width, blocks)) > width:
+            times = np.concatenate([times, _rounds(runs, len(times), len(times))])
+            blocks = _against_first(times, warm, is_pinned)
+    rough = (f"times had not settled after {most} runs of warm-up",) if warm == most else ()
+    return [_summary(one, batch, rough) for one in blocks]
+
+
+def _rounds(runs: Sequence[Run], count: int, first: int) -> Times:
+    """Return times in milliseconds, of shape (rounds, runs, 2)."""
+    times = np.zeros((count, len(runs), 2))
+    for number in range(count):
+        shift = (first + number) % len(runs)
+        order = [*range(shift, len(runs)), *range(shift)]
+        for turn, indexes in enumerate((order, order[::-1])):
+            for index in indexes:
+                started = time.perf_counter()
+                runs[index]()
+                times[number, index, turn] = (time.perf_counter() - started) * 1e3
+    return times
+
+
+def _against_first(times: Times, warm: int, is_pinned: bool) -> list[Blocks]:
+    return [Blocks(times[:, 0], times[:, i], warm, is_pinned) for i in range(times.shape[1])]
+
+
+def _width(blocks: Blocks) -> float:
+    interval = _speedup(blocks)[0]
+    return (interval.high - interval.low) / interval.value
+
+
+def _speedup(blocks: Blocks) -> tuple[Interval, bool]:
+    """Return the speed-up, and whether there were rounds enough for its interval."""
+    found, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
+    if found.low > 0 and np.isfinite(found.high):
+        return found, True
+    ratios = blocks.baseline / blocks.candidate
+    return Interval(found.value, float(ratios.min()), float(ratios.max())), False
+
+
+def _summary(blocks: Blocks, batch: int, remarks: tuple[str, ...] = ()) -> Latency:
+    times = blocks.candidate_ms.reshape(-1)
+    p90, p99 = np.quantile(times, [0.9, 0.99])
+    median = median_interval(times)
+    speedup, is_enough = _speedup(blocks)
+    few = () if is_enough else (f"{len(times)} runs are too few for a 95 % interval",)
+    return Latency(
+        batch=batch,
+        runs=len(times),
+        p50_ms=median.value,
+        p90_ms=float(p90),
+        p99_ms=float(p99),
+        p50_interval_ms=(median.low, median.high),
+        speedup=speedup.value,
+        speedup_interval=(speedup.low, speedup.high),
+        warm_up=blocks.warm_up,
+        outliers=blocks.outliers,
+        drift=blocks.drift,
+        remarks=(*blocks.remarks, *remarks, *few),
+    )
+
+
+def measure_throughput(runs: Sequence[Run], batch: int) -> list[Throughput]:
+    """Time each callable on batches of one size."""
+    return [
+        Throughput(batch, one.p50_ms, one.samples_per_s, one.speedup)
+        for one in measure(runs, batch, RUNS_AT_A_SIZE)
+    ]

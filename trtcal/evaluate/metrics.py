@@ -1,0 +1,173 @@
+"""Accuracy of a candidate's outputs against the reference's, accumulated batch by batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.data.polygraphy import function_in, running
+from trtcal.errors import InputError
+from trtcal.evaluate.per_sample import Labels, Values, class_scores, compare_rows, correctness
+from trtcal.stats import Interval, paired_difference
+
+Array = npt.NDArray[Any]
+DIGITS = 6  # significant digits kept: below this, batch size and threads decide
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How good a candidate's outputs are, over `samples` samples.
+
+    `top1`, `agreement` and `top1_drop` are percentages (points), None without labels or without a
+    class axis; so is `top5`, with more than five classes. `sqnr_db` is 10 log10 of signal over error
+    power over all outputs, None where there is no error. `top1_drop_interval` is 95 %, paired. The
+    others are means over samples of what `trtcal.evaluate.per_sample` names, `linf` the largest.
+    """
+
+    samples: int
+    top1: float | None
+    top1_drop: float | None
+    top1_drop_interval: tuple[float, float] | None
+    agreement: float | None
+    sqnr_db: float | None
+    cosine: float
+    top5: float | None = None
+    kl: float | None = None
+    l0: float | None = None
+    l1: float | None = None
+    l2: float | None = None
+    linf: float | None = None
+
+
+@dataclass
+class AccuracyMeter:
+    """Collects batches of reference and candidate outputs; memory does not grow with samples."""
+
+    samples: int = 0
+    known: Counter[str] = field(default_factory=Counter)  # samples that had each figure
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lost: int = 0
+    won: int = 0
+    largest: float = 0.0
+
+    def update(
+        self, reference: list[Array], candidate: list[Array], labels: Labels | None
+    ) -> dict[str, Values]:
+        """Add one batch and return its figures, as `compare_rows` does.
+
+        Outputs are in the model's order, samples along the first axis.
+        """
+        found = compare_rows(reference, candidate, labels)
+        self.samples += len(reference[0])
+        self.largest = max(self.largest, float(found["linf"].max(initial=0.0)))
+        for name, values in found.items():
+            self.known[name] += len(values)
+            self.sums[name] += float(values.sum())
+        scores = class_scores(reference[0])
+        if scores is not None and labels is not None and "top1" in found:
+            apart = found["top1"] - correctness(scores, labels)["top1"]
+            self.lost += int((apart < 0).sum())
+            self.won += int((apart > 0).sum())
+        return found
+
+    def result(self) -> Accuracy:
+        """Return the figures so far."""
+        top1, drop = self._mean("top1", 100.0), self._drop()
+        return Accuracy(
+            self.samples,
+            top1,
+            None if top1 is None else rounded(drop.value),
+            None if top1 is None else (rounded(drop.low), rounded(drop.high)),
+            self._mean("agreement", 100.0),
+            _sqnr_db(self.sums["signal"], self.sums["error"]),
+            rounded(self.sums["cosine"] / self.samples),
+            self._mean("top5", 100.0),
+            self._mean("kl"),
+            self._mean("l0"),
+            self._mean("l1"),
+            self._mean("l2"),
+            rounded(self.largest),
+        )
+
+    def _mean(self, name: str, unit: float = 1.0) -> float | None:
+        """Return the mean of a figure that every sample had."""
+        if self.known[name] != self.samples:
+            return None
+        return rounded(unit * self.sums[name] / self.samples)
+
+    def _drop(self) -> Interval:
+        return paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+
+
+def _sqnr_db(signal: float, error: float) -> float | None:
+    if error == 0.0 or signal == 0.0:
+        return None
+    return rounded(10.0 * math.log10(signal / error))
+
+
+def rounded(value: float) -> float:
+    """Return a figure to the digits that are kept of it."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+FUNCTION = "metric"
+HINT = (
+    "metric(outputs, labels) gets {output: array} and the labels (or None) of one sample, whose first "
+    "axis has length 1, and returns {name: number}"
+)
+
+
+@dataclass
+class OwnMetric:
+    """The function of a file, called for one sample after another."""
+
+    path: Path
+    function: Callable[..., Any]
+    known: set[str] = field(default_factory=set)
+
+    def __call__(
+        self, names: Sequence[str], outputs: Sequence[Array], labels: npt.NDArray[np.int64] | None
+    ) -> dict[str, Values]:
+        """Return each figure of a batch, of shape (samples,); `InputError` if a value is none."""
+        rows = [
+            self._of_one(
+                {name: array[i : i + 1] for name, array in zip(names, outputs, strict=True)},
+                None if labels is None else labels[i : i + 1],
+            )
+            for i in range(len(outputs[0]))
+        ]
+        self.known = self.known or set(rows[0])
+        if any(set(row) != self.known for row in rows):
+            raise InputError(f"{self.path}: not every sample has the same figures", HINT)
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def _of_one(
+        self, outputs: dict[str, Array], labels: npt.NDArray[np.int64] | None
+    ) -> dict[str, float]:
+        with running(self.path, HINT):
+            found = self.function(outputs, labels)
+        if not isinstance(found, dict) or not found:
+            raise InputError(f"{self.path}: metric returned {type(found).__name__}", HINT)
+        return {str(name): self._number(name, value) for name, value in found.items()}
+
+    def _number(self, name: object, value: object) -> float:
+        try:
+            number = float(value)  # type: ignore[arg-type]  # whatever it is, it is tried
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"{self.path}: the value of {name!r} is {value!r}", HINT)
+        return number
+
+
+def load_metric(path: Path) -> OwnMetric:
+    """Run a file and return its metric; `InputError` if it has none."""
+    with running(path, HINT):
+        return OwnMetric(path, function_in(path, FUNCTION, HINT))

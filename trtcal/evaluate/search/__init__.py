@@ -1,0 +1,22 @@
+"""Which layers to leave out of INT8: what each loses and costs, and the plans worth having."""
+
+from trtcal.evaluate.search.limits import Limits, Point, Relief
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.methods import choose_methods
+from trtcal.evaluate.search.pipeline import Result, Settings, find_plans, memory_beside
+from trtcal.evaluate.search.sensitivity import Sensitivities, Sensitivity, measure_sensitivities
+
+__all__ = [
+    "Limits",
+    "Loss",
+    "Point",
+    "Relief",
+    "Result",
+    "Sensitivities",
+    "Sensitivity",
+    "Settings",
+    "choose_methods",
+    "find_plans",
+    "measure_sensitivities",
+    "memory_beside",
+]

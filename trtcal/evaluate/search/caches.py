@@ -1,0 +1,112 @@
+"""Arrays of one batch each, kept in memory as far as there is room, else in temporary files."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtcal.backends.sessions import Array
+from trtcal.documents import append_line, canonical_json, digest_bytes
+from trtcal.evaluate.search.losses import Loss
+
+NUMBERS = ("noise", "kl", "disagreement", "top1_drop", "noise_error", "kl_error")
+
+
+class Memory:
+    """Losses by fingerprint of all that they depend on; None as path keeps them for this run only."""
+
+    def __init__(self, path: Path | None, of: dict[str, Any]) -> None:
+        self.path, self.of = path, of
+        self.known: dict[str, Loss] = (
+            dict(_read(path)) if path is not None and path.exists() else {}
+        )
+        self.measured = 0
+
+    def knows(self, what: dict[str, Any]) -> bool:
+        """Tell whether a measurement was made."""
+        return self._key(what) in self.known
+
+    def recall(self, what: dict[str, Any], measure: Callable[[], Loss]) -> Loss:
+        """Return what is known of a measurement, or make it and write it down."""
+        key = self._key(what)
+        if key not in self.known:
+            self.known[key] = measure()
+            self.measured += 1
+            if self.path is not None:
+                line = {"key": key, "loss": self.known[key].to_document()}
+                append_line(self.path, json.dumps(line, allow_nan=False))
+        return self.known[key]
+
+    def _key(self, what: dict[str, Any]) -> str:
+        return digest_bytes(canonical_json({**self.of, **what}))
+
+
+def _read(path: Path) -> Iterator[tuple[str, Loss]]:
+    """Yield keys and losses; lines that are broken or of another kind are measured again."""
+    for line in path.read_bytes().splitlines():
+        try:
+            item = json.loads(line)
+            loss = item["loss"]
+            noise, *others = (loss[name] for name in NUMBERS)
+            if all(one is None or isinstance(one, (int, float)) for one in (noise, *others)):
+                noise = math.inf if noise is None else float(noise)
+                yield str(item["key"]), Loss(int(loss["samples"]), noise, *others)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+
+
+Arrays = dict[str, Array]
+
+
+class Shelf:
+    """A folder that goes with the process; names of tensors are no names of files.
+
+    The bytes are plain, because several threads read them: numpy parses the header of an `.npz`
+    as Python, and Python 3.11's parser may fail in two threads at once (python/cpython#106905).
+    """
+
+    def __init__(self, room: int = 0) -> None:
+        """Keep up to `room` bytes in memory; such arrays are not copied."""
+        self.room, self.held = room, dict[tuple[str, int], Arrays]()
+        self.place = tempfile.TemporaryDirectory(prefix="trtcal-", ignore_cleanup_errors=True)
+        self.forms: dict[tuple[str, int], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]] = {}
+
+    def close(self) -> None:
+        """Delete everything."""
+        self.held.clear()
+        self.place.cleanup()
+
+    def keep(self, kind: str, number: int, arrays: Mapping[str, Array]) -> None:
+        """Keep the arrays of a batch in place of those before."""
+        self.room += _size(self.held.pop((kind, number), {}))
+        if (size := _size(arrays)) <= self.room:
+            self.room -= size
+            self.held[kind, number] = dict(arrays)
+            return
+        self.forms[kind, number] = {name: (a.dtype, a.shape) for name, a in arrays.items()}
+        with self._path(kind, number).open("wb") as file:
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).data)
+
+    def get(self, kind: str, number: int) -> Arrays:
+        """Return the arrays of a batch, not to be written to."""
+        if (held := self.held.get((kind, number))) is not None:
+            return held
+        with self._path(kind, number).open("rb") as file:
+            return {
+                name: np.fromfile(file, dtype, int(np.prod(shape))).reshape(shape)
+                for name, (dtype, shape) in self.forms[kind, number].items()
+            }
+
+    def _path(self, kind: str, number: int) -> Path:
+        return Path(self.place.name) / f"{kind}-{number}"
+
+
+def _size(arrays: Mapping[str, Array]) -> int:
+    return sum(array.nbytes for array in arrays.values())

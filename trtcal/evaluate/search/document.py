@@ -1,0 +1,149 @@
+"""`search.json` and the plans beside it: everything that was found, and how to make it again."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.data import Dataset
+from trtcal.documents import Document, write_document
+from trtcal.evaluate.search.limits import Limits, Point, Relief
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.methods import Chosen
+from trtcal.evaluate.search.pipeline import Result, Settings
+from trtcal.model import Model
+from trtcal.quantization import Plan, write_plan
+from trtcal.ranges import Calibration
+
+KIND = "search"
+RESULT = "search.json"
+
+
+def write_search(
+    folder: Path,
+    result: Result,
+    settings: Settings,
+    model: Model,
+    calibration: tuple[Path, Calibration],
+    dataset: Dataset,
+    chosen: Chosen | None = None,
+) -> Document:
+    """Write the plans of the front and `search.json` into a folder; older plans there are kept."""
+    rows = []
+    for number, point in enumerate(result.found.front, 1):
+        row = _point(point, result)
+        path = folder / f"plan-{number}.json"
+        row["plan"] = path.name
+        row["plan_digest"] = write_plan(path, _plan(point, result, settings))["digest"]
+        row["command"] = _command(model.path, calibration[0], path)
+        row["recommended"] = point is result.found.recommended
+        rows.append(row)
+    found = result.found
+    body: Document = {
+        "kind": KIND,
+        "schema_version": 1,
+        "trtcal": __version__,
+        "model": model.fingerprint,
+        "calibration": calibration[1].digest,
+        "dataset": dataset.fingerprint,
+        "samples": {
+            "sensitivity": result.sensitivities.whole.samples,
+            "plans": _samples(found.measured),
+        },
+        "limits": settings.limits.to_document(),
+        "measure": result.measure,
+        "costs": result.costs.label,
+        "float_precision": settings.precision,
+        "beyond_float16": sorted(result.always),
+        "front": rows,
+        "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
+        "reason": found.reason,
+        "reliefs": [_relief(one) for one in found.reliefs],
+        "complete": not result.missing,
+        "missing": list(result.missing),
+        "held_back": _held_back(result, settings.limits),
+        "measured_plans": [_point(point, result) for point in found.measured],
+        "sensitivities": [one.to_document() for one in result.sensitivities.layers],
+        "methods": None if chosen is None else _methods(chosen),
+        "measured": {"seconds": round(result.seconds, 3)},
+    }
+    return write_document(folder / RESULT, body)
+
+
+def _plan(point: Point, result: Result, settings: Settings) -> Plan:
+    return Plan("int8", dict.fromkeys(_floats(point.int8, result), settings.precision))
+
+
+def _floats(int8: frozenset[str], result: Result) -> list[str]:
+    seen = result.sensitivities
+    layers = (*(one.layer for one in seen.layers), *seen.missing)
+    return [name for name in layers if name not in int8]
+
+
+def _point(point: Point, result: Result) -> dict[str, Any]:
+    built = result.builds.get(point.int8)
+    return {
+        "float_layers": _floats(point.int8, result),
+        "finite": point.loss.is_fit,
+        **_loss(point.loss),
+        "cost_ms": point.cost_ms,
+        "speedup": point.speedup,
+        "built": None if built is None else vars(built),
+    }
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    sqnr = None if math.isinf(loss.sqnr_db) else loss.sqnr_db
+    return {"loss": loss.to_document(), "sqnr_db": sqnr}
+
+
+def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
+    found = result.held_back
+    if found is None:
+        return None
+    points = {point.int8: point for point in result.found.measured}
+    plans = [
+        {
+            "float_layers": _floats(pair.int8, result),
+            "chosen_on": _loss(pair.chosen_on),
+            "held_back": _loss(pair.held_back),
+            "differs": pair.differs(result.measure),
+            "broken_limits": limits.broken(replace(points[pair.int8], loss=pair.held_back)),
+        }
+        for pair in found.pairs
+    ]
+    return {"first": found.first, "samples": found.samples, "plans": plans}
+
+
+def _samples(points: Sequence[Point]) -> int:
+    return max((point.loss.samples for point in points), default=0)
+
+
+def _command(model: Path, calibration: Path, plan: Path) -> str:
+    made = plan.with_suffix(".onnx")
+    words = ["trtcal", "quantize", model, "--calibration", calibration, "--plan", plan, "-o", made]
+    return shlex.join(map(str, words))
+
+
+def _relief(one: Relief) -> dict[str, Any]:
+    return {
+        "limit": one.limit,
+        "asked": one.asked,
+        "needed": one.needed,
+        "by": one.by,
+        "unit": one.unit,
+    }
+
+
+def _methods(chosen: Chosen) -> dict[str, Any]:
+    return {
+        "calibration": chosen.calibration.digest,
+        "method": chosen.calibration.method,
+        "losses": {name: loss.to_document() for name, loss in chosen.losses.items()},
+        "choices": [one.to_document() for one in chosen.choices],
+    }

@@ -1,0 +1,209 @@
+"""Find the plans worth having: by integer programme, measured, and mended by local exchange."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.limits import Limits, Plan, Point, Relief, pareto, reliefs
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.milp import Programme, Surrogate
+
+SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
+KEPT_SPEEDUP = 0.9  # of the all-INT8 plan, where the user sets no limit
+EVALUATIONS = 48
+ROUNDS = 8  # of solving for the limits, each after learning from the one before
+SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
+
+
+@dataclass(frozen=True)
+class Found:
+    """The front, cheapest first, all plans measured, the recommended one, and why it is that.
+
+    Where no plan holds the limits, none is recommended, and `reliefs` say which would have to give.
+    """
+
+    front: tuple[Point, ...]
+    measured: tuple[Point, ...]
+    recommended: Point | None
+    reason: str
+    reliefs: tuple[Relief, ...]
+    complete: bool
+
+
+class Search:
+    """One search; `evaluate` measures the loss of a plan by the layers that are in INT8.
+
+    Layers in `always` are not left out of INT8, but in the plan that leaves all of them.
+    """
+
+    def __init__(
+        self,
+        shares: Mapping[str, float],
+        costs: Costs,
+        evaluate: Callable[[Plan], Loss],
+        measure: str,
+        limits: Limits,
+        evaluations: int = EVALUATIONS,
+        may: Callable[[], bool] = lambda: True,
+        always: Plan = frozenset(),
+    ) -> None:
+        self.units = list(shares)
+        self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
+        self.programme, self.surrogate = Programme(self.units, costs, always), Surrogate(shares)
+        self.points: dict[Plan, Point] = {}
+        self.left, self.may, self.always = evaluations, may, always
+        self.float_ms = costs.baseline_ms
+
+    def run(self) -> Found:
+        """Do all there is time and leave for; the extremes are always measured."""
+        whole = self._measure(frozenset(self.units))
+        self._measure(frozenset())
+        if not self.limits.on_loss and not self.limits.on_cost:
+            self.limits = Limits(min_speedup=KEPT_SPEEDUP * whole.speedup)
+            asked = False
+        else:
+            asked = True
+        self._sweep(whole)
+        self._aim()
+        best = self._exchange()
+        front = pareto(self._fit, self.measure)
+        reason = self._reason(best, whole, asked) if best else "no plan holds all limits"
+        relief = () if best else tuple(reliefs(self._fit, self.limits))
+        return Found(tuple(front), tuple(self.points.values()), best, reason, relief, self._may)
+
+    @property
+    def _may(self) -> bool:
+        return self.left > 0 and self.may()
+
+    @property
+    def _fit(self) -> list[Point]:
+        """The measured plans whose outputs are finite."""
+        return [point for point in self.points.values() if point.loss.is_fit]
+
+    def _measure(self, plan: Plan) -> Point:
+        if plan not in self.points:
+            self.left -= 1
+            cost = self.costs.plan_ms(plan)
+            self.points[plan] = Point(plan, self.evaluate(plan), cost, self.float_ms / cost)
+            self.surrogate.learn([(one.int8, one.loss.of(self.measure)) for one in self._fit])
+        return self.points[plan]
+
+    def _try(self, plan: Plan | None) -> Point | None:
+        return (
+            self._measure(plan) if plan is not None and (plan in self.points or self._may) else None
+        )
+
+    def _sweep(self, whole: Point) -> None:
+        """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.int8)
+        for share in SWEEP:
+            most = share * lost
+            self._try(self.programme.cheapest(self.surrogate.by_unit(), most))
+
+    def _aim(self) -> None:
+        """Solve for the limits, again with what each plan taught, while there is one to hope for.
+
+        Then once more for plans of which more loss is foreseen, as what is foreseen can be too much.
+        """
+        for slack in SLACKS:
+            for _ in range(ROUNDS):
+                plan = self._hoped(slack)
+                if plan is None or self._try(plan) is None:
+                    break
+
+    def _hoped(self, slack: float) -> Plan | None:
+        """Return the best plan not measured yet, by what is known; None if it would be no better."""
+        shares, best = self.surrogate.by_unit(), self._best()
+        if self.limits.on_loss:
+            plan = self.programme.cheapest(shares, slack * self._most_loss(), self.points)
+            small = None if plan is None else self.costs.plan_ms(plan)
+        else:
+            most_ms = self.limits.most_ms(self.float_ms)
+            plan = self.programme.best(shares, most_ms, self.points)
+            small = None if plan is None else self.surrogate.loss(plan)
+        if small is None or (best is not None and small >= self._key(best)[0]):
+            return None
+        return plan
+
+    def _most_loss(self) -> float:
+        """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
+        if self.limits.max_drop is None and self.limits.sqnr is not None:
+            return float(10 ** (-self.limits.sqnr / 10))
+        return sum(self._bracket()) / 2
+
+    def _bracket(self) -> tuple[float, float]:
+        """Return the largest loss that held the limits, and the least above it that did not."""
+        losses = Limits(self.limits.max_drop, self.limits.sqnr)
+        holding = [p.loss.of(self.measure) for p in self._fit if not losses.broken(p)]
+        low = max(holding, default=0.0)
+        failing = [p.loss.of(self.measure) for p in self._fit if losses.broken(p)]
+        return low, min((one for one in failing if one > low), default=low)
+
+    def _key(self, point: Point) -> tuple[float, float]:
+        """Return what is to be small: the cost under a limit of loss, else the loss."""
+        pair = point.cost_ms, point.loss.of(self.measure)
+        return pair if self.limits.on_loss else pair[::-1]
+
+    def _best(self) -> Point | None:
+        holding = [one for one in self._fit if not self.limits.broken(one)]
+        return min(holding, key=self._key, default=None)
+
+    def _exchange(self) -> Point | None:
+        """Change one layer, or swap two, while that gives a better plan that holds the limits."""
+        best = self._best()
+        while best is not None and self._may:
+            for plan in self._neighbours(best):
+                found = self._try(plan)
+                if found is None:
+                    break
+                if found is self._best():
+                    break
+            after = self._best()
+            if after is best:
+                break
+            best = after
+        return best
+
+    def _neighbours(self, best: Point) -> list[Plan]:
+        """Return plans not measured that are cheaper, or lose less, as far as can be foreseen."""
+        found = []
+        high = max(self._bracket()) if self.limits.on_loss else float("inf")
+        most_ms = self.limits.most_ms(self.float_ms)
+        for plan in _changed(best.int8, self.units):
+            if plan in self.points or not plan >= self.always:
+                continue
+            cost, loss = self.costs.plan_ms(plan), self.surrogate.loss(plan)
+            better = cost < best.cost_ms if self.limits.on_loss else cost <= most_ms
+            if better and loss <= 1.5 * high:
+                found.append((loss, cost, plan))
+        if not self.limits.on_loss:
+            now = max(self.surrogate.loss(best.int8), best.loss.of(self.measure))
+            found = [one for one in found if one[0] < 1.1 * now]
+        return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
+
+    def _reason(self, best: Point, whole: Point, asked: bool) -> str:
+        kept, lost = best.speedup / whole.speedup, whole.loss.of(self.measure)
+        share = best.loss.of(self.measure) / lost if lost else 0.0
+        what = "the least time" if self.limits.on_loss else "the least loss"
+        among = (
+            "that hold the limits"
+            if asked
+            else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
+        )
+        of_loss = f"{share:.0%} of its loss ({self.measure})"
+        if not whole.loss.is_fit:
+            of_loss = "all of INT8 gives outputs that are not finite"
+        return (
+            f"{what} of the {len(self.points)} measured plans {among}: {kept:.0%} of the INT8 "
+            f"speed-up ({best.speedup:.3g} of {whole.speedup:.3g}) and {of_loss}"
+        )
+
+
+def _changed(int8: Plan, units: Sequence[str]) -> Iterator[Plan]:
+    inside = [name for name in units if name in int8]
+    outside = [name for name in units if name not in int8]
+    yield from (int8 ^ {name} for name in units)
+    yield from (int8 ^ set(pair) for pair in itertools.product(inside, outside))

@@ -1,0 +1,250 @@
+"""The whole search for one model: sensitivities, costs, plans, builds, and the document of it all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trtcal.data import Dataset
+from trtcal.data.dataset import whole_batches
+from trtcal.errors import BackendError, InputError
+from trtcal.evaluate.placement_search import Measured
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.costs import Costs, Times, listed_times
+from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
+from trtcal.evaluate.search.held_out import HeldBack, check_held_back
+from trtcal.evaluate.search.limits import Limits, Point
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.evaluate.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
+from trtcal.evaluate.search.work import work_of
+from trtcal.evidence.layers.roofline import Target
+from trtcal.model import Model
+from trtcal.quantization import QuantizedModel, find_layers
+from trtcal.ranges import Calibration
+
+REMEMBERED = "evaluations.jsonl"
+Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to search for and with: see `trtcal search --help`.
+
+    `samples` are for sensitivities, `evaluated` for whole plans; `build` compiles a quantized model.
+    """
+
+    limits: Limits
+    gpu: Target
+    precision: str = "fp16"
+    samples: int = SAMPLES
+    evaluated: int = 512
+    evaluations: int = EVALUATIONS
+    time_limit_s: float = math.inf
+    batch: int = 1
+    times: Times = field(default_factory=dict)
+    build: Callable[[QuantizedModel], Measured] | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True)
+class Built:
+    """A plan that was compiled: heavy layers that did not get INT8, bytes moved, or why it failed."""
+
+    float_heavy: int | None
+    bytes_moved: int | None
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that was found; `builds` by plan, where a compiler was given.
+
+    Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
+    `held_back` are samples that had no part in the search; `missing` says what there was no time for.
+    """
+
+    sensitivities: Sensitivities
+    measure: str
+    costs: Costs
+    found: Found
+    builds: dict[frozenset[str], Built]
+    always: frozenset[str]
+    held_back: HeldBack | None
+    missing: tuple[str, ...]
+    seconds: float
+
+
+def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    """Report nothing."""
+    return nullcontext(lambda done: None)
+
+
+def memory_beside(folder: Path, model: Model, dataset: Dataset) -> Memory:
+    """Return what was measured by earlier searches with this output folder."""
+    return Memory(folder / REMEMBERED, {"model": model.fingerprint, "data": dataset.fingerprint})
+
+
+def find_plans(
+    model: Model,
+    calibration: Calibration,
+    dataset: Dataset,
+    settings: Settings,
+    memory: Memory,
+    reporter: Reporter = silent,
+) -> Result:
+    """Search for the plans of a prepared model that are worth having.
+
+    `InputError` if a limit is about labels or class scores that there are not.
+    """
+    started = settings.clock()
+
+    def may() -> bool:
+        return settings.clock() < started + settings.time_limit_s
+
+    layers = sum(1 for _ in find_layers(model).layers)
+    with reporter("sensitivity of layers", layers) as advance:
+        seen = measure_sensitivities(
+            model, calibration, dataset, settings.samples, memory, advance, may=may
+        )
+    measure = _measure(seen, settings.limits)
+    shares = seen.shares(measure)
+    work = work_of(model, shares, next(dataset.batches(settings.batch)))
+    costs = Costs(work, settings.gpu, settings.precision, settings.times)
+    if settings.times:
+        costs = replace(costs, source="layer times as given")
+    evaluated = whole_batches(settings.evaluated, model)
+    arguments = (dataset, evaluated, settings.precision, memory)
+    with Evaluator(model, calibration, list(shares), *arguments) as evaluator:
+        if settings.build is not None and not settings.times:
+            costs = _as_built(costs, evaluator, settings.build, may)
+        with reporter("measuring plans", settings.evaluations) as advance:
+
+            def evaluate(int8: frozenset[str]) -> Loss:
+                loss = evaluator.loss(int8)
+                advance(1)
+                return loss
+
+            always = evaluator.overflowing()
+            wanted = (settings.limits, settings.evaluations, may, always)
+            search = Search(shares, costs, evaluate, measure, *wanted)
+            found = search.run()
+        builds = _build_all(found.front, evaluator, settings, reporter, may)
+    missing = tuple(_missing(seen, found, builds, settings))
+    found = _without_dominated(found, builds, measure, search.limits)
+    held_back = None
+    if may():
+        held_back = check_held_back(found, model, calibration, list(shares), *arguments)
+    elif len(dataset) > evaluated:
+        missing = (*missing, "the check on held-back samples")
+    seconds = settings.clock() - started
+    return Result(seen, measure, costs, found, builds, always, held_back, missing, seconds)
+
+
+def _missing(
+    seen: Sensitivities, found: Found, builds: Mapping[frozenset[str], Built], settings: Settings
+) -> Iterator[str]:
+    """Yield a phrase for everything that a limit cut short."""
+    if seen.missing:
+        layers = len(seen.layers) + len(seen.missing)
+        yield f"the sensitivities of the last {len(seen.missing)} of {layers} layers"
+    if not found.complete:
+        yield "plans"
+    if settings.build is not None and len(builds) < len(found.front):
+        yield f"builds of {len(found.front) - len(builds)} of {len(found.front)} plans"
+
+
+def _measure(seen: Sensitivities, limits: Limits) -> str:
+    """Return what to add up: divergence where outputs are class scores, else noise."""
+    if limits.max_drop is not None and seen.measure != "kl":
+        raise InputError("--max-drop wants class scores, which the outputs are not", "use --sqnr")
+    return seen.measure if limits.sqnr is None else "noise"
+
+
+def _as_built(
+    costs: Costs,
+    evaluator: Evaluator,
+    build: Callable[[QuantizedModel], Measured],
+    may: Callable[[], bool],
+) -> Costs:
+    """Return the costs of the layers that a compiler makes, of all INT8, all float and all FP32.
+
+    Where there is no time to build them, they are those given.
+    """
+    layers = []
+    for plan, precision in (
+        (frozenset(evaluator.units), None),
+        (frozenset[str](), None),
+        (frozenset[str](), "fp32"),
+    ):
+        if not may():
+            return replace(costs, source=f"{costs.source}, as there was no time to build")
+        layers.append(build(evaluator.quantized(plan, precision)).layers)
+    int8, floats, plain = layers
+    slow = replace(costs, precision="fp32")
+    slow = replace(slow, times=listed_times(slow, int8, plain))
+    times = listed_times(costs, int8, floats)
+    source = "bytes of the layers that the compiler lists"
+    return replace(costs, times=times, source=source, fp32_ms=slow.plan_ms(()))
+
+
+def _build_all(
+    front: Sequence[Point],
+    evaluator: Evaluator,
+    settings: Settings,
+    reporter: Reporter,
+    may: Callable[[], bool],
+) -> dict[frozenset[str], Built]:
+    """Build plans of the front while there is time."""
+    if settings.build is None:
+        return {}
+    found = {}
+    with reporter("building the front", len(front)) as advance:
+        for point in itertools.takewhile(lambda _: may(), front):
+            try:
+                made = settings.build(evaluator.quantized(point.int8))
+                found[point.int8] = Built(made.float_heavy, made.bytes_moved)
+            except BackendError as error:
+                found[point.int8] = Built(None, None, error.message)
+            advance(1)
+    return found
+
+
+def _without_dominated(
+    found: Found, builds: dict[frozenset[str], Built], measure: str, limits: Limits
+) -> Found:
+    """Return the front without plans for which the compiler moves more bytes than for a better one.
+
+    If the recommended plan is one of them, the better one that holds the limits takes its place.
+    """
+    beaten = {
+        point.int8: rivals
+        for point in found.front
+        if (rivals := [one for one in found.front if _beats(one, point, builds, measure)])
+    }
+    best, reason = found.recommended, found.reason
+    if best is not None and best.int8 in beaten:
+        holding = [one for one in beaten[best.int8] if not limits.broken(one)]
+        if holding:
+            best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
+            reason += "; of those, the compiler moves fewer bytes for another one, which loses less"
+    front = tuple(one for one in found.front if one.int8 not in beaten or one is best)
+    return replace(found, front=front, recommended=best, reason=reason)
+
+
+def _beats(one: Point, other: Point, builds: dict[frozenset[str], Built], measure: str) -> bool:
+    moved = _bytes(builds, one), _bytes(builds, other)
+    if one is other or moved[0] is None or moved[1] is None:
+        return False
+    return one.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
+
+
+def _bytes(builds: dict[frozenset[str], Built], point: Point) -> int | None:
+    built = builds.get(point.int8)
+    return None if built is None else built.bytes_moved

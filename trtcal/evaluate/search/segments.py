@@ -1,0 +1,324 @@
+"""A float model and its quantized twin as one set of nodes that can be cut into segments.
+
+A node that is quantized reads other tensors than in float; everything else is the same. So any part
+of the network can be written with any choice of nodes quantized, without quantizing anything again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+import onnx
+
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import Session, give_back, open_session, run_session
+from trtcal.data import Dataset, Feeds
+from trtcal.evaluate.per_sample import Labels, Values
+from trtcal.evaluate.search.caches import Shelf
+from trtcal.evaluate.search.losses import Loss, Rows, joined, rows_of, total
+from trtcal.model import Model
+from trtcal.model.files import embedded, stand_in
+from trtcal.model.graph import reads
+
+LEAST_UNITS = 3  # of a segment: a border costs reordering, a long segment is run more often
+MOST_UNITS = 8  # from here on, cuts through several tensors are looked for too
+MOST_TENSORS = 4
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of nodes: their places in the float graph, what they read from before and hand on.
+
+    `outputs` are all tensors that are read after it, those that only pass through it left out.
+    """
+
+    start: int
+    stop: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+class Twins:
+    """The prepared float model and the same with Q/DQ."""
+
+    def __init__(self, prepared: Model, quantized: onnx.ModelProto) -> None:
+        self.proto, self.quantized = prepared.proto, quantized
+        self.nodes = list(prepared.proto.graph.node)
+        self.twins = {node.name: node for node in quantized.graph.node}
+        self.producers = {name: node for node in quantized.graph.node for name in node.output}
+        self.tensors = {one.name: one for one in quantized.graph.initializer}
+        self.tensors |= {one.name: one for one in prepared.proto.graph.initializer}
+        self.quantizable = {
+            node.name
+            for node in self.nodes
+            if node.name in self.twins and list(node.input) != list(self.twins[node.name].input)
+        }
+        self.inputs = [spec.name for spec in prepared.inputs]
+        self.outputs = [spec.name for spec in prepared.outputs]
+        self.types = _types(prepared.proto)
+        self.last = self._last_readers()
+        self.readers = Counter(name for node in self.nodes for name in set(reads(node)))
+        self.readers.update(self.outputs)
+
+    def segments(self, units: Collection[str]) -> list[Segment]:
+        """Cut the graph before units, where as few tensors as possible are handed on."""
+        marks = [node.name in units for node in self.nodes]
+        widths = self._widths(self.last)
+        places = [0, *_cuts(marks, widths, 0, len(marks), 1), len(marks)]
+        return [self.segment(start, stop, units) for start, stop in pairwise(places)]
+
+    def segment(self, start: int, stop: int, units: Collection[str] = ()) -> Segment:
+        """Return a run of nodes, of which some may be units."""
+        made = [name for node in self.nodes[start:stop] for name in node.output if name]
+        read = [name for node in self.nodes[start:stop] for name in reads(node)]
+        known = set(self.tensors) | set(made)
+        inputs = tuple(name for name in dict.fromkeys(read) if name not in known)
+        outputs = tuple(name for name in made if self.last.get(name, -1) >= stop)
+        mine = tuple(node.name for node in self.nodes[start:stop] if node.name in units)
+        return Segment(start, stop, inputs, outputs, mine)
+
+    def _last_readers(self) -> dict[str, int]:
+        last = {name: i for i, node in enumerate(self.nodes) for name in reads(node)}
+        return last | dict.fromkeys(self.outputs, len(self.nodes))
+
+    def _widths(self, last: dict[str, int]) -> list[int]:
+        """Return for each place how many tensors a cut before that node hands on."""
+        live, widths = set(self.inputs), []
+        for i, node in enumerate(self.nodes):
+            live = {name for name in live if last.get(name, -1) >= i}
+            widths.append(sum(last[name] < len(self.nodes) for name in live))
+            live |= {name for name in node.output if name}
+        return widths
+
+    def part(self, segment: Segment, int8: Collection[str]) -> onnx.ModelProto:
+        """Return a segment as a model, these of its nodes quantized."""
+        nodes, done = list[onnx.NodeProto](), set[str]()
+        for node in self.nodes[segment.start : segment.stop]:
+            chosen = self.twins[node.name] if node.name in int8 else node
+            for before in self._pairs(chosen) if node.name in int8 else ():
+                if before.name not in done:
+                    done.add(before.name)
+                    nodes.append(before)
+            nodes.append(chosen)
+        return self.apart(nodes, segment.inputs, segment.outputs)
+
+    def apart(
+        self, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> onnx.ModelProto:
+        """Return nodes as a model, with the constants that they read."""
+        read = {name for node in nodes for name in reads(node)}
+        graph = onnx.GraphProto(name="segment", node=nodes)
+        graph.initializer.extend(
+            embedded(self.tensors[n]) for n in sorted(read & set(self.tensors))
+        )
+        graph.input.extend(self._value(name) for name in inputs)
+        graph.output.extend(self._value(name) for name in outputs)
+        like = self.quantized
+        return onnx.ModelProto(
+            graph=graph,
+            ir_version=like.ir_version,
+            opset_import=like.opset_import,
+            functions=like.functions,
+        )
+
+    def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the Q and DQ before a quantized node, each after what it reads."""
+        for name in node.input:
+            dequantize = self.producers.get(name)
+            if dequantize is None or dequantize.op_type != "DequantizeLinear":
+                continue
+            quantize = self.producers.get(dequantize.input[0])
+            if quantize is not None and quantize.op_type == "QuantizeLinear":
+                yield quantize
+            yield dequantize
+
+    def _value(self, name: str) -> onnx.ValueInfoProto:
+        return self.types.get(name) or onnx.helper.make_tensor_value_info(
+            name, onnx.TensorProto.FLOAT, None
+        )
+
+
+def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    graph = onnx.shape_inference.infer_shapes(stand_in(proto)).graph
+    return {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def _cuts(
+    marks: Sequence[bool], widths: Sequence[int], start: int, stop: int, limit: int
+) -> list[int]:
+    """Return where to cut, every `LEAST_UNITS` units, and finer where many lie between."""
+    places, units = list[int](), 0
+    for i in range(start, stop):
+        enough = units >= LEAST_UNITS and widths[i] <= limit
+        if marks[i] and enough and sum(marks[i:stop]) >= LEAST_UNITS:
+            places.append(i)
+            units = 0
+        units += marks[i]
+    if limit == MOST_TENSORS:
+        return places
+    ends = [start, *places, stop]
+    finer: Iterable[int] = ()
+    for first, last in pairwise(ends):
+        if sum(marks[first:last]) > MOST_UNITS:
+            finer = [*finer, *_cuts(marks, widths, first, last, limit + 1)]
+    return sorted([*places, *finer])
+
+
+LEAST = 16  # samples
+NONE: Mapping[int, Session] = MappingProxyType({})
+
+
+class Rerun:
+    """All-float and all-INT8 runs of one network, kept up to one segment. A context manager.
+
+    `tolerance` is the relative standard error that suffices for a loss; 0 takes all samples.
+    """
+
+    def __init__(
+        self,
+        twins: Twins,
+        units: Sequence[str],
+        dataset: Dataset,
+        samples: int,
+        batch: int,
+        tolerance: float = 0.0,
+    ) -> None:
+        self.tolerance = tolerance
+        self.twins = twins
+        self.units = len(units)
+        self.parts = twins.segments(units)
+        self.labels, self.batch = dataset.labels, batch
+        self.samples = min(samples, len(dataset))
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "rerun")
+        self.shelf = Shelf()
+        self.chosen: dict[str, Collection[str]] = {"float": (), "int8": twins.quantizable}
+        self.sessions = {
+            (kind, place): self._open(twins.part(segment, int8))
+            for kind, int8 in self.chosen.items()
+            for place, segment in enumerate(self.parts)
+        }
+        self.batches, self.rows = self._begin(dataset)
+
+    def __enter__(self) -> Rerun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self.sessions.clear()
+        self.shelf.close()
+        give_back()
+
+    def _begin(self, dataset: Dataset) -> tuple[int, Rows]:
+        """Keep the inputs, and run both once, all-INT8 against what float gives."""
+        parts: list[Rows] = []
+        for number, values in enumerate(dataset.batches(self.batch, 0, self.samples)):
+            for kind in self.chosen:
+                self.shelf.keep(kind, number, values)
+            self.shelf.keep("expected", number, self._through("float", 0, values))
+            parts.append(self._compare(self._through("int8", 0, values), number))
+        return len(parts), joined(parts)
+
+    def segments(self) -> Iterator[tuple[int, Segment]]:
+        """Yield every segment, with both runs kept up to it while it is looked at."""
+        for place, segment in enumerate(self.parts):
+            yield place, segment
+            for kind in self.chosen:
+                list(
+                    self.pool.map(
+                        lambda i, k=kind, p=place: self._advance(k, p, i), range(self.batches)
+                    )
+                )
+
+    def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
+        """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
+        return self.loss_with(kind, {place: self.twins.part(self.parts[place], int8)})
+
+    def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
+        """Return the loss with other models in place of segments, the first of which is looked at.
+
+        Every `LEAST` samples it stops if what differs from `kind` is known to the tolerance.
+        """
+        sessions = {place: self._open(part) for place, part in instead.items()}
+        first = min(instead)
+
+        def one(number: int) -> Rows:
+            values = self.shelf.get(kind, number)
+            return self._compare(self._through(kind, first, values, sessions), number)
+
+        parts: list[Rows] = []
+        step = -(-LEAST // self.batch)
+        for start in range(0, self.batches, step):
+            parts += self.pool.map(one, range(self.batches)[start : start + step])
+            if self._is_known(kind, joined(parts)["error"]):
+                break
+        return total(joined(parts))
+
+    def adopt(self, instead: Mapping[int, onnx.ModelProto]) -> None:
+        """Make these segments part of the all-INT8 run; the first of them is looked at."""
+        for place, part in instead.items():
+            self.sessions["int8", place] = self._open(part)
+        first = min(instead)
+
+        def one(number: int) -> Rows:
+            values = self.shelf.get("int8", number)
+            return self._compare(self._through("int8", first, values), number)
+
+        self.rows = joined(list(self.pool.map(one, range(self.batches))))
+
+    def _is_known(self, kind: str, error: Values) -> bool:
+        """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
+        usual = self.rows["error"][: len(error)]
+        apart = error if kind == "float" else usual - error
+        share = usual.mean() / max(self.units, 1)
+        wanted = self.tolerance * max(abs(float(apart.mean())), float(share))
+        return len(error) > 1 and float(apart.std(ddof=1)) / len(error) ** 0.5 <= wanted
+
+    def whole(self, samples: int | None = None) -> Loss:
+        """Return the loss of the all-INT8 run on the first samples, all if None."""
+        return total({name: values[:samples] for name, values in self.rows.items()})
+
+    def _compare(self, said: Feeds, number: int) -> Rows:
+        expected = self.shelf.get("expected", number)
+        pairs = [(expected[name], said[name]) for name in self.twins.outputs]
+        return rows_of([a for a, _ in pairs], [b for _, b in pairs], self._labels(number))
+
+    def _labels(self, number: int) -> Labels | None:
+        start = number * self.batch
+        stop = min(start + self.batch, self.samples)
+        return None if self.labels is None else self.labels[start:stop]
+
+    def _through(
+        self, kind: str, start: int, values: Feeds, instead: Mapping[int, Session] = NONE
+    ) -> Feeds:
+        for place in range(start, len(self.parts)):
+            session = instead.get(place, self.sessions[kind, place])
+            values = self._step(session, self.parts[place], values)
+        return values
+
+    def _step(self, session: Session, segment: Segment, values: Feeds) -> Feeds:
+        made = run_session(
+            session, segment.outputs, {name: values[name] for name in segment.inputs}
+        )
+        after = {**values, **dict(zip(segment.outputs, made, strict=True))}
+        wanted = self._wanted(segment)
+        return {name: value for name, value in after.items() if name in wanted}
+
+    def _wanted(self, segment: Segment) -> set[str]:
+        later = (part.inputs for part in self.parts if part.start >= segment.stop)
+        return set(self.twins.outputs).union(*later)
+
+    @staticmethod
+    def _open(part: onnx.ModelProto) -> Session:
+        return open_session(lower(part), 1, arena=False)
+
+    def _advance(self, kind: str, place: int, number: int) -> None:
+        session = self.sessions[kind, place]
+        values = self._step(session, self.parts[place], self.shelf.get(kind, number))
+        self.shelf.keep(kind, number, values)

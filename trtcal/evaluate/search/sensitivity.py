@@ -1,0 +1,142 @@
+"""Per layer: the loss of quantizing it alone, and of leaving it alone in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trtcal import __version__
+from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch, whole_batches
+from trtcal.documents import Document
+from trtcal.errors import InputError
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.search.segments import Rerun, Twins
+from trtcal.model import Model
+from trtcal.quantization import find_layers, quantize
+from trtcal.ranges import Calibration
+
+KIND = "sensitivity"
+SAMPLES = 64
+BATCH = 8
+TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """One layer: `alone` is the loss with nothing else quantized, `left` with all others quantized.
+
+    `whole` is that with all quantized, on the samples of `left`.
+    """
+
+    layer: str
+    op: str
+    alone: Loss
+    left: Loss
+    whole: Loss
+
+    def share(self, measure: str) -> float:
+        """Return the layer's part of the whole loss: the mean of what it adds first and last."""
+        last = max(self.whole.of(measure) - self.left.of(measure), 0.0)
+        return (max(self.alone.of(measure), 0.0) + last) / 2
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        losses = {name: getattr(self, name).to_document() for name in ("alone", "left", "whole")}
+        return {"layer": self.layer, "op": self.op, **losses}
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """All layers that a plan decides on, in graph order, and the loss with all of them in INT8.
+
+    `missing` are the last of them, which there was no time to measure.
+    """
+
+    layers: tuple[Sensitivity, ...]
+    whole: Loss
+    missing: tuple[str, ...] = ()
+
+    @property
+    def measure(self) -> str:
+        """What adds up best: divergence where outputs are class scores, else noise."""
+        return "noise" if self.whole.kl is None else "kl"
+
+    @property
+    def ranked(self) -> list[Sensitivity]:
+        """The layers, those with the largest share of the loss first."""
+        return sorted(self.layers, key=lambda one: -one.share(self.measure))
+
+    def to_document(self, of: dict[str, Any]) -> Document:
+        """Return the JSON form, the layers ranked; `of` says what was measured with what."""
+        layers = [one.to_document() | {"share": one.share(self.measure)} for one in self.ranked]
+        return {
+            "kind": KIND,
+            "schema_version": 1,
+            "trtcal": __version__,
+            **of,
+            "measure": self.measure,
+            "whole": self.whole.to_document(),
+            "layers": layers,
+        }
+
+    def shares(self, measure: str) -> dict[str, float]:
+        """Return each layer's part of the whole loss; missing ones share evenly what is left of it."""
+        found = {one.layer: one.share(measure) for one in self.layers}
+        rest = max(self.whole.of(measure) - sum(found.values()), 0.0)
+        return found | {name: rest / len(self.missing) for name in self.missing}
+
+
+def measure_sensitivities(
+    model: Model,
+    calibration: Calibration,
+    dataset: Dataset,
+    samples: int = SAMPLES,
+    memory: Memory | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+    tolerance: float = TOLERANCE,
+    may: Callable[[], bool] = lambda: True,
+) -> Sensitivities:
+    """Measure every layer of a prepared model on the first samples of a dataset, while it `may`.
+
+    A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all.
+    Nodes that are quantized only because their neighbours are stay quantized in `left`.
+    """
+    memory = memory or Memory(None, {})
+    quantized = quantize(model, calibration)
+    twins = Twins(model, quantized.proto)
+    ops = {one.name: one.op for one in find_layers(model).layers if one.name in twins.quantizable}
+    if not ops:
+        raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
+    size = fixed_batch(model) or BATCH
+    found = dict[str, Sensitivity]()
+    samples = whole_batches(samples, model)
+    with Rerun(twins, list(ops), dataset, samples, size, tolerance) as rerun:
+        of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
+        for name, alone, left in _measured(rerun, twins.quantizable, memory, of, may):
+            found[name] = Sensitivity(name, ops[name], alone, left, rerun.whole(left.samples))
+            progress(1)
+        whole = rerun.whole()
+    missing = tuple(name for name in ops if name not in found)
+    return Sensitivities(tuple(found.values()), whole, missing)
+
+
+def _measured(
+    rerun: Rerun,
+    quantizable: Collection[str],
+    memory: Memory,
+    of: dict[str, Any],
+    may: Callable[[], bool],
+) -> Iterator[tuple[str, Loss, Loss]]:
+    for place, segment in rerun.segments():
+        for name in segment.units:
+            first, last = {**of, "alone": name}, {**of, "left": name}
+            if not may() and not (memory.knows(first) and memory.knows(last)):
+                return
+            others = set(quantizable) - {name}
+            alone = memory.recall(first, partial(rerun.loss, "float", place, {name}))
+            left = memory.recall(last, partial(rerun.loss, "int8", place, others))
+            yield name, alone, left

@@ -1,0 +1,127 @@
+"""What is compared: ONNX models and builds, opened to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends.lowering import lower
+from trtcal.backends.sessions import Session, open_session
+from trtcal.backends.targets import PROVIDERS
+from trtcal.backends.trust import check_engine
+from trtcal.data.dataset import fixed_batch
+from trtcal.errors import InputError
+from trtcal.model import Model, TensorSpec, load_model, uniquely_named
+from trtcal.quantization.qdq import provenance, quantization_record
+
+QDQ = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that runs: an ONNX model, or the engine of an `onnxruntime` build.
+
+    `model` is the fingerprint of the ONNX file that it comes from; `literal` is that file where its
+    Q/DQ can be executed in float, None where there are none or it is an engine.
+    """
+
+    name: str
+    model: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    session: Session
+    quantization: dict[str, Any]
+    size_bytes: int
+    literal: Path | None = None
+
+
+def open_candidate(
+    path: Path, name: str | None = None, trust: bool = False, reference: Model | None = None
+) -> Candidate:
+    """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine.
+
+    An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
+    """
+    if path.is_dir():
+        return _open_build(path, name, trust, reference)
+    model = uniquely_named(load_model(path))
+    session = open_session(lower(model.proto))
+    record = quantization_record(model.proto)
+    return Candidate(
+        name or model.name,
+        model.fingerprint,
+        model.inputs,
+        model.outputs,
+        session,
+        provenance(record),
+        path.stat().st_size,
+        path if any(node.op_type in QDQ for node in model.proto.graph.node) else None,
+    )
+
+
+def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Candidate:
+    engine = check_engine(folder, trust, reference)
+    made = engine.build
+    if made.backend != "onnxruntime":
+        raise InputError(
+            f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
+            "compare ONNX models or onnxruntime builds",
+        )
+    return Candidate(
+        name or made.model_name,
+        made.model,
+        made.inputs,
+        made.outputs,
+        open_session(engine.data, provider=PROVIDERS[made.target]),
+        made.quantization,
+        len(engine.data),
+    )
+
+
+def open_simulation(candidate: Candidate) -> Session | None:
+    """Open a candidate's Q/DQ to be executed in float, one by one; None if it has none.
+
+    `InputError` if its file was changed since it was opened.
+    """
+    model = literal_model(candidate)
+    return None if model is None else open_session(model.proto, as_it_is=True)
+
+
+def literal_model(candidate: Candidate) -> Model | None:
+    """Load the file whose Q/DQ a candidate executes; `InputError` if it was changed since."""
+    if candidate.literal is None:
+        return None
+    model = load_model(candidate.literal)
+    if model.fingerprint != candidate.model:
+        raise InputError(f"{candidate.literal} was changed while it was compared", "run it again")
+    return uniquely_named(model)
+
+
+def batch_for(model: Model, wanted: int) -> int:
+    """Return the batch size to use: the model's own where it is fixed."""
+    return fixed_batch(model) or wanted
+
+
+def check_candidates(everyone: Sequence[Candidate]) -> None:
+    """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
+    names = [one.name for one in everyone]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise InputError(
+            f"two candidates are called {sorted(repeated)[0]!r}",
+            "rename a file: candidates are named after their files",
+        )
+    for one in everyone[1:]:
+        for side in ("inputs", "outputs"):
+            if _signature(one, side) != _signature(everyone[0], side):
+                raise InputError(
+                    f"candidate {one.name!r} has other {side} than the reference",
+                    "compare models that were made from the same one",
+                )
+
+
+def _signature(one: Candidate, side: str) -> list[tuple[str, int]]:
+    specs: tuple[TensorSpec, ...] = getattr(one, side)
+    return sorted((spec.name, len(spec.shape)) for spec in specs)

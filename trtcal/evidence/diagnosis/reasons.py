@@ -1,0 +1,311 @@
+"""Why nodes lost the precision that was asked: first what the log says, then what the graph shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from trtcal.evidence.diagnosis.log_findings import Placed
+from trtcal.evidence.layers.layer import nodes_in_name
+from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.evidence.log import RULES
+from trtcal.quantization.weighted_ops import ONE_SIDED
+
+DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum")
+MAX_STEPS = 8  # how far above an operand a DQ is looked for
+# A DQ may stand above these: they move values and leave them as they are.
+MOVES = frozenset({"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice"})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a node's Q/DQ cannot give INT8: `cause` is a stable word, `what` a sentence about it."""
+
+    cause: str
+    what: str
+    fix: str
+
+
+def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
+    """Return node -> the first fault of its Q/DQ, for heavy nodes of the main graph.
+
+    Nodes without any Q/DQ at their operands have none, and so have those whose Q/DQ is as TensorRT
+    wants it: what those lose, they lose for another reason.
+    """
+    graph = _Graph(proto)
+    found = ((node.name, next(graph.faults(node), None)) for node in proto.graph.node)
+    return {name: fault for name, fault in found if fault}
+
+
+class _Graph:
+    """Who makes what in a model's main graph."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.producers = {name: node for node in proto.graph.node for name in node.output}
+        self.constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self.constants |= {
+            node.output[0]: item.t
+            for node in proto.graph.node
+            for item in node.attribute
+            if node.op_type == "Constant" and item.name == "value"
+        }
+
+    def faults(self, node: onnx.NodeProto) -> Iterator[Fault]:
+        """Yield what is wrong with a node's Q/DQ, the gravest first."""
+        operands = node.input[:2]
+        above = [self.dequantizer_above(name) for name in operands]
+        if node.op_type not in HEAVY or len(operands) < 2 or not any(above):
+            return
+        for index, dequantizer in enumerate(above):
+            if dequantizer is not None:
+                yield from self._at_operand(node, index, dequantizer)
+                yield from self._between(node, index)
+        if not all(above):
+            yield _one_sided(node, above.index(None))
+        if len(node.input) > 2 and self.dequantizer(node.input[2]) is not None:
+            yield QUANTIZED_BIAS
+
+    def _between(self, node: onnx.NodeProto, index: int) -> Iterator[Fault]:
+        """Yield a fault if something stands between an operand and its Q/DQ."""
+        below = self.producers[node.input[index]]
+        if below.op_type != DEQUANTIZE and node.op_type != "MatMul":
+            yield _not_adjacent(index, below)
+
+    def dequantizer(self, name: str) -> onnx.NodeProto | None:
+        """Return the DQ that makes a tensor."""
+        node = self.producers.get(name)
+        return node if node is not None and node.op_type == DEQUANTIZE else None
+
+    def dequantizer_above(self, name: str) -> onnx.NodeProto | None:
+        """Return the DQ from which a tensor comes through nodes of one data input."""
+        for _ in range(MAX_STEPS):
+            node = self.producers.get(name)
+            if node is None or node.op_type == DEQUANTIZE or not node.input:
+                return node if node is not None and node.op_type == DEQUANTIZE else None
+            if len([one for one in node.input if one not in self.constants]) != 1:
+                return None
+            name = node.input[0]
+        return None
+
+    def weight_shape(self, dequantizer: onnx.NodeProto) -> tuple[int, ...] | None:
+        """Return a dequantized constant's shape, None for an activation."""
+        name = dequantizer.input[0]
+        quantizer = self.producers.get(name)
+        if quantizer is not None and quantizer.op_type == QUANTIZE:
+            name = quantizer.input[0]
+        tensor = self.constants.get(name)
+        return None if tensor is None else tuple(tensor.dims)
+
+    def array(self, name: str) -> np.ndarray | None:
+        """Return a constant's values."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def _at_operand(
+        self, node: onnx.NodeProto, index: int, dequantizer: onnx.NodeProto
+    ) -> Iterator[Fault]:
+        """Yield what is wrong with the scale and zero point of an operand."""
+        word = "second" if index else "first"
+        scale = self.array(dequantizer.input[1]) if len(dequantizer.input) > 1 else None
+        if scale is None:
+            yield Fault(
+                "computed_scale",
+                f"the scale of its {word} operand is computed in the graph",
+                "store the scale as a constant: TensorRT needs it when it builds",
+            )
+            return
+        yield from _scale_faults(scale.astype(np.float64), word)
+        yield from self._zero_point_faults(dequantizer, word)
+        shape = self.weight_shape(dequantizer)
+        if "block_size" in (one.name for one in dequantizer.attribute if one.i):
+            yield BLOCKED
+        elif scale.size > 1 and shape is None:
+            yield PER_CHANNEL_ACTIVATION
+        elif scale.size > 1 and shape is not None:
+            yield from _axis_faults(node, index, dequantizer, shape)
+
+    def _zero_point_faults(self, dequantizer: onnx.NodeProto, word: str) -> Iterator[Fault]:
+        points = self.array(dequantizer.input[2]) if len(dequantizer.input) > 2 else None
+        if points is not None and np.any(points.astype(np.int64) != 0):
+            yield Fault(
+                "zero_point",
+                f"the zero point of its {word} operand is not 0",
+                "quantize symmetrically: TensorRT takes only zero point 0",
+            )
+
+
+def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
+    tiny = float(np.finfo(np.float32).tiny)
+    if not (np.isfinite(scale).all() and (scale >= tiny).all()):
+        yield Fault(
+            "bad_scale",
+            f"a scale of its {word} operand is zero, negative, denormal, infinite or not a number",
+            "calibrate with data that reach this tensor; trtcal raises such ranges and says so",
+        )
+
+
+def _axis_faults(
+    node: onnx.NodeProto, index: int, dequantizer: onnx.NodeProto, shape: tuple[int, ...]
+) -> Iterator[Fault]:
+    """Yield a fault if the scales of a weight lie on another axis than its output channels."""
+    wanted = _output_axis(node, index, len(shape))
+    axis = next((one.i for one in dequantizer.attribute if one.name == "axis"), 1) % len(shape)
+    if wanted is not None and axis != wanted:
+        yield Fault(
+            "wrong_axis",
+            f"its weight scales lie on axis {axis}, its output channels on axis {wanted}",
+            f"quantize the weights along axis {wanted}, or with one scale for all",
+        )
+
+
+def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
+    """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        return 1
+    if node.op_type == "Gemm":
+        return 0 if any(one.name == "transB" and one.i for one in node.attribute) else 1
+    return rank - 1 if node.op_type == "MatMul" and index == 1 else None
+
+
+def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
+    missing = "weights" if index == 1 and node.op_type != "MatMul" else ("first", "second")[index]
+    return Fault(
+        "one_sided",
+        f"{ONE_SIDED}: none at its {missing}{'' if missing == 'weights' else ' operand'}",
+        "put Q/DQ on both operands",
+    )
+
+
+def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
+    what = f"{between.op_type} {between.name!r} stands between its Q/DQ and its operand {index}"
+    if between.op_type in MOVES:
+        return Fault("not_adjacent", what, "put the Q/DQ behind it, straight before the node")
+    return Fault("not_adjacent", what, "put Q/DQ behind it too: its output is not quantized")
+
+
+QUANTIZED_BIAS = Fault(
+    "quantized_bias",
+    "its bias is quantized to int32, which TensorRT's parser refuses",
+    "leave the bias in float (ONNX Runtime's quantizer: QuantizeBias=False)",
+)
+BLOCKED = Fault(
+    "blocked_weights",
+    "its INT8 weights have a scale for each block, which TensorRT-RTX 1.7 computes wrongly",
+    "use one scale for each output channel",
+)
+PER_CHANNEL_ACTIVATION = Fault(
+    "per_channel_activation",
+    "its activation has a scale for each channel",
+    "use one scale for the whole activation: TensorRT takes scales by channel for weights only",
+)
+
+
+MISSING_RANGE = "missing_range"
+# What a log's event means for the node that it names; tensors are named by `uncalibrated` ones.
+CAUSES = {
+    "uncalibrated": MISSING_RANGE,
+    "tactic_failed": "tactic_failed",
+    "no_implementation": "no_kernel",
+    "precision_constraint": "constraint",
+    "fallback": "announced",
+}
+SLOWER = frozenset({"qdq_not_fused", "non_conforming_chosen"})  # the builder timed both
+FIXES = {rule.name: rule.fix for rule in RULES}
+KEPT = 5  # events for each name
+
+
+class Mentions:
+    """Which events of a log speak about a node: by its name, or by that of a tensor of its."""
+
+    def __init__(self, events: Iterable[Placed]) -> None:
+        self.by_name: dict[str, list[Placed]] = defaultdict(list)
+        self.slower: list[Placed] = []
+        for placed in events:
+            self._note(placed)
+
+    def _note(self, placed: Placed) -> None:
+        event = placed[1]
+        if event.fields.get("rule") in SLOWER and event.subject is None:
+            self.slower.append(placed)
+        if event.category not in CAUSES or event.subject is None:
+            return
+        for name in dict.fromkeys((event.subject, *nodes_in_name(event.subject))):
+            if len(self.by_name[name]) < KEPT:
+                self.by_name[name].append(placed)
+
+    def of(self, node: str, tensors: Iterable[str] = ()) -> list[Placed]:
+        """Return the events about a node, those about its tensors first."""
+        about = [
+            placed
+            for name in tensors
+            for placed in self.by_name.get(name, ())
+            if placed[1].category == "uncalibrated"
+        ]
+        return about + [placed for placed in self.by_name.get(node, ()) if placed not in about]
+
+
+def explain(
+    outcomes: Sequence[Outcome], proto: onnx.ModelProto, mentions: Mentions
+) -> tuple[Outcome, ...]:
+    """Return the outcomes with reason, hint and cause for those lost, as far as these are known.
+
+    A line of the log that names the node or a tensor of its counts most, then the structure of its
+    Q/DQ. What a backend said before stays where neither knows anything.
+    """
+    faults = find_faults(proto)
+    tensors = tensors_of(proto)
+    return tuple(
+        _explained(outcome, mentions.of(outcome.node, tensors.get(outcome.node, ())), faults)
+        if outcome.is_lost
+        else outcome
+        for outcome in _with_slower(outcomes, mentions)
+    )
+
+
+def tensors_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+    """Return node -> the tensors that it reads and writes."""
+    return {node.name: (*node.input, *node.output) for node in proto.graph.node}
+
+
+def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Fault]) -> Outcome:
+    if events:
+        return _told(outcome, events[0])
+    fault = faults.get(outcome.node)
+    if fault is None or outcome.asked != "int8":
+        return outcome
+    reason = f"{_layer_part(outcome)}{fault.what}"
+    return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)
+
+
+def _told(outcome: Outcome, placed: Placed) -> Outcome:
+    source, event = placed
+    message = event.message.partition("\n")[0][:300]
+    rule = str(event.fields.get("rule"))
+    return dataclasses.replace(
+        outcome,
+        reason=f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}",
+        hint=FIXES.get(rule, outcome.hint),
+        cause="slower" if rule in SLOWER else CAUSES[event.category],
+    )
+
+
+def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:
+    """Say of INT8 that was lost without another cause that the builder found it slower, if it did."""
+    for outcome in outcomes:
+        if outcome.is_lost and outcome.asked == "int8" and mentions.slower and not outcome.cause:
+            yield _told(outcome, mentions.slower[0])
+        else:
+            yield outcome
+
+
+def _layer_part(outcome: Outcome) -> str:
+    return f"it computes in {outcome.got}: "

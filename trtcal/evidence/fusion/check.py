@@ -1,0 +1,281 @@
+"""The fusion check: what the graph predicts, what a build shows, and the findings where it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.documents import Document, seal
+from trtcal.errors import InputError
+from trtcal.evidence.findings import Cost, Evidence, Finding, rank
+from trtcal.evidence.fusion.blockers import PAIRS, Breaker
+from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches
+from trtcal.evidence.fusion.patterns import Patterns, read_patterns
+from trtcal.evidence.layers.layer import NODE_SEPARATORS, Layer
+from trtcal.evidence.layers.reading import read_engine
+from trtcal.evidence.manifest import MANIFEST, read_build
+from trtcal.model import Model
+from trtcal.model.graph_view import View
+
+ONE, SEVERAL, UNLISTED, OPAQUE = "one layer", "several layers", "not listed", "opaque"
+
+
+@dataclass(frozen=True)
+class LayerList:
+    """The layers of an engine, where they were read, and of which model it is, if that is told."""
+
+    source: str
+    layers: tuple[Layer, ...]
+    model: str | None = None
+    builder: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the layer list shows of one match.
+
+    `state` is `one layer`, `several layers`, `not listed` (no layer names a node of it) or `opaque`
+    (one lists it that stands for a whole compiled subgraph). `layers` are names and kinds;
+    `unlisted` the nodes that none names: folded away, or merged where no name is kept.
+    """
+
+    state: str
+    layers: tuple[tuple[str, str], ...] = ()
+    unlisted: tuple[str, ...] = ()
+    moved_bytes: int | None = None
+    """Bytes of what one of the layers writes and another reads, counted twice."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it says how many kernels there are."""
+        return self.state in (ONE, SEVERAL)
+
+
+def read_layers(path: Path) -> LayerList:
+    """Read whatever `trtcal.engine` takes layers from; of a build also which model it is of.
+
+    `InputError` if there are no layers in it.
+    """
+    if not (path.is_dir() and (path / MANIFEST).is_file()) and path.name != MANIFEST:
+        return LayerList(str(path), read_engine(path).layers)
+    build = read_build(path if path.is_dir() else path.parent)
+    if not build.layers:
+        raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
+    builder = f"{build.backend} {build.backend_version} for {build.target}"
+    return LayerList(str(path), build.layers, build.model, builder)
+
+
+def look(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[Seen, ...]:
+    """Return what a layer list shows of each match.
+
+    Layers that neither read nor write (they synchronize) don't count, if others tell what they do.
+    """
+    told = any(layer.inputs or layer.outputs for layer in layers)
+    working = [layer for layer in layers if layer.inputs or layer.outputs or not told]
+    index: dict[str, list[int]] = {}
+    for number, layer in enumerate(working):
+        for node in layer.nodes:
+            index.setdefault(node, []).append(number)
+    return tuple(_look(match, working, index) for match in matches)
+
+
+def _look(match: Match, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> Seen:
+    listing = {node: _listing(node, layers, index) for node in match.nodes}
+    unlisted = tuple(node for node, numbers in listing.items() if not numbers)
+    found = [layers[number] for number in sorted(set().union(*listing.values()))]
+    named = tuple((layer.name, layer.kind) for layer in found)
+    if not found:
+        return Seen(UNLISTED, (), unlisted)
+    if any(layer.is_opaque for layer in found):
+        return Seen(OPAQUE, named, unlisted)
+    state = ONE if len(found) == 1 else SEVERAL
+    return Seen(state, named, unlisted, _moved_in_build(found))
+
+
+def _listing(node: str, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> list[int]:
+    """Return the layers that list a node; a name with a separator in it was cut into pieces."""
+    if node in index:
+        return index[node]
+    pieces = (node.split(mark)[0] for mark in NODE_SEPARATORS if mark in node)
+    return [number for one in pieces for number in index.get(one, ()) if layers[number].lists(node)]
+
+
+def _moved_in_build(layers: Sequence[Layer]) -> int | None:
+    written = {one.name: one for layer in layers for one in layer.outputs}
+    passed = {one.name for layer in layers for one in layer.inputs} & set(written)
+    sizes = [written[name].size_bytes for name in passed]
+    return None if None in sizes else 2 * sum(size for size in sizes if size is not None)
+
+
+KIND = "fusion"
+BROKEN_FUSION = "broken_fusion"
+AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
+SHARED = ("second_reader", "output", "subgraph")
+"""Kinds of breakers with which the value is written out anyway, and is only read once more."""
+
+
+@dataclass(frozen=True)
+class Fusions:
+    """Every match in a model, with what a layer list shows of it (None where there is none).
+
+    `inner` counts nodes in subgraphs and functions, which were not looked at.
+    """
+
+    model: str
+    model_name: str
+    nodes: int
+    inner: int
+    matches: tuple[Match, ...]
+    seen: tuple[Seen | None, ...]
+    layers: LayerList | None = None
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def broken(self) -> tuple[Match, ...]:
+        """The matches that are broken, by prediction."""
+        return tuple(match for match in self.matches if match.state == BROKEN)
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """For each match whether the layer list agrees with the prediction; see `verdict`."""
+        return tuple(map(verdict, self.matches, self.seen))
+
+    @property
+    def is_of_other_model(self) -> bool:
+        """Whether the layer list says that it is of another model than this one."""
+        return self.layers is not None and self.layers.model not in (None, self.model)
+
+    def to_document(self) -> Document:
+        """Return the JSON form, sealed; it holds no paths."""
+        rows = zip(self.matches, self.seen, self.verdicts, strict=True)
+        body = {
+            "trtcal": __version__,
+            "model": self.model,
+            "model_name": self.model_name,
+            "nodes": self.nodes,
+            "inner_nodes": self.inner,
+            "layers": self.layers and _layers_document(self.layers),
+            "matches": [_match_document(*row) for row in rows],
+            "findings": [finding.to_document() for finding in self.findings],
+        }
+        return seal({"kind": KIND, "schema_version": 1, **body})
+
+
+def _layers_document(layers: LayerList) -> dict[str, Any]:
+    return {"count": len(layers.layers), "model": layers.model, "builder": layers.builder}
+
+
+def _match_document(match: Match, seen: Seen | None, said: str) -> dict[str, Any]:
+    roles = [{"role": role, "nodes": list(nodes)} for role, nodes in match.roles]
+    return {
+        **asdict(match),
+        "root": match.root,
+        "roles": roles,
+        "prediction": match.state,
+        "evidence": seen and asdict(seen),
+        "verdict": said,
+    }
+
+
+def verdict(match: Match, seen: Seen | None) -> str:
+    """Return whether a layer list `agrees` with the prediction or `differs`; `unknown` without one."""
+    if seen is None or not seen.is_known:
+        return UNKNOWN
+    return AGREES if (match.state == WHOLE) == (seen.state == ONE) else DIFFERS
+
+
+def check_fusions(
+    model: Model, patterns: Patterns | None = None, layers: LayerList | None = None
+) -> Fusions:
+    """Find the patterns in a model's graph and, if `layers` are given, in what was built of it."""
+    view = View(model)
+    matches = find_matches(view, patterns or read_patterns())
+    seen = look(matches, layers.layers) if layers else (None,) * len(matches)
+    pairs = zip(matches, seen, strict=True)
+    findings = rank(finding for match, one in pairs for finding in _findings(view, match, one))
+    sizes = (len(view.nodes), view.inner)
+    return Fusions(model.fingerprint, model.name, *sizes, matches, seen, layers, findings)
+
+
+def _findings(view: View, match: Match, seen: Seen | None) -> Iterator[Finding]:
+    if match.state == BROKEN:
+        fused = seen is not None and seen.state == ONE
+        yield _broken(match, Cost(None, None if fused else _moved(view, match)))
+    if seen is not None and verdict(match, seen) == DIFFERS:
+        yield _differing(match, seen)
+
+
+def _moved(view: View, match: Match) -> int | None:
+    """Return the bytes that a break costs: each value is written and read, or only read again."""
+    times = {one.tensor: 1 if one.kind in SHARED else 2 for one in reversed(match.breakers)}
+    sizes = [(view.size_bytes(tensor), count) for tensor, count in times.items()]
+    known = [size * count for size, count in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _broken(match: Match, cost: Cost) -> Finding:
+    first = match.breakers[0]
+    reasons = "; ".join(one.why for one in match.breakers)
+    return Finding(
+        BROKEN_FUSION,
+        first.nodes[0] if first.nodes else first.tensor,
+        f"{match.pattern} at {match.root!r} is broken: {reasons}",
+        "what could be one kernel is expected to be several, with the value between in memory",
+        "; ".join(dict.fromkeys(map(_fix, match.breakers))),
+        tuple(
+            Evidence("node", one.nodes[0] if one.nodes else one.tensor, one.why)
+            for one in match.breakers
+        ),
+        cost,
+    )
+
+
+def _fix(breaker: Breaker) -> str:
+    if breaker.mend == PAIRS:
+        return (
+            f"`trtcal fusion --fix --add {PAIRS}` takes the pair out; values then move by its step"
+        )
+    if breaker.mend == "rounding-casts":
+        return "`trtcal fusion --fix --add rounding-casts` takes the Casts out, which round"
+    if breaker.mend:
+        return "`trtcal fusion --fix` takes it out"
+    return WITHOUT_PASS[breaker.kind]
+
+
+WITHOUT_PASS = {
+    "second_reader": "if the other reader can do without the value, give it another",
+    "output": "leave the value out of the outputs, if nobody needs it",
+    "subgraph": "keep the value out of the subgraph, if it can do without",
+    "dropout": "export the model for inference",
+    "cast": "let both sides compute in one type",
+    "qdq": "give both halves of the pair one scale, or leave the pair out",
+}
+
+
+def _differing(match: Match, seen: Seen) -> Finding:
+    evidence = tuple(Evidence("layer", name, kind) for name, kind in seen.layers)
+    if seen.state == SEVERAL:
+        what = f"{match.pattern} at {match.root!r} is whole, and the engine has {_kernels(seen)}"
+        why = "this compiler does not fuse it as the graph lets expect"
+        fix = NORMED if _has_batch_norm(match) else PLAIN
+    else:
+        what = f"{match.pattern} at {match.root!r} is broken, and the engine has it in one layer"
+        why = "this compiler fuses across what breaks the pattern: it costs nothing here"
+        fix = "mend it only for other compilers"
+    moved = seen.moved_bytes if seen.state == SEVERAL else None
+    return Finding("fusion_differs", match.root, what, why, fix, evidence, Cost(None, moved))
+
+
+NORMED = "`trtcal prepare` computes BatchNormalization into the weights of the convolution"
+PLAIN = "nothing in the graph stands between: another version or target may fuse it"
+
+
+def _has_batch_norm(match: Match) -> bool:
+    return {"conv", "BatchNormalization"} <= {role for role, _ in match.roles}
+
+
+def _kernels(seen: Seen) -> str:
+    return f"{len(seen.layers)} layers: {', '.join(name for name, _ in seen.layers)}"

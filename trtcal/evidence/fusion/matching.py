@@ -1,0 +1,267 @@
+"""Where a graph has the patterns, whole or broken: the prediction, from the graph alone.
+
+Of two matches that share a node the one with more nodes is kept, then the one less broken, then that
+of the pattern named first; so every node belongs to one match at most. Work grows with the number of
+nodes: expressions are small, values are followed back a few steps only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from trtcal.evidence.fusion.blockers import Breaker, Edge, breakers_of, ways_back
+from trtcal.evidence.fusion.patterns import (
+    Anything,
+    Number,
+    Operator,
+    Pattern,
+    Patterns,
+    Term,
+    Variable,
+)
+from trtcal.model.graph_view import View
+
+COMMUTATIVE = ("Add", "Mul")
+MOST_SOLUTIONS = 16  # arrangements of one expression at one node
+CLOSE = 1e-3  # relative: numbers may have been rounded to float16
+WHOLE, BROKEN = "whole", "broken"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Nodes that a person expects in one kernel, in the graph's order, so that the last is the root.
+
+    `roles` pairs each operator or set of the pattern with its nodes. `breakers` say why they are not
+    expected to fuse; `around` are the Q/DQ nodes before and after all of it.
+    """
+
+    pattern: str
+    nodes: tuple[str, ...]
+    roles: tuple[tuple[str, tuple[str, ...]], ...]
+    breakers: tuple[Breaker, ...] = ()
+    around: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The node that computes its result."""
+        return self.nodes[-1]
+
+    @property
+    def state(self) -> str:
+        """`whole` or `broken`."""
+        return BROKEN if self.breakers else WHOLE
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A part of a solution: nodes by number, their roles, the ways between them, bound letters."""
+
+    nodes: tuple[int, ...] = ()
+    roles: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    edges: tuple[Edge, ...] = ()
+    letters: Mapping[str, str] = field(default_factory=dict)
+
+    def plus(self, role: str, nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Found:
+        """Return it with nodes that play a role, and the ways between them."""
+        roles = (*self.roles, (role, nodes))
+        return _Found((*self.nodes, *nodes), roles, (*self.edges, *edges), self.letters)
+
+    def through(self, edge: Edge) -> _Found:
+        """Return it with one more way between parts."""
+        return _Found(self.nodes, self.roles, (*self.edges, edge), self.letters)
+
+    def bound(self, letter: str, tensor: str) -> _Found:
+        """Return it with a letter that stands for a value."""
+        letters = {**self.letters, letter: tensor}
+        return _Found(self.nodes, self.roles, self.edges, letters)
+
+
+@dataclass(frozen=True)
+class _Spelled:
+    """An operator that is spelled out: what it reads, its nodes, and the ways between them."""
+
+    operator: str
+    reads: str
+    nodes: tuple[int, ...]
+    edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    pattern: Pattern
+    order: int
+    root: int
+    found: _Found
+    breakers: tuple[Breaker, ...]
+
+    @property
+    def own(self) -> frozenset[int]:
+        return frozenset(self.found.nodes)
+
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
+        return (-len(self.own), len(self.breakers), self.order, self.root)
+
+
+def find_matches(view: View, patterns: Patterns) -> tuple[Match, ...]:
+    """Return all matches in the order of their roots."""
+    solver = _Solver(view, patterns)
+    candidates = [
+        best
+        for order, pattern in enumerate(patterns.patterns)
+        for root in solver.roots(pattern)
+        if (best := solver.best(pattern, order, root))
+    ]
+    kept: list[_Candidate] = []
+    taken = set[int]()
+    for one in sorted(candidates, key=lambda one: one.rank):
+        if taken.isdisjoint(one.own):
+            taken |= one.own
+            kept.append(one)
+    return tuple(_match(view, one) for one in sorted(kept, key=lambda one: one.root))
+
+
+class _Solver:
+    """Fits expressions to nodes."""
+
+    def __init__(self, view: View, patterns: Patterns) -> None:
+        self.view, self.patterns = view, patterns
+        self.spelled: dict[int, list[_Spelled]] = {}
+        self.places: dict[str, list[int]] = {}
+        for number, operator in enumerate(view.operators):
+            self.places.setdefault(operator, []).append(number)
+        self.kinds = frozenset[str]()
+        self._spell_out()
+
+    def _spell_out(self) -> None:
+        """Find the forms; those further down may be made of those further up."""
+        self.kinds = frozenset(("Identity",))
+        for form in self.patterns.forms:
+            for root in list(self._roots(form.expression)):
+                found = next(self._node(form.expression, root, _Found()), None)
+                if found and not self._is_spelled(root, form.operator):
+                    reads = found.letters["x"]
+                    nodes = tuple(dict.fromkeys(found.nodes))
+                    spelled = _Spelled(form.operator, reads, nodes, found.edges)
+                    self.spelled.setdefault(root, []).append(spelled)
+                    self.places.setdefault(form.operator, []).append(root)
+
+    def _is_spelled(self, root: int, operator: str) -> bool:
+        return any(one.operator == operator for one in self.spelled.get(root, ()))
+
+    def roots(self, pattern: Pattern) -> list[int]:
+        """Return the nodes that a pattern's last operator could be."""
+        return sorted({root for one in pattern.expressions for root in self._roots(one)})
+
+    def _roots(self, expression: Operator) -> Iterator[int]:
+        for operator in self.patterns.alternatives(expression.name):
+            yield from self.places.get(operator, ())
+
+    def best(self, pattern: Pattern, order: int, root: int) -> _Candidate | None:
+        """Return how a pattern fits at a node with the most nodes, and least broken."""
+        self.kinds = pattern.between
+        candidates = [
+            _Candidate(pattern, order, root, found, self._breakers(pattern, found))
+            for expression in pattern.expressions
+            for found in islice(self._node(expression, root, _Found()), MOST_SOLUTIONS)
+        ]
+        return min(candidates, key=lambda one: one.rank, default=None)
+
+    def _breakers(self, pattern: Pattern, found: _Found) -> tuple[Breaker, ...]:
+        inside = {*found.nodes, *(node for edge in found.edges for node in edge.nodes)}
+        broken = (
+            one
+            for edge in dict.fromkeys(found.edges)
+            for one in breakers_of(self.view, edge, inside, pattern.allows)
+        )
+        return tuple(dict.fromkeys(broken))
+
+    def _is_one_of(self, number: int, operators: frozenset[str]) -> bool:
+        spelled = self.spelled.get(number, ())
+        return self.view.operators[number] in operators or any(
+            one.operator in operators for one in spelled
+        )
+
+    def _node(self, term: Operator, number: int, found: _Found) -> Iterator[_Found]:
+        """Yield the ways in which a node and what it reads fit an operator of an expression."""
+        wanted = self.patterns.alternatives(term.name)
+        if self.view.operators[number] in wanted:
+            given = tuple(self.view.nodes[number].input)
+            yield from self._all(term, given, found.plus(term.name, (number,), ()))
+        for one in self.spelled.get(number, ()):
+            if one.operator in wanted and len(term.inputs) <= 1:
+                own = found.plus(term.name, one.nodes, one.edges)
+                yield from self._all(term, (one.reads,), own)
+
+    def _all(self, term: Operator, given: tuple[str, ...], found: _Found) -> Iterator[_Found]:
+        if len(term.inputs) > len(given):
+            return
+        orders = [given[: len(term.inputs)]]
+        if term.name in COMMUTATIVE and len(given) == len(term.inputs) == 2:
+            orders += [given[::-1]] if given[0] != given[1] else []
+        for order in orders:
+            pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)
+            yield from self._pairs(tuple(pairs), found)
+
+    def _pairs(self, pairs: tuple[tuple[Term, str], ...], found: _Found) -> Iterator[_Found]:
+        if not pairs:
+            yield found
+            return
+        for one in self._value(*pairs[0], found):
+            yield from self._pairs(pairs[1:], one)
+
+    def _value(self, term: Term, tensor: str, found: _Found) -> Iterator[_Found]:
+        if isinstance(term, Operator):
+            wanted = self.patterns.alternatives(term.name)
+            for edge in ways_back(self.view, tensor, self.kinds):
+                number = self.view.maker(edge.source)
+                if number is not None and self._is_one_of(number, wanted):
+                    yield from self._node(term, number, found.through(edge))
+        elif isinstance(term, Variable):
+            if found.letters.get(term.letter, tensor) == tensor and tensor:
+                yield found.bound(term.letter, tensor)
+        elif self._holds(term, tensor):
+            yield found
+
+    def _holds(self, term: Anything | Number, tensor: str) -> bool:
+        if isinstance(term, Number):
+            value = self.view.number(tensor)
+            return value is not None and abs(value - term.value) <= CLOSE * abs(term.value)
+        constant = (term.computed or term.constant) and self.view.is_constant(tensor)
+        return (constant or not term.constant) and not (term.computed and (constant or not tensor))
+
+
+def _is_operator(pair: tuple[Term, str]) -> bool:
+    """Put what is quick to judge, and rules out most, first."""
+    return isinstance(pair[0], Operator)
+
+
+def _match(view: View, one: _Candidate) -> Match:
+    def names(nodes: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(view.nodes[node].name for node in sorted(set(nodes)))
+
+    roles = tuple((role, names(nodes)) for role, nodes in reversed(one.found.roles))
+    around = names(tuple(_around(view, one)))
+    own = tuple(one.own - {one.root})
+    return Match(
+        one.pattern.name,
+        (*names(own), view.nodes[one.root].name),
+        tuple(dict.fromkeys(roles)),
+        one.breakers,
+        around,
+    )
+
+
+def _around(view: View, one: _Candidate) -> Iterator[int]:
+    """Yield the DequantizeLinears that feed a match, and the QuantizeLinears that read its result."""
+    between = {node for edge in one.found.edges for node in edge.nodes}
+    for node in one.own:
+        for tensor in view.nodes[node].input:
+            maker = view.maker(tensor)
+            if maker is not None and view.operators[maker] == "DequantizeLinear":
+                yield from {maker} - between
+    for reader in view.readers.get(view.nodes[one.root].output[0], ()):
+        if view.operators[reader] == "QuantizeLinear":
+            yield reader

@@ -1,0 +1,1 @@
+"""What an engine's layers tell: shares, copies, chains, estimates, findings, and differences."""

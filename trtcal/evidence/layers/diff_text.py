@@ -1,0 +1,219 @@
+"""Tells a difference of two engines in sentences; each is counted from the layers, none is fixed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from trtcal.evidence.layers.breakdown import bytes_of, listed, short
+from trtcal.evidence.layers.diff import Difference, Twin
+from trtcal.evidence.layers.findings import NARROW, Reformat
+from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.matching import own_nodes
+from trtcal.evidence.layers.reading import Engine
+
+SHOWN = 3
+WORTH = 0.01
+
+
+def tell(difference: Difference) -> tuple[str, ...]:
+    """Return the sentences, what matters most first."""
+    return tuple(
+        sentence
+        for part in (_total, _residual, _written, _copies, _precisions, _moves, _kinds, _layers)
+        for sentence in part(difference)
+    )
+
+
+def _total(difference: Difference) -> Iterator[str]:
+    before, after = difference.before, difference.after
+    if difference.is_timed:
+        a, b = before.total_ms or 0.0, after.total_ms or 0.0
+        yield f"The total went from {_ms(a)} to {_ms(b)}{_percent(a, b)}."
+    else:
+        c, d = bytes_of(before.layers), bytes_of(after.layers)
+        yield (
+            f"There are no times for both; the bytes moved went from {_mb(c)} to {_mb(d)}"
+            f"{_percent(c, d)}."
+        )
+    joined = len(difference.twins)
+    by_order = sum(twin.by != "name" for twin in difference.twins)
+    guessed = f" ({by_order} by arithmetic and order, as no name is in both)" if by_order else ""
+    yield (
+        f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and "
+        f"products are in both{guessed}."
+    )
+    for side, alone in (("first", difference.only_before), ("second", difference.only_after)):
+        if alone:
+            yield f"Only in the {side}: {listed(layer.name for layer in alone)}."
+
+
+def _residual(difference: Difference) -> Iterator[str]:
+    """Tell in which type INT8 layers read what they add to their product, and what that does."""
+    sides = [_adding(engine) for engine in (difference.before, difference.after)]
+    types = [Counter(layer.inputs[1].dtype for layer in side) for side in sides]
+    if types[0] == types[1]:
+        return
+    old, new = (_list_types(counts) for counts in types)
+    yield f"INT8 layers that add a residual in their own kernel: {old}; now {new}.{_effect(sides)}"
+
+
+def _adding(engine: Engine) -> list[Layer]:
+    return [
+        layer
+        for layer in engine.layers
+        if layer.is_heavy
+        and layer.precision == "int8"
+        and len(layer.inputs) > 1
+        and layer.outputs
+        and layer.inputs[1].shape == layer.outputs[0].shape
+        and any("add" in node.lower() for node in own_nodes(layer))
+    ]
+
+
+def _list_types(counts: Counter[str]) -> str:
+    parts = [f"{count} read it in {dtype}" for dtype, count in counts.most_common()]
+    return ", ".join(parts) or "none"
+
+
+def _effect(sides: Sequence[Sequence[Layer]]) -> str:
+    reading, writing = (
+        [sum(getattr(layer, group)[place].dtype in NARROW for layer in side) for side in sides]
+        for group, place in (("inputs", 1), ("outputs", 0))
+    )
+    if reading[1] > reading[0]:
+        return (
+            f" With the residual quantized the fused Add reads INT8, and {writing[1]} of these layers "
+            f"write INT8 for the next one; {writing[0]} did before."
+        )
+    if reading[1] < reading[0]:
+        return (
+            f" With the residual in float {writing[1]} of these layers write INT8, {writing[0]} did "
+            f"before: what follows must be quantized again."
+        )
+    return ""
+
+
+def _written(difference: Difference) -> Iterator[str]:
+    """Tell which layers write another type, and which quantize steps that made needless or needed."""
+    groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
+    for twin in difference.twins:
+        if change := _change(_first(twin.before.outputs), _first(twin.after.outputs)):
+            groups[change].append(twin)
+    for (old, new), twins in groups.items():
+        came = old in NARROW
+        copies = difference.new if came else difference.gone
+        names = {twin.after.name if came else twin.before.name for twin in twins}
+        found = [copy for copy in copies if names & set(copy.before)]
+        verb = "came" if came else "went"
+        with_it = f"; {_count(found, 'copy')} behind {verb} with it{_cost(found)}" if found else ""
+        write = "writes" if len(twins) == 1 else "write"
+        yield f"{_count(twins, 'layer')} {write} {new} and wrote {old}{with_it}."
+
+
+def _copies(difference: Difference) -> Iterator[str]:
+    for word, copies in (("gone", difference.gone), ("new", difference.new)):
+        groups: dict[str, list[Reformat]] = defaultdict(list)
+        for copy in copies:
+            groups[copy.origin or "whose origin is not told"].append(copy)
+        parts = [f"{len(group)} {origin}{_cost(group)}" for origin, group in groups.items()]
+        verb = "is" if len(copies) == 1 else "are"
+        if copies:
+            yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
+    old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
+    if difference.is_timed and abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
+        yield f"The copies that are in both took {_ms(old)} and take {_ms(new)}."
+
+
+def _precisions(difference: Difference) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
+    for twin in difference.twins:
+        if change := _change(twin.before.precision, twin.after.precision):
+            groups[change].append(twin)
+    for (old, new), twins in groups.items():
+        changes = [twin.change_ms for twin in twins]
+        took = math.fsum(ms for ms in changes if ms is not None)
+        cost = f", {_ms(abs(took))} {'less' if took < 0 else 'more'}" if difference.is_timed else ""
+        names = listed(_name(twin) for twin in twins)
+        yield f"{_count(twins, 'layer')} went from {old} to {new}{cost}: {names}."
+
+
+def _moves(difference: Difference) -> Iterator[str]:
+    """Tell what was fused and what came apart, in a sentence each or in one for many."""
+    for moves, was, now in (
+        (difference.merged, "was a layer of its own", "is part of"),
+        (difference.split, "is a layer of its own", "was part of"),
+    ):
+        if len(moves) > SHOWN:
+            parts = [f"{short(m.layer.name)} {now} {short(m.into.name)}" for m in moves[:SHOWN]]
+            each = was.replace("is a layer of its", "are layers of their")
+            each = each.replace("was a layer of its", "were layers of their")
+            took = _sum_ms([moved.layer for moved in moves])
+            yield f"{len(moves)} layers {each}{took}; the first: {'; '.join(parts)}."
+        else:
+            for m in moves:
+                own = f"{short(m.layer.name)} {was}{_sum_ms([m.layer])}"
+                yield f"{own} and {now} {short(m.into.name)}."
+
+
+def _kinds(difference: Difference) -> Iterator[str]:
+    unit = _ms if difference.is_timed else _mb
+    parts = [
+        f"{kind} {unit(a)} to {unit(b)}" for kind, (a, b) in difference.kinds.items() if a or b
+    ]
+    yield f"{'Time' if difference.is_timed else 'Bytes'} by kind: {'; '.join(parts)}."
+
+
+def _layers(difference: Difference) -> Iterator[str]:
+    """Tell the layers whose time changed most."""
+    changes = [(twin.change_ms or 0.0, twin) for twin in difference.twins]
+    least = WORTH * (difference.before.total_ms or 0.0)
+    most = sorted(changes, key=lambda one: -abs(one[0]))[:SHOWN]
+    parts = [f"{_name(twin)} {change:+.3f} ms" for change, twin in most if abs(change) > least]
+    if difference.is_timed and parts:
+        yield f"The largest changes of one layer: {'; '.join(parts)}."
+
+
+def _change(old: str, new: str) -> tuple[str, str] | None:
+    return (old, new) if old and new and old != new else None
+
+
+def _first(tensors: Sequence[TensorInfo]) -> str:
+    return tensors[0].dtype if tensors else ""
+
+
+def _name(twin: Twin) -> str:
+    nodes = own_nodes(twin.after) or own_nodes(twin.before)
+    return short(nodes[0] if nodes else twin.after.name)
+
+
+def _count(items: Sequence[object], word: str) -> str:
+    if len(items) == 1:
+        return f"1 {word}"
+    return f"{len(items)} {word.removesuffix('y') + 'ies' if word.endswith('y') else word + 's'}"
+
+
+def _cost(copies: Sequence[Reformat]) -> str:
+    moved = sum(copy.moved_bytes or 0 for copy in copies)
+    return _sum_ms(copies) or (f" ({_mb(moved)})" if moved else "")
+
+
+def _sum_ms(timed: Iterable[Reformat | Layer]) -> str:
+    times = [one.time_ms for one in timed if one.time_ms is not None]
+    return f" ({_ms(math.fsum(times))})" if times else ""
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3f} ms"
+
+
+def _mb(value: float) -> str:
+    return f"{value / 1e6:.3f} MB"
+
+
+def _percent(before: float, after: float) -> str:
+    if not before or before == after:
+        return ""
+    change = 100 * (after - before) / before
+    return f", {abs(change):.1f} % {'less' if change < 0 else 'more'}"

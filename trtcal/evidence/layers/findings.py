@@ -1,0 +1,260 @@
+"""Findings about an engine: copies that cost, Q/DQ that did not fuse, chains that only move data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
+from trtcal.evidence.layers.breakdown import bytes_of, listed, short, time_of
+from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow
+from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.listing import FORMAT_TYPE
+
+NARROW = frozenset({"int8", "uint8", "fp8"})
+WIDTHS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
+WIDE = re.compile(r"^([\w-]+) wide channel vectorized row major", re.IGNORECASE)
+MULTIPLE = re.compile(r"channel % (\d+) == 0")
+
+
+@dataclass(frozen=True)
+class Reformat:
+    """A copy: `why` says what it changes, `between` the layers that it stands between.
+
+    `origin` is TensorRT's own word (`QDQ`, `REFORMAT`), None where it tells none. `is_free` is one
+    that turned out to need no work.
+    """
+
+    layer: str
+    origin: str | None
+    why: str
+    time_ms: float | None
+    moved_bytes: int | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    is_free: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A quantize or dequantize step that runs as a layer of its own.
+
+    `cause` is a word for what keeps it so, as far as the layers around it show: `border` (of the
+    network), `constant` (weights are dequantized at every inference), `other_reader` (something
+    else reads the tensor unquantized), `residual` (the kernel in front adds a float tensor),
+    `float_reader` (what follows wants a float), `float_writer` (what is in front can't write the
+    narrow type, or was not asked to) or `unknown`. `reason` says it with names.
+    """
+
+    layer: str
+    form: str
+    cause: str
+    reason: str
+    time_ms: float | None
+    moved_bytes: int | None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
+    """Return every copy of an engine, in its order."""
+    return tuple(
+        _reformat_of(flow, index) for index, layer in enumerate(flow.layers) if layer.is_reformat
+    )
+
+
+def _reformat_of(flow: Flow, index: int) -> Reformat:
+    layer = flow.layers[index]
+    before, after = flow.names(flow.before(index)), flow.names(flow.after(index))
+    return Reformat(
+        layer.name,
+        layer.origin,
+        _change(layer),
+        layer.time_ms,
+        layer.bytes_moved,
+        before,
+        after,
+        layer.is_idle,
+    )
+
+
+def _change(layer: Layer) -> str:
+    if not layer.inputs or not layer.outputs:
+        return "not told"
+    source, result = layer.inputs[0], layer.outputs[0]
+    parts = []
+    if source.dtype != result.dtype:
+        parts.append(f"precision {source.dtype} to {result.dtype}")
+    if layout_of(source) != layout_of(result):
+        parts.append(f"layout {layout_of(source)} to {layout_of(result)}")
+    return ", ".join(parts) or "copy"
+
+
+def layout_of(tensor: TensorInfo) -> str:
+    """Return a short name of a tensor's layout: `linear`, `NHWC8`, `NC/32HW32`, or its own words."""
+    words = FORMAT_TYPE.sub("", tensor.format.upper()).lower()
+    if wide := WIDE.match(tensor.format):
+        width = WIDTHS.get(wide[1].lower(), wide[1])
+        return f"NC/{width}HW{width}"
+    if "channel major" in words:
+        multiple = MULTIPLE.search(tensor.format)
+        return f"NHWC{multiple[1] if multiple else ''}"
+    if "row major" in words:
+        return "linear"
+    return " ".join(words.replace("format", "").split()) or "not told"
+
+
+def find_unfused(flow: Flow) -> tuple[Unfused, ...]:
+    """Return every quantize or dequantize step that no other layer took in."""
+    return tuple(
+        _unfused(flow, index) for index, layer in enumerate(flow.layers) if is_quantize_step(layer)
+    )
+
+
+def _unfused(flow: Flow, index: int) -> Unfused:
+    layer = flow.layers[index]
+    form = f"reformat of origin {layer.origin}" if layer.is_reformat else f"{layer.kind} layer"
+    cause, reason = _border(flow, index) or _cause(flow, index)
+    return Unfused(layer.name, form, cause, reason, layer.time_ms, layer.bytes_moved)
+
+
+def _border(flow: Flow, index: int) -> tuple[str, str] | None:
+    layer = flow.layers[index]
+    if not layer.inputs:
+        return "constant", "it works on constants, at every inference"
+    if not any(tensor.name in flow.writers for tensor in layer.inputs):
+        return "border", "it stands at an input of the network"
+    if not flow.after(index):
+        return "border", "it stands at an output of the network"
+    return None
+
+
+def _cause(flow: Flow, index: int) -> tuple[str, str]:
+    source, result = flow.layers[index].inputs[0], flow.layers[index].outputs[0]
+    after = flow.layers[flow.after(index)[0]]
+    if source.dtype in NARROW and result.dtype in FLOATS:
+        return "float_reader", f"{short(after.name)} reads {result.dtype}"
+    before = [flow.layers[other] for other in flow.before(index)]
+    if not before or source.dtype not in FLOATS:
+        return "unknown", "its neighbours do not show why"
+    writes = f"{short(before[0].name)} writes {source.dtype}"
+    others = [other for other in flow.readers.get(source.name, ()) if other != index]
+    if others:
+        other = short(flow.layers[others[0]].name)
+        return "other_reader", f"{writes}, as {other} reads the same tensor unquantized"
+    added = before[0].inputs[1].dtype if before[0].is_heavy and before[0].inputs[1:] else ""
+    if added in FLOATS:
+        return "residual", f"{writes}, as it adds a residual that it reads in {added}"
+    return "float_writer", writes
+
+
+# What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
+WORTH = 0.005
+LONG = 3
+MOST_EVIDENCE = 100
+
+FIXES = {
+    "border": "no layer is there to take it: feed or take INT8 at the network's border, or leave it",
+    "constant": "quantize the input of what reads it too, or leave its weights in float",
+    "other_reader": "put Q/DQ before every reader of the tensor, a residual Add's input too",
+    "residual": "put Q/DQ on the residual input of the Add in front too",
+    "float_reader": "put Q/DQ before every input of what reads it, and behind it if it has no weights",
+    "float_writer": "put Q/DQ before what is in front too: without weights it needs both to be INT8",
+    "unknown": "look at the layers around it: `trtcal layers show --json` lists them",
+}
+
+
+def examine(layers: Sequence[Layer]) -> tuple[Finding, ...]:
+    """Return what is worth acting on in a list of layers."""
+    flow = follow(layers)
+    return judge(layers, find_reformats(flow), find_unfused(flow), find_chains(flow))
+
+
+def judge(
+    layers: Sequence[Layer],
+    reformats: Iterable[Reformat],
+    unfused: Iterable[Unfused],
+    chains: Iterable[Chain],
+) -> tuple[Finding, ...]:
+    """Return what is worth acting on, what costs most first."""
+    total_ms, total_bytes = time_of(layers), bytes_of(layers)
+    left_over = {one.layer for one in unfused}
+    found = [
+        *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
+        *(_unfused_finding(one) for one in unfused),
+        *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
+    ]
+    worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
+    return rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
+
+
+def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
+    if total_ms is not None and cost.time_ms is not None:
+        return cost.time_ms >= WORTH * total_ms
+    return (cost.moved_bytes or 0) >= WORTH * total_bytes > 0
+
+
+def _reformat(one: Reformat) -> Finding:
+    where = _between(one.before, one.after)
+    return Finding(
+        "silent_reformat",
+        one.layer,
+        f"a copy {where} changes {one.why}",
+        "the builder put it in without a word, because its neighbours want different forms",
+        "give its neighbours the same precision, or the tensor a channel count that is a multiple "
+        "of 32 for INT8 and of 8 for FP16; at the network's border let the engine take or give "
+        "the form that is there",
+        (Evidence("layer", one.layer, f"origin {one.origin or 'not told'}"),),
+        Cost(one.time_ms, one.moved_bytes),
+    )
+
+
+def _unfused_finding(one: Unfused) -> Finding:
+    return Finding(
+        "unfused_qdq",
+        one.layer,
+        f"a quantize or dequantize step runs as a {one.form}",
+        f"{one.reason}, so the whole tensor is read and written once more",
+        FIXES[one.cause],
+        (Evidence("layer", one.layer, one.form),),
+        Cost(one.time_ms, one.moved_bytes),
+    )
+
+
+def _chain(one: Chain) -> Finding:
+    cut = f"; {listed(one.cuts)} cut it in its middle" if one.cuts else ""
+    return Finding(
+        "memory_bound_chain",
+        one.layers[0],
+        f"{len(one.layers)} layers {_between(one.before, one.after)} only move data: {one.moved_bytes} "
+        f"bytes where one kernel would move {one.stitched_bytes} (estimate){cut}",
+        "each of them writes its result to memory for the next to read",
+        "take Q/DQ out of its middle, so that the builder may fuse it"
+        if one.cuts
+        else "look for what keeps the builder from fusing it: other shapes, several readers, plug-ins",
+        tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
+        Cost(_saved_ms(one), one.saved_bytes),
+    )
+
+
+def _saved_ms(one: Chain) -> float | None:
+    """Return the time of the bytes that one kernel would not move, if all bytes cost the same."""
+    if one.time_ms is None or not one.moved_bytes or one.saved_bytes is None:
+        return None
+    return one.time_ms * one.saved_bytes / one.moved_bytes
+
+
+def _between(before: Sequence[str], after: Sequence[str]) -> str:
+    if before and after:
+        return f"between {listed(before)} and {listed(after)}"
+    if before:
+        return f"behind {listed(before)}"
+    return f"in front of {listed(after)}" if after else "at the network's border"

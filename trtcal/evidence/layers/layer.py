@@ -1,0 +1,403 @@
+"""What a builder says that it made: one record for each layer of an engine.
+
+Four producers are read into the same form: the verbose listing of TensorRT 10, 11 and
+TensorRT-RTX (`Layers:`, one `Name: ..., LayerType: ...` a line), the older `Layer(Kind): ...`
+lines, the JSON of the engine inspector, and the program inside a TensorRT-RTX engine. This module
+holds the records and what can be said about them; `listing`, `inspector` and `program` hold the
+readers, `arithmetic` the counting, and `profile` joins the times.
+
+What a record cannot say: which kernel a just-in-time runtime will pick later, and what happens
+inside a subgraph that the builder lists as one opaque `Myelin` layer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+UNKNOWN = "unknown"
+Number = TypeVar("Number", int, float)
+
+DTYPES = {
+    "float": "fp32",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "tf32": "fp32",
+    "half": "fp16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8e4m3": "fp8",
+    "e8m0": "e8m0",
+    "fp4": "fp4",
+    "fp4e2m1": "fp4",
+    "int4": "int4",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "int64": "int64",
+    "bool": "bool",
+}
+FLOATS = frozenset({"fp32", "fp16", "bf16"})
+COMPUTED = frozenset({"int8", "fp8", "fp4", "int4"}) | FLOATS
+BITS = {"int64": 64, "fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "int4": 4, "fp4": 4}
+BITS |= dict.fromkeys(("int8", "uint8", "fp8", "e8m0", "bool"), 8)
+
+# Parts of kind names (lower case) of layers whose arithmetic is worth its own precision.
+HEAVY = (
+    "conv",
+    "correlation",
+    "corrltn",
+    "gemm",
+    "matrixmultiply",
+    "matmul",
+    "fully",
+    "runtime_fusion",
+    "attention",
+    "mha",
+    "rnn",
+    "lstm",
+)
+FUSED_ATTENTION = (
+    "_gemm_mha"  # begins the name of a generated kernel: both products and the Softmax
+)
+NOT_HEAVY = ("convert", "conversion", "reformat")
+
+# Kinds of layers that move no data.
+IDLE = frozenset({"noop", "constant", "shape_call", "signal", "wait"})
+MAX_BYTES = 1 << 60
+
+# Kinds of which the listing gives all operands: weights stand among inputs or constants.
+MYELIN_KINDS = frozenset(
+    {"correlation", "corrltn", "gemm", "deconv", "fully_connected", "runtime_fusion"}
+)
+
+TACTIC_PRECISIONS = (
+    ("int8", re.compile(r"int8|i8i8|imma|_s8_|i8816|i16832|i16864")),
+    ("fp16", re.compile(r"f16f16|fp16|h884|h1688|h16816|hmma|hgemm|hcudnn")),
+    ("fp32", re.compile(r"f32f32|fp32|scudnn|sgemm|tf32")),
+)
+# In a fused kernel's name, a cast before the product means that the cast values are multiplied.
+CAST_BEFORE_PRODUCT = re.compile(r"Cast[A-Za-z]*?(?:Fc|Gemm|Corr|Conv|Matm)")
+
+NODE_SEPARATORS = (" + ", " || ", ", ", "][ONNX Layer: ", "\x1e", "\x1f")
+
+
+def dtype_named(text: str | None) -> str:
+    """Return trtcal's name of a data type as TensorRT spells it (`Half`, `FP16`, `INT8`, ...)."""
+    return DTYPES.get((text or "").strip().lower(), UNKNOWN)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor at a layer's border: `shape` has -1 for a dimension known only at run time."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    format: str = ""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes that it takes; a size known at run time counts as 1.
+
+        None if the type is unknown, or the size more than any machine holds.
+        """
+        if self.dtype not in BITS:
+            return None
+        elements = math.prod(1 if size < 0 else size for size in self.shape)
+        size_bytes = (elements * BITS[self.dtype] + 7) // 8
+        return size_bytes if size_bytes <= MAX_BYTES else None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> TensorInfo:
+        """Read the JSON form back."""
+        shape = tuple(int(size) for size in document["shape"])
+        return cls(str(document["name"]), str(document["dtype"]), shape, str(document["format"]))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of an engine, as its builder or inspector described it.
+
+    `kind` is the builder's own word (`correlation`, `CaskConvolution`, `kgen`, ...). `nodes` are
+    the ONNX nodes that it says it came from: from its metadata, else from the pieces of a fused
+    name (which then name weights and constants too). `weights` is their stored data type, where
+    told, `weight_bytes` the size of those that stand in no tensor of the list. `origin` is why a
+    copy is there (`QDQ`, `REFORMAT`, ...). `macs` counts multiply-accumulates, batch 1 where the
+    batch is known only at run time; `time_ms` is the mean of one run. Both are None if not known.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    constants: tuple[TensorInfo, ...] = ()
+    tactic: str | None = None
+    nodes: tuple[str, ...] = ()
+    origin: str | None = None
+    weights: str | None = None
+    weight_bytes: int = 0
+    macs: int | None = None
+    time_ms: float | None = None
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it multiplies matrices or convolves: where precision costs and gains."""
+        kind = self.kind.lower()
+        if kind == "kgen":
+            return self.name.startswith(FUSED_ATTENTION)
+        return any(part in kind for part in HEAVY) and not any(part in kind for part in NOT_HEAVY)
+
+    @property
+    def is_pooling(self) -> bool:
+        """Whether it pools; a pooling kernel computes in the type of its input."""
+        return "pool" in self.kind.lower() and not self.is_heavy
+
+    @property
+    def is_reformat(self) -> bool:
+        """Whether it only copies a tensor into another layout or data type."""
+        return "reformat" in self.kind.lower() or self.name.startswith("Reformatting CopyNode")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it moves no data: an empty copy, a constant, a call that only waits."""
+        return self.kind.lower() in IDLE
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it stands for a whole compiled subgraph of which nothing more is listed."""
+        kind = self.kind.lower()
+        return kind == "myelin" or (kind == UNKNOWN and self.name.startswith("{ForeignNode["))
+
+    @property
+    def precision(self) -> str:
+        """The data type that it computes in, or `unknown`.
+
+        An INT8 convolution may well write FP32, and INT8 weights may be expanded before the
+        product: so outputs decide nothing, and weights alone do not either.
+        """
+        if self.is_opaque or not (self.inputs or self.weights or self.tactic):
+            return UNKNOWN
+        for told in (self._from_weights(), self._from_tactic(), self._from_operands()):
+            if told is not None:
+                return told
+        return UNKNOWN
+
+    @property
+    def bytes_read(self) -> int | None:
+        """Bytes of its inputs, constants and weights; None if a tensor's type is unknown."""
+        read = _sum_bytes((*self.inputs, *self.constants))
+        if self.is_idle or read is None:
+            return 0 if self.is_idle else None
+        return read + self.weight_bytes
+
+    @property
+    def bytes_written(self) -> int | None:
+        """Bytes of its outputs; None if a tensor's type is unknown."""
+        return 0 if self.is_idle else _sum_bytes(self.outputs)
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """Bytes of all that it reads and writes, as listed; None if a tensor's type is unknown."""
+        read, written = self.bytes_read, self.bytes_written
+        return None if read is None or written is None else read + written
+
+    @property
+    def _first_input(self) -> str:
+        first = self.inputs[0].dtype if self.inputs else UNKNOWN
+        if first in FLOATS and self.kind.lower() == "runtime_fusion":
+            return self._most_operands()
+        return first
+
+    def _most_operands(self) -> str:
+        """Return what most operands are: the first may be what is added after the product."""
+        operands = [one.dtype for one in (*self.inputs, *self.constants) if len(one.shape) > 1]
+        counts = Counter(operands or [self.inputs[0].dtype])
+        return counts.most_common(1)[0][0]
+
+    def _from_weights(self) -> str | None:
+        if self.weights not in COMPUTED:
+            return None
+        if self.weights not in FLOATS and self._first_input in FLOATS:
+            return self._first_input  # weight-only quantization
+        return self.weights
+
+    def _from_tactic(self) -> str | None:
+        tactic = (self.tactic or "").lower()
+        if not self.is_heavy or tactic.startswith("__my"):
+            return None
+        return next((name for name, mark in TACTIC_PRECISIONS if mark.search(tactic)), None)
+
+    def _from_operands(self) -> str | None:
+        first = self._first_input
+        if first in FLOATS or first not in COMPUTED:
+            return first if first in FLOATS else None
+        return self._float_type() if self._expands_operands(first) else first
+
+    def _expands_operands(self, dtype: str) -> bool:
+        """Whether narrow operands are cast to a float type before they are multiplied."""
+        kind = self.kind.lower()
+        if kind == "runtime_fusion" and CAST_BEFORE_PRODUCT.search(self.name[:1000]):
+            return True
+        others = (*self.inputs[1:], *self.constants)
+        listed = kind in MYELIN_KINDS and bool(others)
+        return listed and all(tensor.dtype != dtype for tensor in others)
+
+    def _float_type(self) -> str:
+        tensors = (*self.inputs, *self.constants, *self.outputs)
+        return next((tensor.dtype for tensor in tensors if tensor.dtype in FLOATS), UNKNOWN)
+
+    def lists(self, node: str) -> bool:
+        """Whether it says that it came from the ONNX node of this name.
+
+        A name that contains a separator of the listing was cut into pieces by the reader, so its
+        pieces in a row count too.
+        """
+        if node in self.nodes:
+            return True
+        return any(mark in node and self._has_run(node.split(mark)) for mark in NODE_SEPARATORS)
+
+    def _has_run(self, pieces: list[str]) -> bool:
+        size = len(pieces)
+        starts = range(len(self.nodes) - size + 1)
+        return any(list(self.nodes[start : start + size]) == pieces for start in starts)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form, with the derived `precision` and `heavy` beside what was read."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "inputs": [tensor.to_document() for tensor in self.inputs],
+            "outputs": [tensor.to_document() for tensor in self.outputs],
+            "constants": [tensor.to_document() for tensor in self.constants],
+            "tactic": self.tactic,
+            "nodes": list(self.nodes),
+            "origin": self.origin,
+            "weights": self.weights,
+            "weight_bytes": self.weight_bytes,
+            "macs": self.macs,
+            "time_ms": self.time_ms,
+            "precision": self.precision,
+            "heavy": self.is_heavy,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Layer:
+        """Read the JSON form back; `KeyError` if a field is missing.
+
+        What trtcal did not always write (`weight_bytes`, `macs`, `time_ms`) may be.
+        """
+        return cls(
+            name=str(document["name"]),
+            kind=str(document["kind"]),
+            inputs=_tensors(document["inputs"]),
+            outputs=_tensors(document["outputs"]),
+            constants=_tensors(document["constants"]),
+            tactic=document["tactic"],
+            nodes=tuple(str(node) for node in document["nodes"]),
+            origin=document["origin"],
+            weights=document["weights"],
+            weight_bytes=int(document.get("weight_bytes", 0)),
+            macs=_number(document.get("macs"), int),
+            time_ms=_number(document.get("time_ms"), float),
+        )
+
+
+def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:
+    return None if value is None else kind(value)
+
+
+def _sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+    sizes = [tensor.size_bytes for tensor in tensors]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _tensors(documents: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo.from_document(document) for document in documents)
+
+
+ENTRY = "[ONNX Layer: "
+PWN = re.compile(r"^(?:PWN\()+")
+TOUCHING = re.compile(r"(?<=\])(?=\[ONNX Layer: )")
+SEPARATOR = re.compile(r"[\x1e\x1f](?=\[)")
+
+
+def nodes_in_metadata(metadata: str) -> tuple[str, ...]:
+    """Return the ONNX node names in a layer's metadata, in order.
+
+    Entries `[ONNX Layer: name]` are separated by U+001F in listings and U+001E in JSON. Terminals
+    and editors lose these, so entries that merely touch are told apart too, as far as names allow.
+    """
+    metadata = metadata.strip("\r\n")
+    entries = SEPARATOR.split(metadata)
+    if len(entries) == 1:
+        entries = TOUCHING.split(metadata)
+    return tuple(
+        entry.removeprefix(ENTRY).removesuffix("]") for entry in entries if entry.startswith(ENTRY)
+    )
+
+
+def nodes_in_name(name: str) -> tuple[str, ...]:
+    """Return the pieces of a fused layer's name: `a + PWN(b)` came from `a` and `b`.
+
+    A copy (`Reformatting CopyNode for ...`) comes from no node. Of `{ForeignNode[a...b]}` only the
+    first and last node are told.
+    """
+    if name.startswith("Reformatting CopyNode"):
+        return ()
+    if name.startswith("{ForeignNode[") and name.endswith("]}"):
+        first, _, last = name[len("{ForeignNode[") : -2].partition("...")
+        return (first, last) if last else (first,)
+    split = r" \+ | \|\| |, " if "PWN(" in name else r" \+ | \|\| "
+    return tuple(_bare(piece) for piece in re.split(split, name) if piece)
+
+
+def _bare(piece: str) -> str:
+    piece = PWN.sub("", piece)
+    surplus = piece.count(")") - piece.count("(")
+    while surplus > 0 and piece.endswith(")"):
+        piece, surplus = piece[:-1], surplus - 1
+    return piece.strip()
+
+
+def is_quantize_step(layer: Layer) -> bool:
+    """Whether a layer does nothing but quantize or dequantize.
+
+    By its origin or kind; by its nodes, all of which must be Q/DQ by name; or, a generated kernel,
+    by the operations in its name.
+    """
+    if layer.is_heavy or layer.is_pooling or layer.is_idle:
+        return False
+    if layer.origin == "QDQ" or QDQ_NODE.search(layer.kind):
+        return True
+    if kernel := KERNEL.match(layer.name):
+        words = re.findall("[A-Z][a-z]*", kernel[1])
+        if "".join(word for word in words if word not in MOVES) in STEPS:
+            return True
+    nodes = layer.nodes or (() if layer.is_reformat else (layer.name,))
+    return bool(nodes) and all(QDQ_NODE.search(node) for node in nodes)
+
+
+# How exporters, TensorRT and trtcal name the nodes: QuantizeLinear_4, x/dequantize, a_quantize_scale.
+QDQ_NODE = re.compile(r"(?:^|[^a-z])(?:de)?quantize(?:linear)?(?:$|[^a-z])", re.IGNORECASE)
+
+
+# A generated kernel's name lists its operations; these move, and those make up a Q or a DQ.
+KERNEL = re.compile(r"^__myl_([A-Za-z]+)_myl")
+
+
+MOVES = frozenset({"Move", "Tran", "Resh", "Repl", "Conc", "Slic"})
+
+
+STEPS = ("MulMinMaxRounCast", "DivMinMaxRounCast", "CastMul", "CastMulCast")

@@ -1,0 +1,177 @@
+"""What each node got of what it was asked, over all optimization profiles of an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from trtcal.evidence.layers.layer import UNKNOWN, Layer
+from trtcal.evidence.log.summary import summarize
+
+__all__ = ["PROFILE", "Outcome", "check", "find_outcomes", "summarize"]
+
+
+ANSWERS = ("int8", "fp16", "fp32")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one ONNX node: `got` is int8, fp16, fp32 or unknown.
+
+    `reason` is None if the node got what was asked; `hint` says what to try if it did not; `cause` is
+    the reason in one stable word (`wrong_axis`, `no_kernel`, ...) where it is known.
+    """
+
+    node: str
+    asked: str
+    got: str
+    layer: str | None
+    reason: str | None = None
+    hint: str | None = None
+    cause: str | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the node computes in the precision asked for."""
+        return self.got == self.asked
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it certainly computes in another one (`unknown` is neither met nor lost)."""
+        return self.got not in (self.asked, UNKNOWN)
+
+    def to_document(self) -> dict[str, str | None]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def check(asked: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, ...]:
+    """Compare the precision that a plan asked for each ONNX node with what the layer list shows.
+
+    A layer that computes (a convolution, a matrix product, a pooling) decides; of several that list
+    the node, one in the precision asked, if any. What only copies, scales or rounds decides
+    nothing. Nodes keep the order of `asked`.
+    """
+    index = _index(layers)
+    return tuple(
+        _outcome(node, precision, layers, index.get(node)) for node, precision in asked.items()
+    )
+
+
+def _index(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    index: dict[str, list[Layer]] = {}
+    for layer in layers:
+        for node in dict.fromkeys(layer.nodes):
+            index.setdefault(node, []).append(layer)
+    return index
+
+
+def _outcome(node: str, asked: str, layers: Sequence[Layer], found: list[Layer] | None) -> Outcome:
+    listing = found or [layer for layer in layers if layer.lists(node)]
+    deciding = _deciding(node, listing)
+    if not deciding:
+        return _undecided(node, asked, listing, layers)
+    layer = next((layer for layer in deciding if layer.precision == asked), deciding[0])
+    return _decided(node, asked, layer)
+
+
+def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
+    """Return the layers that compute the node, or only those of which it is the main node."""
+    heavy = [layer for layer in listing if layer.is_heavy]
+    computing = heavy or [layer for layer in listing if layer.is_pooling]
+    main = [layer for layer in computing if layer.nodes[:1] == (node,)]
+    return main or computing
+
+
+def _decided(node: str, asked: str, layer: Layer) -> Outcome:
+    precision = layer.precision
+    if precision == asked:
+        return Outcome(node, asked, precision, layer.name)
+    if precision not in ANSWERS:
+        reason = f"{layer.kind} layer, precision {precision}"
+        return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
+    return Outcome(node, asked, precision, layer.name, *_why(asked, layer))
+
+
+DETAILED = "build with detailed profiling verbosity, so that the list gives every tensor's type"
+
+
+def _why(asked: str, layer: Layer) -> tuple[str, str]:
+    first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
+    reason = f"its {layer.kind} layer computes in {layer.precision}"
+    if layer.precision == "int8":
+        return reason, "take the Q/DQ off the node's inputs and build again"
+    if asked != "int8":
+        return reason, f"cast the node's inputs to {asked}, or allow {asked} when building"
+    if first == "int8":
+        return (
+            f"{reason}: the INT8 operands are expanded before the product",
+            "put the weight scales on the output channel axis, or use one scale for all weights",
+        )
+    if any(tensor.dtype == "int8" for tensor in (*layer.inputs[1:], *layer.constants)):
+        return (
+            f"{reason}: only its weights are INT8",
+            "quantize the input too: Q/DQ on both operands, straight before the node",
+        )
+    return (
+        f"{reason}: its input arrives as {first}",
+        "check that Q/DQ stands straight before both operands and that weight scales lie on the "
+        "output channel axis; this backend may have no INT8 kernel for the node",
+    )
+
+
+def _undecided(node: str, asked: str, listing: Sequence[Layer], layers: Sequence[Layer]) -> Outcome:
+    if listing:
+        return _without_kernel(node, asked, listing[0])
+    opaque = next((layer for layer in layers if layer.is_opaque), None)
+    if opaque is not None:
+        reason = "not in the layer list; it may lie inside a compiled subgraph"
+        return Outcome(node, asked, UNKNOWN, opaque.name, reason, DETAILED)
+    if not layers:
+        reason = "there is no layer list"
+        return Outcome(node, asked, UNKNOWN, None, reason, DETAILED)
+    reason = "not found in the layer list: merged into another layer, or removed"
+    hint = "if it has no effect on an output, that is fine; else look for a layer that absorbed it"
+    return Outcome(node, asked, UNKNOWN, None, reason, hint)
+
+
+def _without_kernel(node: str, asked: str, layer: Layer) -> Outcome:
+    if layer.is_opaque:
+        reason = "inside a compiled subgraph whose kernels are not listed"
+        return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
+    reason = f"only {layer.kind} layers list it: none multiplies, convolves or pools"
+    hint = "element-wise work runs inside fused kernels and has no precision of its own"
+    return Outcome(node, asked, UNKNOWN, layer.name, reason, hint)
+
+
+PROFILE = re.compile(r" \[profile (\d+)\]")
+
+
+def find_outcomes(
+    asked: Mapping[str, str], layers: Sequence[Layer], profiles: int
+) -> tuple[Outcome, ...]:
+    """Return each node's outcome, of several profiles that of the first in which it was lost.
+
+    A list of several profiles has every layer once for each, with ` [profile 1]` in its name from
+    the second on.
+    """
+    found = [
+        check(asked, [layer for layer in layers if not layer.is_heavy or _profile(layer) == number])
+        for number in range(profiles)
+    ]
+    return tuple(_worst(outcomes) for outcomes in zip(*found, strict=True))
+
+
+def _profile(layer: Layer) -> int:
+    tag = PROFILE.search(layer.name)
+    return int(tag[1]) if tag else 0
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    for number, outcome in enumerate(outcomes):
+        if outcome.is_lost:
+            where = f"in profile {number}, " if number else ""
+            return dataclasses.replace(outcome, reason=f"{where}{outcome.reason}")
+    return outcomes[0]

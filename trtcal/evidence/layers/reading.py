@@ -1,0 +1,211 @@
+"""Opens whatever tells the layers of an engine: inspector JSON, a build, a log, an engine itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, parsing, read_document
+from trtcal.errors import InputError
+from trtcal.evidence.layers.breakdown import (
+    bytes_of,
+    counted_precision,
+    share_by_kind,
+    share_by_precision,
+    time_of,
+)
+from trtcal.evidence.layers.findings import find_reformats, find_unfused, judge
+from trtcal.evidence.layers.flow import find_chains, follow
+from trtcal.evidence.layers.inspector import (
+    LayerTime,
+    Profile,
+    join_times,
+    profile_in_log,
+    read_inspector,
+    read_profile,
+)
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.roofline import Target, estimate
+from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
+from trtcal.evidence.log.reader import parse_file
+
+BUILD = "build.json"
+LISTS = (BUILD, "graph.json", "layers.json")
+TIMES = ("layer-times.json", "profile.json")
+LOG = "build.log"
+MAX_BYTES = 1 << 28
+HINT = (
+    "give an inspector's JSON (trtexec --exportLayerInfo), the folder of a build, a verbose log, "
+    "or an engine of TensorRT-RTX"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine as its layer list tells of it.
+
+    `total_ms` is all that its profile measured of one run, also what no layer could be found for;
+    None without a profile. `notes` say where things came from and what did not fit.
+    """
+
+    source: str
+    layers: tuple[Layer, ...]
+    total_ms: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its layers have times."""
+        return self.total_ms is not None
+
+
+def read_engine(path: Path, profile: Path | None = None) -> Engine:
+    """Read the layers at `path`, and their times: from `profile`, or beside them in a folder.
+
+    Beside a single file no profile is looked for. `InputError` if there is no layer list.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist", "check the path")
+    if path.is_dir():
+        return _read_folder(path, profile)
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file", HINT)
+    layers, times = _read_file(path)
+    if not layers:
+        raise InputError(f"{path} lists no layers", HINT)
+    engine = Engine(str(path), layers)
+    if profile is not None:
+        return _with_times(engine, read_profile(_read_bytes(profile)), profile)
+    if times is None:
+        return engine
+    try:
+        return _with_times(engine, times, path)
+    except InputError:
+        return replace(engine, notes=("the log's table of times is of other layers",))
+
+
+def _read_folder(folder: Path, profile: Path | None) -> Engine:
+    found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
+    if found is None:
+        raise InputError(f"{folder} holds none of {', '.join((*LISTS, LOG))}", HINT)
+    engine = read_engine(found)
+    engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
+    beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
+    times = profile or beside
+    if times is None:
+        return engine
+    return _with_times(engine, read_profile(_read_bytes(times)), times)
+
+
+def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(MAGIC):
+        return read_engine_layers(path), None
+    if b"\0" in start[:64]:
+        raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
+    is_json = path.suffix == ".json"
+    document = _as_json(path) if is_json or start.lstrip().startswith(b"{") else None
+    if is_json and not isinstance(document, dict):
+        told = "is not JSON" if document is None else "holds no list of layers"
+        raise InputError(f"{path} {told}", HINT)
+    if document is None:
+        parsed = parse_file(path)
+        return parsed.layers, profile_in_log(parsed.events)
+    if document.get("kind") == "build":
+        return _read_build(path), None
+    if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
+        return _own_layers(path, document), None
+    return read_inspector(document), None
+
+
+def _as_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None: a log may begin with a bracket too."""
+    try:
+        document: dict[str, Any] = json.loads(_read_bytes(path), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return document
+
+
+def _read_build(path: Path) -> tuple[Layer, ...]:
+    return _own_layers(path, read_document(path, "build"))
+
+
+def _own_layers(path: Path, document: dict[str, Any]) -> tuple[Layer, ...]:
+    def construct() -> tuple[Layer, ...]:
+        return tuple(Layer.from_document(item) for item in document["layers"])
+
+    layers: tuple[Layer, ...] = parsing(path, construct)
+    return layers
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB", HINT)
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error}", "check the path") from error
+
+
+def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
+    timed = join_times(engine.layers, profile)
+    if all(layer.time_ms is None for layer in timed.layers):
+        raise InputError(
+            f"{path} is not a profile of {engine.source}: no layer's name is in both",
+            "give the profile of the same engine",
+        )
+    notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
+    return replace(engine, layers=timed.layers, total_ms=profile.total_ms, notes=notes)
+
+
+def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) -> list[str]:
+    notes = []
+    if without_time:
+        notes.append(f"{len(without_time)} layers have no time, such as {without_time[0]}")
+    if without_layer:
+        lost = sum(time.average_ms or 0.0 for time in without_layer)
+        first = without_layer[0].name
+        notes.append(f"{len(without_layer)} times ({lost:.4g} ms) fit no layer, such as {first}")
+    return notes
+
+
+def engine_document(engine: Engine, target: Target | None = None) -> Document:
+    """Return layers, shares, copies, left-over Q/DQ, chains and findings of an engine.
+
+    With a target every layer has an `estimate`, a limit from its datasheet that is no measurement.
+    """
+    flow = follow(engine.layers)
+    reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
+    findings = judge(engine.layers, reformats, unfused, chains)
+    return {
+        "schema_version": 1,
+        "source": engine.source,
+        "notes": list(engine.notes),
+        "total_ms": engine.total_ms,
+        "layers_ms": time_of(engine.layers),
+        "moved_bytes": bytes_of(engine.layers),
+        "shares_of": "time" if engine.is_timed else "bytes",
+        "by_precision": [share.to_document() for share in share_by_precision(engine)],
+        "by_kind": [share.to_document() for share in share_by_kind(engine)],
+        "reformats": [one.to_document() for one in reformats],
+        "unfused_qdq": [one.to_document() for one in unfused],
+        "chains": [one.to_document() for one in chains],
+        "findings": [one.to_document() for one in findings],
+        "target": target.name if target else None,
+        "layers": [_layer(layer, target) for layer in engine.layers],
+    }
+
+
+def _layer(layer: Layer, target: Target | None) -> dict[str, Any]:
+    return {
+        **layer.to_document(),
+        "counted_precision": counted_precision(layer),
+        "bytes_read": layer.bytes_read,
+        "bytes_written": layer.bytes_written,
+        "estimate": estimate(layer, target).to_document() if target else None,
+    }

@@ -1,0 +1,304 @@
+"""Reads the lines of a log into events: what a line says, and what it does to its neighbours.
+
+Most lines of a verbose log say nothing that matters here; `prefilter` decides that from their raw
+bytes. The exceptions are short stretches in which every line counts: what follows an error without
+a prefix of its own, a profile table, and a layer listing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.listing import (
+    HEADINGS,
+    Listing,
+    begins_layer,
+    ends_listing,
+    is_complete,
+)
+from trtcal.evidence.log.events import Event
+from trtcal.evidence.log.lines import (
+    MAX_LINE_BYTES,
+    SEARCHED,
+    lines_of,
+    may_matter,
+    portions_of_file,
+)
+from trtcal.evidence.log.prefixes import split_line
+from trtcal.evidence.log.recognition import MAX_MESSAGE, knows, recognise
+from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
+
+FOLLOWING_LINES = {"error": 12, "warning": 2}
+# What is remembered of lines already seen: how long one may be, and about how much in all.
+MAX_REMEMBERED_BYTES = 1 << 16
+MEMORY_BYTES = 40 << 20
+STEP_BYTES = 200
+STATE_BYTES = 2500
+UNSEEN = State()
+
+
+class Reader:
+    """Reads the lines of one log, given in portions, into events.
+
+    `number` counts the lines. Events come as found and line, each when it is complete: with the
+    next line that is not part of it, or at `flush`.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.number = 0
+        self._state = State()
+        self._line = 0
+        self._states: dict[Hashable, State] = {}
+        self._room = MEMORY_BYTES
+
+    def feed(self, lines: Iterable[bytes]) -> Iterator[tuple[Found, int]]:
+        """Read lines without their ends; yield the events that are complete."""
+        state, number = self._state, self.number
+        for number, raw in enumerate(lines, self.number + 1):
+            after = state.steps.get(raw, UNSEEN)
+            if after is UNSEEN:
+                self.number = number
+                after = self._learn(state, raw)
+            if after is None:
+                continue
+            if not after.goes_on:
+                if state.found is not None:
+                    yield state.found, self._line
+                self._line = number
+                if after.listed is not None:
+                    self.listing.take(after.listed)
+            state = after
+        self._state, self.number = state, number
+
+    def flush(self) -> Iterator[tuple[Found, int]]:
+        """Yield the event that was waiting for lines that belong to it."""
+        if self._state.found is not None:
+            yield self._state.found, self._line
+        state = self._state
+        self._state = State(
+            table=state.table,
+            has_dla=state.has_dla,
+            is_open=state.is_open,
+            is_broken=state.is_broken,
+        )
+
+    def _learn(self, state: State, raw: bytes) -> State | None:
+        """Return where a line leads that was not seen in this state before."""
+        if not (state.is_busy or may_matter(raw)):
+            self._remember(state, raw, None)
+            return None
+        after = self._after(state, raw[:MAX_LINE_BYTES])
+        if after is not None:
+            after = self._states.setdefault(after.identity, after)
+        if not state.is_broken:  # what a broken layer takes depends on all of its lines
+            self._remember(state, raw, after)
+        return after
+
+    def _remember(self, state: State, raw: bytes, after: State | None) -> None:
+        """Keep a step, in bounded memory: when that is full, all is forgotten."""
+        if len(raw) > MAX_REMEMBERED_BYTES:
+            return
+        self._room -= len(raw) + (STEP_BYTES if after is None else STATE_BYTES)
+        if self._room < 0:
+            for known in self._states.values():
+                known.steps.clear()
+            self._states.clear()
+            self._room = MEMORY_BYTES
+        state.steps[raw] = after
+
+    def _after(self, state: State, raw: bytes) -> State | None:
+        """Return where a line leads, or None if nothing changes."""
+        if begins_layer(raw, state.is_open):
+            return self._after_layer(state, raw)
+        text = raw[:SEARCHED].decode("utf-8", "backslashreplace")
+        severity, message, prefixed = split_line(text)
+        if prefixed:
+            if begins_layer(layer := message.encode(), state.is_open):
+                return self._after_layer(state, layer)
+        elif state.is_broken and self.listing.extend(raw):
+            return None
+        elif state.following and state.found and message and not knows(message):
+            return _continued(state, state.found.event, message)
+        if message.strip() in HEADINGS:
+            return State(table=NO_TABLE, has_dla=state.has_dla, is_open=True, listed=b"")
+        is_open = state.is_open and not ends_listing(message, prefixed)
+        return self._after_message(state, is_open, severity, message, prefixed)
+
+    def _after_layer(self, state: State, raw: bytes) -> State:
+        """Read a layer; only one that copies between formats is an event too."""
+        found = None
+        if b"Reformat" in raw:
+            message = raw[:SEARCHED].decode("utf-8", "backslashreplace")
+            event = recognise(self.number, None, message.rstrip())
+            found = Found(event) if event else None
+        return State(
+            found=found,
+            table=state.table,
+            has_dla=state.has_dla,
+            is_open=state.is_open,
+            listed=raw,
+            is_broken=state.is_open and not is_complete(raw),
+        )
+
+    def _after_message(
+        self, state: State, is_open: bool, severity: str | None, message: str, prefixed: bool
+    ) -> State:
+        if state.table.columns and (row := state.table.read_row(message)):
+            level, (subject, values) = severity or "info", row
+            event = Event(self.number, level, "timing", subject, message, values)
+            return State(Found(event), table=state.table, has_dla=state.has_dla, is_open=is_open)
+        if (table := table_headed(message)).columns:
+            return State(table=table, has_dla=state.has_dla, is_open=is_open)
+        has_dla = _has_dla(state.has_dla, message)
+        told = recognise(self.number, severity, message)
+        if told is None or (told.fields.get("rule") == "gpu_layer" and not has_dla):
+            return State(has_dla=has_dla, is_open=is_open)
+        following = FOLLOWING_LINES.get(told.severity, 0) if prefixed else 0
+        return State(Found(told), following, has_dla=has_dla, is_open=is_open)
+
+
+def _continued(state: State, event: Event, message: str) -> State:
+    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
+    return State(
+        Found(replace(event, message=text)),
+        state.following - 1,
+        goes_on=True,
+        table=state.table,
+        has_dla=state.has_dla,
+        is_open=state.is_open,
+        is_broken=state.is_broken,
+    )
+
+
+def _has_dla(before: bool, message: str) -> bool:
+    if message.startswith("[DlaLayer]"):
+        return True
+    return before and not message.startswith("No layer is running on DLA")
+
+
+@dataclass(frozen=True)
+class ParsedLog:
+    """All that was read out of a log: its number of lines, the events, the last listing's layers.
+
+    A log of several builds holds several listings; the last one is the engine that was kept.
+    """
+
+    lines: int
+    events: tuple[Event, ...]
+    layers: tuple[Layer, ...]
+
+
+def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
+    """Yield the events of a log's lines, in order, while they come.
+
+    Lines count from 1. An item that holds line ends counts as several lines, so whole messages of a
+    logger may be given as they are. Nothing is kept but what one message or table needs.
+    """
+    reader = Reader(Listing(is_kept=False))
+    yield from _events(reader, [lines_of(lines)])
+
+
+def events_of_file(path: Path) -> Iterator[Event]:
+    """Yield the events of a log file while it is read; `InputError` if it cannot be."""
+    yield from _events(Reader(Listing(is_kept=False)), portions_of_file(path))
+
+
+def parse_file(path: Path) -> ParsedLog:
+    """Read a log file; `InputError` if it cannot be opened or read."""
+    reader = Reader(Listing())
+    events = tuple(_events(reader, portions_of_file(path)))
+    return ParsedLog(reader.number, events, tuple(reader.listing.layers()))
+
+
+def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
+    repeats = Repeats()
+    for found, line in all_found(reader, portions):
+        yield found.at(line, repeats.twin(found, line))
+
+
+def all_found(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[tuple[Found, int]]:
+    """Yield all that a reader finds in portions of lines."""
+    return chain(chain.from_iterable(map(reader.feed, portions)), _last(reader))
+
+
+def _last(reader: Reader) -> Iterator[tuple[Found, int]]:
+    yield from reader.flush()
+
+
+SHOWN = 60
+NAMES = {
+    "uncalibrated": "uncalibrated",
+    "tactic_skipped": "tactics skipped",
+    "tactic_failed": "tactics failed",
+    "fallback": "fallbacks",
+    "precision_constraint": "precisions not obeyed",
+    "range": "ranges",
+    "weights_range": "weights out of range",
+    "no_implementation": "without a kernel",
+    "reformat": "reformats",
+    "error": "errors",
+    "deprecated": "deprecated",
+    "other_warning": "warnings",
+}
+
+
+class Live:
+    """Counts the findings in what a builder prints, by category, and keeps the latest one.
+
+    `show` is called with each finding and its line. Constant memory; no bytes make it raise.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[Found, int], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.latest: Event | None = None
+        self._show, self._clock, self._started = show, clock, clock()
+        self._reader = Reader(Listing(is_kept=False))
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what was printed, cut anywhere."""
+        *lines, end = (self._rest + data).split(b"\n")
+        self._rest = end[:MAX_LINE_BYTES]
+        self._count(self._reader.feed(lines))
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Take whole lines; none at all mean that nothing more comes for now."""
+        lines = list(lines)
+        self._count(self._reader.feed(lines) if lines else self._reader.flush())
+
+    def close(self) -> None:
+        """Take what waited for its end."""
+        self._count(self._reader.feed([self._rest] if self._rest else []))
+        self._count(self._reader.flush())
+        self._rest = b""
+
+    def _count(self, events: Iterable[tuple[Found, int]]) -> None:
+        for found, line in events:
+            if found.event.is_finding:
+                self.counts[found.event.category] += 1
+                self.latest = found.event
+                if self._show:
+                    self._show(found, line)
+
+    def found(self) -> str:
+        """Return in one line what was found how often, and the latest of it."""
+        parts = [f"{count} {NAMES[name]}" for name in NAMES if (count := self.counts[name])]
+        if self.latest is None:
+            return "no findings"
+        subject = self.latest.subject or self.latest.message.partition("\n")[0]
+        return ", ".join([*parts, f"last: {self.latest.category} {subject[:SHOWN]}"])
+
+    def text(self) -> str:
+        """Return the seconds since the start, and what was found."""
+        return f"{self._clock() - self._started:.0f} s, {self.found()}"

@@ -1,0 +1,189 @@
+"""The table of messages that are known, and how one is looked up.
+
+A rule is recognised by its `pattern` in the text of a message: what stays when the logger's prefix,
+the source location and the `Error Code` wrapper are gone (see `unwrap`). Before any pattern runs,
+one literal of its `needle` must stand in the line; so most lines of a verbose log reach no pattern.
+Patterns use bounded or single lazy repetitions on at most `MAX_TEXT` characters: no line can make
+the reader slow.
+
+The wording of TensorRT's messages is fact, gathered from its binaries and from public reports; the
+explanations are trtcal's. `since` and `until` are the TensorRT versions in which a message is known
+to occur, where known; they are told to the user and never used to reject a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from trtcal.evidence.log.events import Value
+
+MAX_TEXT = 8192
+
+LOCATION = re.compile(r"[\w./+-]{1,120}\.(?:cpp|cc|cu|h|hpp|py):\d{1,6}: ")
+WRAPPER = re.compile(
+    r"(?:Number=\d{1,6},Code=\d{1,6},Information=)?(?:Error\[\d{1,3}\]: )?(?:\d{1,3}: )?"
+    r"(?:(?P<where>\[[^\]\n]{1,300}\]|[\w:~]{1,120}):? )?"
+    r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
+)
+# TensorRT has no more codes; a larger number is a tensor's name.
+NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[])")
+RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
+# ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
+OLD_WRAPPER = re.compile(
+    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) \(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
+    r"(?P<where>[\w:~]{1,120}): -?\d{1,9} \((?P<text>.+)\)$",
+    re.DOTALL,
+)
+PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
+
+HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
+MIN_HEAD = 4
+
+INTEGERS = ("bytes", "mib", "mb", "count", "index", "batch", "number", "requested", "code")
+FLOATS = ("seconds", "ms", "percent", "low", "high", "scale", "qps")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One known message.
+
+    Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
+    A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
+    `needle` may give several literals, separated by `|`, and `starts` the literals one of which
+    begins the message, where the pattern does not begin with one itself. `levels` restricts a
+    broad rule to lines of these severities; "" stands for a line whose logger tells none.
+    """
+
+    name: str
+    category: str
+    needle: str
+    pattern: str
+    example: str
+    meaning: str
+    fix: str
+    severity: str = "info"
+    since: str | None = None
+    until: str | None = None
+    starts: str = ""
+    levels: tuple[str, ...] = ()
+
+    @cached_property
+    def needles(self) -> tuple[str, ...]:
+        """The literals, one of which the message must contain."""
+        return tuple(self.needle.split("|"))
+
+    @cached_property
+    def beginnings(self) -> tuple[str, ...]:
+        """The literals, one of which begins the message; none if it may begin with anything."""
+        if self.starts:
+            return tuple(self.starts.split("|"))
+        head = literal_head(self.pattern)
+        return (head,) if len(head) >= MIN_HEAD else ()
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        return re.compile(self.pattern)
+
+    def match(self, text: str, severity: str | None) -> re.Match[str] | None:
+        """Find the rule's message in a text, which must be cut to `MAX_TEXT`."""
+        if self.levels and (severity or "") not in self.levels:
+            return None
+        for needle in self.needles:
+            if needle in text:
+                return self.regex.search(text)
+        return None
+
+
+def literal_head(pattern: str) -> str:
+    """Return the literal text that an anchored pattern begins with, or an empty string."""
+    match = HEAD.match(pattern)
+    if match is None:
+        return ""
+    head = match[1]
+    if pattern[match.end() : match.end() + 1] in ("?", "*", "{"):
+        head = head[:-1]
+    return re.sub(r"\\(.)", r"\1", head)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A message without location and wrapper, and what these told."""
+
+    text: str
+    fields: dict[str, Value]
+
+
+def unwrap(message: str) -> Body:
+    """Take location and error-code wrapper off a message.
+
+    `[file.cpp::function::12] Error Code 4: Internal Error (TEXT)`, `4: TEXT`, `Error Code: 9: TEXT`,
+    `file.cpp:12: TEXT` and `file.cpp (12) - Misc Error in function: -1 (TEXT)` all become TEXT.
+    """
+    message = message[:MAX_TEXT]
+    fields: dict[str, Value] = {}
+    if location := LOCATION.match(message):
+        message = message[location.end() :]
+    if old := OLD_WRAPPER.match(message):
+        return Body(old["text"], {"kind": old["kind"], "where": old["where"]})
+    if wrapper := WRAPPER.match(message):
+        fields["code"] = int(wrapper["code"])
+        told = {"kind": wrapper["kind"], "where": wrapper["where"]}
+        fields.update({key: value.strip("[]:") for key, value in told.items() if value})
+        message = message[wrapper.end() :].removesuffix(")" if wrapper["kind"] else "")
+    elif numbered := NUMBERED.match(message) or RECORDED.match(message):
+        fields["code"] = int(numbered[1])
+        message = message[numbered.end() :]
+    return Body(PLACE.sub("", message) if " In " in message else message, fields)
+
+
+def typed_fields(match: re.Match[str]) -> dict[str, Value]:
+    """Return the named groups that took part, all but the subject, each in its type."""
+    groups = match.groupdict().items()
+    return {
+        name: _typed(name, text) for name, text in groups if text and not name.startswith("subject")
+    }
+
+
+def subject_of(match: re.Match[str]) -> str | None:
+    """Return the subject: of alternatives (`subject`, `subject2`), the one that took part."""
+    groups = match.groupdict().items()
+    texts = (text for name, text in groups if name.startswith("subject"))
+    return next((text.strip() for text in texts if text and text.strip()), None)
+
+
+def _typed(name: str, text: str) -> Value:
+    unit = name.rpartition("_")[2]
+    try:
+        if unit in INTEGERS:
+            return int(text)
+        return float(text) if unit in FLOATS else text.strip()
+    except ValueError:
+        return text
+
+
+class RuleIndex:
+    """Rules in order, found by how a message begins: most need not be asked."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.heads = {start[:MIN_HEAD] for rule in self.rules for start in rule.beginnings}
+        self.by_head = {head: self._beginning(head) for head in self.heads}
+        self.others = tuple(rule for rule in self.rules if not rule.beginnings)
+
+    def _beginning(self, head: str) -> tuple[Rule, ...]:
+        return tuple(
+            rule
+            for rule in self.rules
+            if not rule.beginnings or any(start[:MIN_HEAD] == head for start in rule.beginnings)
+        )
+
+    def find(self, text: str, severity: str | None) -> tuple[Rule, re.Match[str]] | None:
+        """Return the first rule that knows a text, with its match."""
+        for rule in self.by_head.get(text[:MIN_HEAD], self.others):
+            if match := rule.match(text, severity):
+                return rule, match
+        return None

@@ -1,0 +1,285 @@
+"""Collapses the flood: the events of one kind become one finding with a count and examples."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, canonical_json, write_json
+from trtcal.evidence.layers.listing import Listing
+from trtcal.evidence.log.events import CATEGORIES, SEVERITIES, Event
+from trtcal.evidence.log.lines import portions_of_file
+from trtcal.evidence.log.reader import Reader
+from trtcal.evidence.log.recognition import RULE_NAMED
+from trtcal.evidence.log.states import Found, Repeats
+
+MAX_GROUPS = 500
+MAX_SUBJECTS = 10_000
+SHOWN_SUBJECTS = 5
+MIB = 1 << 20
+
+CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+# A build that prints one of these made no engine; skipped and failed tactics alone mean nothing.
+FATAL = frozenset({"no_implementation", "no_algorithm", "no_scaling_factors", "consequence"})
+FATAL_TOO = frozenset({"parser_node", "parser_place", "run_failed", "no_profile"})
+
+
+@dataclass
+class _Group:
+    first: Event
+    count: int = 0
+    severities: Counter[str] = field(default_factory=Counter)
+    subjects: Counter[str] = field(default_factory=Counter)
+    others: int = 0
+
+    def add(self, event: Event, count: int) -> None:
+        self.count += count
+        self.severities[event.severity] += count
+        if event.subject is None:
+            return
+        if event.subject in self.subjects or len(self.subjects) < MAX_SUBJECTS:
+            self.subjects[event.subject] += count
+        else:
+            self.others += count
+
+    def to_document(self) -> dict[str, Any]:
+        rule = RULE_NAMED.get(str(self.first.fields.get("rule")))
+        return {
+            "category": self.first.category,
+            "rule": rule.name if rule else None,
+            "severity": min(self.severities, key=SEVERITIES.index),
+            "count": self.count,
+            "distinct_subjects": len(self.subjects),
+            "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
+            "first_line": self.first.line,
+            "message": self.first.message,
+            "meaning": rule.meaning if rule else CATEGORIES[self.first.category],
+            "fix": rule.fix if rule else "Read the message and the lines before it.",
+        }
+
+
+@dataclass
+class _Memory:
+    """The largest request for a kernel's memory, and the least that was there for it, in MiB."""
+
+    requested_mib: float | None = None
+    available_mib: float | None = None
+
+    def add(self, event: Event) -> None:
+        requested = size_mib(event, "requested")
+        available = size_mib(event, "available")
+        if requested is not None:
+            self.requested_mib = max(requested, self.requested_mib or 0.0)
+        if available is not None:
+            self.available_mib = min(available, self.available_mib or available)
+
+
+def size_mib(event: Event, name: str) -> float | None:
+    """Return a size in MiB; versions print MB or bytes without saying which."""
+    for key, bytes_each in ((f"{name}_mb", MIB), (f"{name}_bytes", 1), (name, 0)):
+        value = event.fields.get(key)
+        if isinstance(value, int):
+            unit = bytes_each or (1 if value >= MIB else MIB)
+            return value * unit / MIB
+    return None
+
+
+@dataclass
+class Summary:
+    """Counts events by category and severity, and groups the findings, while they come.
+
+    Memory is bounded: of kinds of findings and of subjects in one kind only so many are told apart,
+    and `left_out` of the document says how many events that concerned. A failure printed twice
+    counts once.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    severities: Counter[str] = field(default_factory=Counter)
+    is_failed: bool = False
+    _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
+    _memory: _Memory = field(default_factory=_Memory)
+    _ungrouped: int = 0
+
+    def add(self, event: Event, count: int = 1) -> None:
+        """Count an event that came so many times; the first time was at its line."""
+        if "repeats" in event.fields:
+            return
+        self.counts[event.category] += count
+        self.severities[event.severity] += count
+        self._memory.add(event)
+        self.is_failed = self.is_failed or event.fields.get("rule") in FATAL | FATAL_TOO
+        if event.is_finding or event.severity in ("error", "warning"):
+            self._group_of(event, count).add(event, count)
+
+    def _group_of(self, event: Event, count: int) -> _Group:
+        rule = event.fields.get("rule")
+        kind = str(rule) if rule else CHANGING.sub("#", event.message[:200].partition("\n")[0])
+        key = event.category, kind
+        if key not in self._groups and len(self._groups) >= MAX_GROUPS:
+            self._ungrouped += count
+            key = event.category, "others"
+        return self._groups.setdefault(key, _Group(event))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what `summarize` describes."""
+        groups = sorted(self._groups.values(), key=_weight)
+        return {
+            "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
+            "severities": {
+                name: self.severities[name] for name in SEVERITIES if self.severities[name]
+            },
+            "is_failed": self.is_failed,
+            "tactics": _tactics(self.counts, self._memory),
+            "findings": [group.to_document() for group in groups],
+            "left_out": {
+                "not_told_apart": self._ungrouped,
+                "subjects": sum(group.others for group in groups),
+            },
+        }
+
+
+def summarize(events: Iterable[Event]) -> dict[str, Any]:
+    """Return counts of events by category and severity, and the findings, worst first.
+
+    `findings` holds one entry for each kind of message: how often, about which subjects, what it
+    means and what to do. `tactics` says in one sentence what was skipped; `is_failed` tells whether
+    the build made no engine; `left_out` what was not told apart for lack of room.
+    """
+    summary = Summary()
+    for event in events:
+        summary.add(event)
+    return summary.to_document()
+
+
+URGENCY = {"error": 0, "warning": 1}
+
+
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: what ended the build, errors, warnings; by category, the most frequent first."""
+    fatal = group.first.fields.get("rule") in FATAL
+    urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
+    order = list(CATEGORIES).index(group.first.category)
+    return (0 if fatal else 1, urgency, order, -group.count, group.first.line)
+
+
+def _tactics(counts: Counter[str], memory: _Memory) -> str | None:
+    skipped, failed = counts["tactic_skipped"], counts["tactic_failed"]
+    if not (skipped or failed or memory.requested_mib is not None):
+        return None
+    parts = [f"{skipped} tactics skipped", f"{failed} failed"]
+    if memory.requested_mib is not None:
+        parts.append(f"largest request {memory.requested_mib:.0f} MiB")
+    if memory.available_mib is not None:
+        parts.append(f"available {memory.available_mib:.0f} MiB")
+    return ", ".join(parts)
+
+
+Portions = Iterable[Iterable[bytes]]
+
+
+def log_document(path: Path) -> Document:
+    """Parse a build log; `InputError` if it can't be read.
+
+    The digest covers what does not differ between two builds of the same model: category, severity
+    and subject of every event but those of memory, timing and progress, and the layers.
+    """
+    output = io.BytesIO()
+    LogWriter(str(path), output.write).write(portions_of_file(path))
+    document: Document = json.loads(output.getvalue())
+    return document
+
+
+def write_log(path: Path, document: Document) -> None:
+    """Write the JSON to a file."""
+    write_json(path, document)
+
+
+class LogWriter:
+    """Writes one log's document through `write`, in pieces, while it reads.
+
+    `newline` separates the events: nothing makes one line of it all. `layers` counts the layers, and
+    `end` holds the last part of the document.
+    """
+
+    def __init__(self, source: str, write: Callable[[bytes], object], newline: str = "\n") -> None:
+        self.reader = Reader(Listing())
+        self.summary = Summary()
+        self.layers = 0
+        self.end: Document = {}
+        self._source, self._write = source, write
+        self._head = f',{newline}{{"line":'
+        self._repeats = Repeats()
+        self._digest = hashlib.sha256(b"[[")
+        self._has_events = self._has_lasting = False  # so a comma comes first
+
+    def write(self, portions: Portions) -> None:
+        """Read all lines and write the whole document; nothing, if they cannot be read at all."""
+        portions = iter(portions)
+        first = next(portions, [])
+        self._text(f'{{"schema_version":1,"source":{_json(self._source)},"events":[')
+        for lines in chain([first], portions):
+            self._events(self.reader.feed(lines))
+        self._events(self.reader.flush())
+        self._digest.update(b"],[")
+        self._text('],"layers":[')
+        number = 0
+        for number, layer in enumerate(self.reader.listing.layers(), 1):
+            document = layer.to_document()
+            self._text("," * (number > 1) + _json(document))
+            self._digest.update(b"," * (number > 1) + canonical_json(document))
+        self._digest.update(b"]]")
+        self.layers = number
+        self.end = {
+            "lines": self.reader.number,
+            "summary": summary_document(self.summary, self.reader.listing),
+            "digest": f"sha256:{self._digest.hexdigest()}",
+        }
+        self._text(f"],{_json(self.end)[1:]}\n")
+
+    def _events(self, events: Iterable[tuple[Found, int]]) -> None:
+        parts: list[str] = []
+        seen: list[Found] = []
+        twins: list[Found] = []
+        for found, line in events:
+            parts.append(self._head)
+            parts.append(str(line))
+            if found.failure and (twin := self._repeats.twin(found, line)):
+                parts.append(f',"repeats":{twin}')
+                twins.append(found)
+            parts.append(found.tail)
+            seen.append(found)
+        if not seen:
+            return
+        self._text("".join(parts)[0 if self._has_events else 1 :])
+        self._has_events = True
+        self._cover([found.lasting for found in seen if found.lasting])
+        for found, count in (Counter(seen) - Counter(twins)).items():
+            self.summary.add(found.event, count)
+
+    def _cover(self, lasting: list[bytes]) -> None:
+        """Let the digest cover these events."""
+        if lasting:
+            self._digest.update(b"," * self._has_lasting + b",".join(lasting))
+            self._has_lasting = True
+
+    def _text(self, text: str) -> None:
+        self._write(text.encode("utf-8", "surrogatepass"))
+
+
+def summary_document(summary: Summary, listing: Listing) -> dict[str, Any]:
+    """Return a summary's document, with what was left out of the layers too."""
+    document = summary.to_document()
+    document["left_out"]["layers"] = listing.left_out
+    return document
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,27 @@
+"""ONNX models: files of any size, graphs, preparation passes, fingerprints."""
+
+from trtcal.model.model import (
+    Model,
+    TensorSpec,
+    check_sample_axes,
+    checked,
+    first_line,
+    load_model,
+    name_nodes,
+    opset_of,
+    unique,
+    uniquely_named,
+)
+
+__all__ = [
+    "Model",
+    "TensorSpec",
+    "check_sample_axes",
+    "checked",
+    "first_line",
+    "load_model",
+    "name_nodes",
+    "opset_of",
+    "unique",
+    "uniquely_named",
+]

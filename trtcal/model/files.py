@@ -1,0 +1,292 @@
+"""ONNX files of any size: weights apart from the graph, in memory or in files beside the model.
+
+A protobuf message ends at 2 GiB, and what takes a whole model (the checker, shape inference, the
+converter of opsets) copies it several times. So they get a stand-in in which every weight is an input
+of its type and shape. A *weight* here is a large initializer of the main graph. One that was left in
+its file is an external tensor with an entry `basepath`: the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto
+from onnx.external_data_helper import (
+    ExternalDataInfo,
+    load_external_data_for_tensor,
+    uses_external_data,
+)
+
+from trtcal.documents import digest_bytes, replacing, write_bytes
+
+Array = npt.NDArray[Any]
+Placed = list[tuple[int, TensorProto]]
+"""Weights and their offsets in a file, rising."""
+
+LARGE, PAGE, BLOCK = 1024, 4096, 1 << 24  # bytes
+EMBEDDED = 1 << 28  # bytes of external data that are read into the model; more stay in their files
+MESSAGE = 2_000_000_000  # bytes that one file takes: protobuf ends at 2**31 - 1
+ITEM_BYTES: dict[int, int] = {
+    TensorProto.BOOL: 1,
+    TensorProto.INT8: 1,
+    TensorProto.UINT8: 1,
+    TensorProto.BFLOAT16: 2,
+    TensorProto.FLOAT16: 2,
+    TensorProto.INT16: 2,
+    TensorProto.UINT16: 2,
+    TensorProto.FLOAT: 4,
+    TensorProto.INT32: 4,
+    TensorProto.UINT32: 4,
+    TensorProto.DOUBLE: 8,
+    TensorProto.INT64: 8,
+    TensorProto.UINT64: 8,
+}
+
+
+def size_of(tensor: TensorProto) -> int:
+    """Return the bytes that a tensor's type and shape want, 0 for types of other than whole bytes."""
+    return ITEM_BYTES.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims))
+
+
+def is_weight(tensor: TensorProto) -> bool:
+    """Tell whether an initializer is large and its bytes lie in one piece."""
+    in_one_piece = tensor.HasField("raw_data") or uses_external_data(tensor)
+    return in_one_piece and size_of(tensor) >= LARGE
+
+
+def weights_of(proto: onnx.ModelProto) -> dict[str, TensorProto]:
+    """Return the weights of a model by name."""
+    return {tensor.name: tensor for tensor in proto.graph.initializer if is_weight(tensor)}
+
+
+def without_bytes(tensor: TensorProto) -> TensorProto:
+    """Return a tensor's name, type and shape alone."""
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
+def stand_in(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model in which the weights are inputs of the graph."""
+    small = _without_initializers(proto)
+    named = {value.name for value in small.graph.input}
+    for tensor in proto.graph.initializer:
+        if not is_weight(tensor):
+            small.graph.initializer.append(tensor)
+        elif tensor.name not in named and proto.ir_version > 3:  # up to 3 they must be inputs
+            made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            small.graph.input.append(made)
+    return small
+
+
+def _without_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
+    small = onnx.ModelProto()
+    _copy_fields(proto, small, but="graph")
+    _copy_fields(proto.graph, small.graph, but="initializer")
+    return small
+
+
+def _copy_fields(source: Any, target: Any, but: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        else:
+            setattr(target, field.name, value)
+
+
+def array_of(tensor: TensorProto) -> Array:
+    """Return a tensor's values, read-only; those in a file are mapped, not read."""
+    shape = tuple(tensor.dims)
+    if tensor.data_type == TensorProto.BFLOAT16 or not is_weight(tensor):
+        return np.asarray(onnx.numpy_helper.to_array(embedded(tensor)))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+    if uses_external_data(tensor):
+        file, offset = _place(tensor)
+        return np.memmap(file, dtype, "r", offset, shape)
+    return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
+
+
+def embedded(tensor: TensorProto) -> TensorProto:
+    """Return a tensor that holds its bytes itself."""
+    if not uses_external_data(tensor):
+        return tensor
+    return TensorProto(
+        name=tensor.name,
+        data_type=tensor.data_type,
+        dims=tensor.dims,
+        raw_data=b"".join(_blocks(tensor)),
+    )
+
+
+def _place(tensor: TensorProto) -> tuple[Path, int]:
+    info = ExternalDataInfo(tensor)
+    return Path(info.basepath) / info.location, info.offset or 0
+
+
+def _blocks(tensor: TensorProto) -> Iterator[bytes]:
+    """Yield a weight's bytes; no more than `BLOCK` at a time where they lie in a file."""
+    if not uses_external_data(tensor):
+        yield tensor.raw_data
+        return
+    path, offset = _place(tensor)
+    left = size_of(tensor)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while left and (block := file.read(min(left, BLOCK))):
+            left -= len(block)
+            yield block
+    if left:
+        raise OSError(f"{path} ends before tensor {tensor.name!r} does")
+
+
+def digest_of(tensor: TensorProto) -> str:
+    """Return the digest of a weight's bytes, read in blocks."""
+    digest = hashlib.sha256()
+    for block in _blocks(tensor):
+        digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
+def load_external(proto: onnx.ModelProto, folder: Path, most: int = EMBEDDED) -> None:
+    """Read a model's external data; if they are more than `most` bytes, leave weights in their files.
+
+    `ValueError` or `OSError` if a file is missing or too short.
+    """
+    outside = [tensor for tensor in tensors_of(proto) if uses_external_data(tensor)]
+    leave = sum(map(size_of, outside)) > most
+    if leave:
+        _constants_to_initializers(proto)
+    initializers = len(proto.graph.initializer)  # the tensors that come first
+    for number, tensor in enumerate(tensors_of(proto)):
+        if not uses_external_data(tensor):
+            continue
+        if leave and number < initializers and is_weight(tensor):
+            _keep_outside(tensor, folder)
+        else:
+            load_external_data_for_tensor(tensor, str(folder))
+
+
+def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Yield every constant tensor of a model: of its graph, subgraphs, nodes and functions."""
+    pending = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while pending or nodes:
+        if pending:
+            graph = pending.pop()
+            yield from graph.initializer
+            nodes.extend(graph.node)
+            continue
+        for attribute in nodes.pop().attribute:
+            yield from [attribute.t, *attribute.tensors]
+            pending.extend([attribute.g, *attribute.graphs])
+
+
+def _constants_to_initializers(proto: onnx.ModelProto) -> None:
+    """Make initializers of large Constant nodes, for only those can stay in their files."""
+    for node in list(proto.graph.node):
+        values = [item.t for item in node.attribute if item.name == "value"]
+        if node.op_type == "Constant" and values and is_weight(values[0]):
+            tensor = proto.graph.initializer.add()
+            tensor.CopyFrom(values[0])
+            tensor.name = node.output[0]
+            proto.graph.node.remove(node)
+
+
+def _keep_outside(tensor: TensorProto, folder: Path) -> None:
+    info, size = ExternalDataInfo(tensor), size_of(tensor)
+    start, length = info.offset or 0, info.length or size
+    if length != size or start + size > (folder / info.location).stat().st_size:
+        raise ValueError(f"its external data hold not the {size} bytes of tensor {tensor.name!r}")
+    _refer(tensor, location=info.location, offset=start, length=size, basepath=folder)
+
+
+def _refer(tensor: TensorProto, **entries: Any) -> None:
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def beside(proto: onnx.ModelProto, location: str) -> tuple[onnx.ModelProto, Placed]:
+    """Return the model with its weights in a file beside it, and which weight belongs where there."""
+    small, placed, end = _without_initializers(proto), Placed(), 0
+    for tensor in proto.graph.initializer:
+        if is_weight(tensor):
+            start = end + -end % PAGE  # ONNX Runtime maps what begins at a page
+            end = start + size_of(tensor)
+            placed.append((start, tensor))
+            tensor = without_bytes(tensor)
+            _refer(tensor, location=location, offset=start, length=end - start)
+        small.graph.initializer.append(tensor)
+    return small, placed
+
+
+def write_beside(proto: onnx.ModelProto, path: Path) -> bytes:
+    """Write a model's weights to a new file; return the ONNX file that belongs into its folder."""
+    small, placed = beside(proto, path.name)
+    with path.open("wb") as file:
+        file.writelines(_pieces(placed))
+    return bytes(small.SerializeToString())
+
+
+def _pieces(placed: Placed) -> Iterator[bytes]:
+    end = 0
+    for start, tensor in placed:
+        yield bytes(start - end)
+        yield from _blocks(tensor)
+        end = start + size_of(tensor)
+
+
+def fits(proto: onnx.ModelProto, most: int = MESSAGE) -> bool:
+    """Tell whether a model holds all of its weights and can be written into one file."""
+    small, placed = beside(proto, "")
+    weights = [tensor for _, tensor in placed]
+    size = small.ByteSize() + sum(map(size_of, weights))
+    return size <= most and not any(map(uses_external_data, weights))
+
+
+class OnnxFile:
+    """A model as it is written: in one file, or with its weights beside it if it does not fit.
+
+    `weights` is the second file's name, None if there is none. It is made from the digest of its
+    bytes: so the model's own digest covers them, and new weights never come under an old model. Who
+    writes models with other weights to one path clears up the files of the former ones himself.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, most: int = MESSAGE) -> None:
+        self.weights: str | None = None
+        self.placed: Placed = []
+        if not fits(proto, most):
+            self.placed = beside(proto, "")[1]
+            digest = hashlib.sha256()
+            for piece in _pieces(self.placed):
+                digest.update(piece)
+            self.weights = f"weights-{digest.hexdigest()[:32]}.bin"
+            proto, _ = beside(proto, self.weights)
+        self.data = bytes(proto.SerializeToString(deterministic=True))
+
+    @property
+    def digest(self) -> str:
+        """Digest of the ONNX file."""
+        return digest_bytes(self.data)
+
+    def write(self, path: Path) -> None:
+        """Write what there is of the two files, each whole or not at all, the model last."""
+        if self.weights is not None:
+            with replacing(path.parent / self.weights) as temporary, temporary.open("wb") as file:
+                file.writelines(_pieces(self.placed))
+        write_bytes(path, self.data)
+
+
+def write_onnx(path: Path, proto: onnx.ModelProto, most: int = MESSAGE) -> OnnxFile:
+    """Write a model, with its weights beside it if need be, and return what was written."""
+    made = OnnxFile(proto, most)
+    made.write(path)
+    return made

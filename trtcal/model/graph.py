@@ -1,0 +1,297 @@
+"""Small helpers over onnx-graphsurgeon that the passes share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import TensorProto, numpy_helper
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from trtcal.documents import digest_bytes
+from trtcal.model.files import (
+    ITEM_BYTES,
+    LARGE,
+    array_of,
+    digest_of,
+    embedded,
+    stand_in,
+    weights_of,
+    without_bytes,
+)
+
+G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our users
+logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
+
+UNFOLDED = ("DequantizeLinear", "QuantizeLinear")  # graphsurgeon leaves them where they are
+MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
+HALF_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
+HALF_IR_VERSION = 9  # the one that came with `HALF_OPSET`
+MAX_IR_VERSION = 10  # ONNX Runtime 1.18, the oldest that we take, reads up to this one
+STANDARD = (None, "", "ai.onnx")  # how a node names the domain of ONNX's own operators
+
+
+class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
+    """A weight's values, which stay where they are while the graph is imported and exported."""
+
+    def __init__(self, source: TensorProto | npt.NDArray[Any]) -> None:
+        self.source = source
+        if isinstance(source, np.ndarray):
+            kind = onnx.helper.np_dtype_to_tensor_dtype(source.dtype)
+            source = TensorProto(data_type=kind, dims=source.shape)
+        super().__init__(without_bytes(source))
+
+    def load(self) -> npt.NDArray[Any]:
+        """Return the values, read-only if they are the model's own."""
+        return self.source if isinstance(self.source, np.ndarray) else array_of(self.source)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the values."""
+        if isinstance(self.source, np.ndarray):
+            return digest_bytes(np.ascontiguousarray(self.source).data)
+        return digest_of(self.source)
+
+    def fill(self, tensor: TensorProto, inner: bool) -> None:
+        """Give a tensor the values; an `inner` one, of a subgraph, holds its bytes itself."""
+        name = tensor.name
+        if isinstance(self.source, np.ndarray):
+            tensor.raw_data = self.source.tobytes()
+        else:
+            tensor.CopyFrom(embedded(self.source) if inner else self.source)
+            tensor.name = name
+
+
+def import_graph(proto: onnx.ModelProto) -> gs.Graph:
+    """Return the graph, sorted, of a copy of the model."""
+    return restored(stand_in(proto), weights_of(proto))
+
+
+def restored(small: onnx.ModelProto, weights: Mapping[str, TensorProto | Weight]) -> gs.Graph:
+    """Return the graph, sorted, of a stand-in, which is changed, and the model's weights."""
+    kept = {name: one if isinstance(one, Weight) else Weight(one) for name, one in weights.items()}
+    inputs = [value for value in small.graph.input if value.name not in kept]
+    del small.graph.input[:]
+    small.graph.input.extend(inputs)
+    for name, weight in kept.items():
+        small.graph.initializer.append(weight.tensor)
+        small.graph.initializer[-1].name = name
+    graph = gs.import_onnx(small)
+    for tensor in _constants(graph):
+        if isinstance(tensor._values, LazyValues) and tensor.name in kept:
+            tensor.values = kept[tensor.name]
+    return graph.toposort()
+
+
+def small_export(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """Return a stand-in for a graph, in which its weights are inputs, and the weights by name."""
+    weights = _detached(graph)
+    proto = _exported(graph, weights)
+    outer = {tensor.name for tensor in proto.graph.initializer} & set(weights)
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in outer]
+    for tensor in proto.graph.initializer:
+        if tensor.name in outer:
+            made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            proto.graph.input.append(made)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    return proto, {name: weights[name] for name in sorted(outer)}
+
+
+def fingerprint(graph: gs.Graph) -> str:
+    """Return a digest of all that a graph is: nodes, names, types as far as known, constants."""
+    proto, weights = small_export(graph)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    parts = [digest_bytes(bytes(proto.SerializeToString(deterministic=True)))]
+    parts += [f"{name} {weight.digest}" for name, weight in weights.items()]
+    return digest_bytes("\n".join(parts).encode())
+
+
+def load_weights(graph: gs.Graph) -> None:
+    """Read into memory the weights of nodes that do not depend on the inputs, to be computed.
+
+    In a model with subgraphs, which may read any weight, it reads all of them.
+    """
+    inner = next(iter(graph.subgraphs()), None)
+    wanted = _read_by_constant_nodes(graph) if inner is None else _constants(graph)
+    for tensor in filter(is_weight, wanted):
+        tensor.values = np.array(tensor._values.load())
+
+
+def _read_by_constant_nodes(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    known = set[int]()
+    for node in graph.nodes:
+        given = [tensor for tensor in node.inputs if not tensor.is_empty()]
+        computed = all(isinstance(one, gs.Constant) or id(one) in known for one in given)
+        if computed and node.op not in UNFOLDED:
+            known.update(map(id, node.outputs))
+            yield from given
+
+
+def is_weight(tensor: gs.Tensor) -> bool:
+    """Tell whether a tensor is a constant whose values were not read into memory."""
+    return isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
+
+
+def _constants(graph: gs.Graph) -> Iterator[gs.Constant]:
+    """Yield the constants that a graph and its subgraphs read, each perhaps several times."""
+    for part in (graph, *graph.subgraphs(recursive=True)):
+        yield from (one for one in part.tensors().values() if isinstance(one, gs.Constant))
+
+
+def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph as a model with the metadata of the model that it came from."""
+    clean(graph).toposort()
+    weights = _detached(graph)
+    proto = _exported(graph, weights)
+    _fill(proto.graph, weights)
+    lowest = HALF_IR_VERSION if graph.opset >= HALF_OPSET else 7
+    proto.ir_version = min(max(like.ir_version, lowest), MAX_IR_VERSION)
+    proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
+    proto.metadata_props.extend(like.metadata_props)
+    return proto
+
+
+def clean(graph: gs.Graph) -> gs.Graph:
+    """Drop the nodes that no output needs; those of subgraphs and functions are left alone."""
+    return graph.cleanup(
+        remove_unused_graph_inputs=False, recurse_subgraphs=False, recurse_functions=False
+    )
+
+
+def _exported(graph: gs.Graph, weights: Mapping[str, Weight]) -> onnx.ModelProto:
+    """Export a graph with no bytes in its weights but those that a subgraph alone has."""
+    proto: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
+    proto.ir_version = MAX_IR_VERSION
+    outer = {tensor.name for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        _tidy(node, outer, weights)
+    return proto
+
+
+def _tidy(node: onnx.NodeProto, outer: set[str], weights: Mapping[str, Weight]) -> None:
+    """Give subgraphs their own weights, and take out copies of those that they read from outside."""
+    for part in subgraphs_of(node):
+        own = [tensor for tensor in part.initializer if tensor.name not in outer]
+        del part.initializer[:]
+        part.initializer.extend(own)
+        for tensor in part.initializer:
+            if tensor.name in weights:
+                weights[tensor.name].fill(tensor, inner=True)
+        for inner in part.node:
+            _tidy(inner, outer | {tensor.name for tensor in own}, weights)
+
+
+def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the subgraphs that a node holds itself."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names of the tensors that a node reads, from within its subgraphs too."""
+    yield from filter(None, node.input)
+    for graph in subgraphs_of(node):
+        own = {name for inner in graph.node for name in inner.output}
+        own |= {one.name for one in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from (name for name in reads(inner) if name not in own)
+        yield from (value.name for value in graph.output if value.name not in own)
+
+
+def _detached(graph: gs.Graph) -> dict[str, Weight]:
+    """Make every large constant of a graph a `Weight`, so that its values are not exported."""
+    weights = {}
+    for tensor in _constants(graph):
+        values = tensor._values
+        if (
+            isinstance(values, np.ndarray)
+            and values.nbytes >= LARGE
+            and values.dtype.kind in "biuf"
+        ):
+            tensor.values = Weight(values)
+        if isinstance(tensor._values, Weight):
+            weights[tensor.name] = tensor._values
+    return weights
+
+
+def _fill(graph: onnx.GraphProto, weights: Mapping[str, Weight]) -> None:
+    for tensor in graph.initializer:
+        if tensor.name in weights:
+            weights[tensor.name].fill(tensor, inner=False)
+
+
+def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
+    """Return a tensor's value where it is constant, else None; a weight's is not kept in memory."""
+    if not isinstance(tensor, gs.Constant):
+        return None
+    values = tensor._values
+    if isinstance(values, SparseValues):
+        return None
+    return np.asarray(values.load() if isinstance(values, LazyValues) else values)
+
+
+def is_op(node: gs.Node, *ops: str) -> bool:
+    """Tell whether a node is one of ONNX's own operators `ops`, not another domain's of that name."""
+    return node.op in ops and node.domain in STANDARD
+
+
+def type_of(tensor: gs.Tensor) -> int | None:
+    """Return the number that ONNX gives a tensor's type, None if it is not known."""
+    if tensor.dtype is None or isinstance(tensor.dtype, int):
+        return tensor.dtype
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
+
+
+def is_half(node: gs.Node) -> bool:
+    """Tell whether a node reads or computes float16 values, as far as types are known."""
+    return any(tensor.dtype == np.float16 for tensor in (*node.inputs, *node.outputs))
+
+
+def clip_bounds(node: gs.Node) -> tuple[float, float] | None:
+    """Return the constant limits of a Relu or Clip, None if they are computed, or it is neither."""
+    if is_op(node, "Relu"):
+        return 0.0, np.inf
+    if not is_op(node, "Clip"):
+        return None
+    limits = [node.attrs.get("min", -np.inf), node.attrs.get("max", np.inf)]
+    for index, tensor in enumerate(node.inputs[1:3]):
+        if not tensor.is_empty():
+            value = constant(tensor)
+            if value is None or value.size != 1:
+                return None
+            limits[index] = value.item()
+    return float(limits[0]), float(limits[1])
+
+
+def only_consumer(tensor: gs.Tensor, graph: gs.Graph) -> gs.Node | None:
+    """Return the one node that reads a tensor, None if there are several or it is a graph output."""
+    if len(tensor.outputs) != 1 or any(tensor is output for output in graph.outputs):
+        return None
+    return tensor.outputs[0]
+
+
+def tensor_names(graph: gs.Graph) -> set[str]:
+    """Return the names of all tensors, subgraphs included: ONNX wants them unique together."""
+    names = set(graph.tensors().keys())
+    for node in graph.nodes:
+        for value in node.attrs.values():
+            if isinstance(value, gs.Graph):
+                names |= tensor_names(value)
+    return names
+
+
+def node_names(nodes: Iterable[gs.Node]) -> set[str]:
+    """Return the names of the nodes."""
+    return {node.name for node in nodes}

@@ -1,0 +1,161 @@
+"""A model's graph to be looked at: who makes and who reads each value. Nothing is copied or changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto, TensorProto
+
+from trtcal.model.files import ITEM_BYTES, array_of, stand_in
+from trtcal.model.graph import STANDARD, subgraphs_of
+from trtcal.model.model import Model, uniquely_named
+
+SEEN_THROUGH = (
+    "Cast",
+    "DequantizeLinear",
+    "Identity",
+    "QuantizeLinear",
+    "Reshape",
+    "Transpose",
+    "Unsqueeze",
+)
+"""Operators that leave a constant one."""
+CONSTANT_STEPS = 8
+SHAPE_ONLY = ("Shape", "Size")  # they read no value: the compiler knows what they give
+
+
+class View:
+    """The main graph of a model; its nodes go by their number, with the names that a build gives them.
+
+    `makers` and `readers` are the nodes that make and read each tensor, `held` what subgraphs read.
+    `inner` counts the nodes of subgraphs and functions, which are not looked at.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.proto = uniquely_named(model).proto
+        graph = self.proto.graph
+        self.nodes: list[NodeProto] = list(graph.node)
+        self.operators = [_operator(node) for node in self.nodes]
+        self.outputs = {value.name for value in graph.output}
+        self.constants: dict[str, TensorProto] = {one.name: one for one in graph.initializer}
+        self.makers: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = {}
+        self.held: set[str] = set()
+        self.inner = sum(len(function.node) for function in self.proto.functions)
+        for number, node in enumerate(self.nodes):
+            self._take(number, node)
+
+    def _take(self, number: int, node: NodeProto) -> None:
+        for name in filter(None, node.output):
+            self.makers[name] = number
+        if self.operators[number] not in SHAPE_ONLY:
+            for name in dict.fromkeys(node.input):
+                self.readers.setdefault(name, []).append(number)
+        if self.operators[number] == "Constant" and node.output and node.attribute:
+            self._take_constant(node)
+        for part in _parts(node):
+            self.inner += len(part.node)
+            self.held.update(name for inner in part.node for name in inner.input)
+            self.held.update(value.name for value in part.output)
+
+    def _take_constant(self, node: NodeProto) -> None:
+        attribute = node.attribute[0]
+        if attribute.name == "value":
+            self.constants[node.output[0]] = attribute.t
+        elif attribute.name in ("value_float", "value_int"):
+            value = attribute.f if attribute.name == "value_float" else attribute.i
+            kind = TensorProto.FLOAT if attribute.name == "value_float" else TensorProto.INT64
+            self.constants[node.output[0]] = onnx.helper.make_tensor("", kind, [], [value])
+
+    def maker(self, tensor: str) -> int | None:
+        """Return the number of the node of which a tensor is the first output."""
+        number = self.makers.get(tensor)
+        return number if number is not None and self.nodes[number].output[0] == tensor else None
+
+    def is_constant(self, tensor: str) -> bool:
+        """Tell whether a tensor is a constant, or made of one by what does not compute."""
+        for _ in range(CONSTANT_STEPS):
+            if tensor in self.constants:
+                return True
+            number = self.maker(tensor)
+            if number is None or self.operators[number] not in SEEN_THROUGH:
+                return False
+            tensor = next(iter(self.nodes[number].input), "")
+        return False
+
+    def values(self, tensor: str) -> npt.NDArray[Any] | None:
+        """Return a constant's values, None if it is none or they can't be read."""
+        found = self.constants.get(tensor)
+        if found is None or found.data_type not in NUMBERS:
+            return None
+        try:
+            return array_of(found)
+        except (OSError, TypeError, ValueError):  # the checker lets short data pass
+            return None
+
+    def number(self, tensor: str) -> float | None:
+        """Return the value of a constant that has one only."""
+        found = self.constants.get(tensor)
+        if found is None or any(size != 1 for size in found.dims):
+            return None
+        values = self.values(tensor)
+        return None if values is None or values.size != 1 else float(values.reshape(-1)[0])
+
+    @cached_property
+    def known(self) -> Mapping[str, tuple[int, tuple[int, ...] | None]]:
+        """The ONNX type of each tensor and its shape, if known, with 1 for a size that is not."""
+        try:
+            proto = onnx.shape_inference.infer_shapes(stand_in(self.proto), data_prop=True)
+        except Exception:  # it raises what it likes: then only what the model says is known
+            proto = self.proto
+        graph = proto.graph
+        values = (*graph.input, *graph.value_info, *graph.output)
+        return {value.name: _known(value) for value in values if value.type.HasField("tensor_type")}
+
+    def type_of(self, tensor: str) -> int | None:
+        """Return the number that ONNX gives a tensor's type, None if it is not known."""
+        return self.known.get(tensor, (None, None))[0]
+
+    def size_bytes(self, tensor: str) -> int | None:
+        """Return the bytes of a tensor, with 1 for a size that is known at run time only."""
+        kind, shape = self.known.get(tensor, (0, None))
+        if shape is None or kind not in ITEM_BYTES:
+            return None
+        return ITEM_BYTES[kind] * math.prod(shape)
+
+
+NUMBERS = (
+    TensorProto.BOOL,
+    TensorProto.INT8,
+    TensorProto.UINT8,
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.DOUBLE,
+    TensorProto.INT32,
+    TensorProto.INT64,
+)
+
+
+def _operator(node: NodeProto) -> str:
+    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+
+
+def _parts(node: NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the subgraphs of a node, those inside them too."""
+    pending = list(subgraphs_of(node))
+    while pending:
+        part = pending.pop()
+        yield part
+        pending.extend(inner for one in part.node for inner in subgraphs_of(one))
+
+
+def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    return tensor.elem_type, tuple(max(one.dim_value, 1) for one in tensor.shape.dim)

@@ -1,0 +1,211 @@
+"""An ONNX model and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from trtcal.documents import digest_file
+from trtcal.errors import InputError
+from trtcal.model.files import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
+from trtcal.model.overrides import Overlay
+
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A graph input or output: its name, its numpy type name, and its shape (names where dynamic)."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
+
+    `proto` holds the weights, or refers to the files in which they were left (`trtcal.model.files`).
+    `overlay` has what repairs found for layers that are in INT8; the fingerprint covers it too.
+    `given` is then the model before the repairs, which also change constants of the float model.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    fingerprint: str
+    overlay: Overlay = field(default_factory=Overlay)
+    given: onnx.ModelProto | None = None
+
+    @property
+    def reference(self) -> onnx.ModelProto:
+        """The float model that losses are told against."""
+        return self.proto if self.given is None else self.given
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.path.stem
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a caller has to feed (initializers are not)."""
+        initialized = {tensor.name for tensor in self.proto.graph.initializer}
+        fed = (value for value in self.proto.graph.input if value.name not in initialized)
+        return tuple(_spec(value) for value in fed)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The graph's outputs."""
+        return tuple(_spec(value) for value in self.proto.graph.output)
+
+    @property
+    def opset(self) -> int:
+        """The version of the default ONNX operator set."""
+        return opset_of(self.proto)
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """Return the version of the default operator set that a model imports, 1 if it names none."""
+    versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
+    return max(versions, default=1)
+
+
+def load_model(path: Path, embedded: int = EMBEDDED) -> Model:
+    """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX.
+
+    If its external data are more than `embedded` bytes, the weights are left in their files.
+    """
+    try:
+        if not path.is_file():
+            raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        fingerprint = _fingerprint(path, proto)
+        load_external(proto, path.parent, embedded)
+        _check_sizes(proto)
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise InputError(
+            f"model {path} cannot be read as ONNX: {first_line(error)}",
+            "export it again, and keep its external data files beside it",
+        ) from error
+    return checked(Model(path, proto, fingerprint))
+
+
+def checked(model: Model) -> Model:
+    """Return the model; `InputError` if the ONNX checker refuses it."""
+    if not model.proto.graph.node:
+        raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
+    try:
+        onnx.checker.check_model(stand_in(model.proto))
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise InputError(
+            f"model {model.path} is not valid ONNX: {first_line(error)}",
+            "export it again, or see what `python -m onnx.checker` says of it",
+        ) from error
+    except EncodeError as error:  # protobuf says no more than that it failed
+        raise InputError(
+            f"model {model.path} has 2 GiB besides the initializers of its main graph",
+            "move constants out of its subgraphs and nodes",
+        ) from error
+    return model
+
+
+def check_sample_axes(model: Model) -> None:
+    """`InputError` if an input has no first axis that could count samples, or if those disagree."""
+    for spec in model.inputs:
+        if not spec.shape:
+            raise InputError(
+                f"the model's input {spec.name!r} is a scalar: it has no axis for samples",
+                "export it as a constant, or with samples along its first axis, like [n, 3]",
+            )
+    fixed = {spec.shape[0]: spec for spec in model.inputs if isinstance(spec.shape[0], int)}
+    if len(fixed) > 1:
+        raise InputError(
+            f"the model's inputs have different first sizes: {'; '.join(map(str, fixed.values()))}",
+            "every input needs samples along its first axis: make other inputs constants",
+        )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
+    digest = hashlib.sha256()
+    external = {
+        ExternalDataInfo(tensor).location
+        for tensor in tensors_of(proto)
+        if uses_external_data(tensor)
+    }
+    for file in [path, *(_inside(path.parent, name) for name in sorted(external))]:
+        digest.update(bytes.fromhex(digest_file(file).removeprefix("sha256:")))
+    return "sha256:" + digest.hexdigest()
+
+
+def _check_sizes(proto: onnx.ModelProto) -> None:
+    """Do what the checker can't, which does not see the weights."""
+    for name, tensor in weights_of(proto).items():
+        if not uses_external_data(tensor) and len(tensor.raw_data) != size_of(tensor):
+            raise ValueError(
+                f"tensor {name!r} has {len(tensor.raw_data)} bytes, "
+                f"its type and shape want {size_of(tensor)}"
+            )
+
+
+def uniquely_named(model: Model) -> Model:
+    """Return the model with a name of its own for every node.
+
+    Empty names become operator and place, repeated ones get a number; the fingerprint stays.
+    """
+    names = [node.name for node in model.proto.graph.node]
+    if all(names) and len(set(names)) == len(names):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    name_nodes(proto)
+    return replace(model, proto=proto)
+
+
+def name_nodes(proto: onnx.ModelProto) -> None:
+    """Give every node a name of its own, in place: see `uniquely_named`."""
+    taken = set[str]()
+    for number, node in enumerate(proto.graph.node):
+        node.name = unique(node.name or f"{node.op_type}_{number}", taken)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return `name`, with a number if it is taken, and take it."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _inside(folder: Path, name: str) -> Path:
+    file = (folder / name).resolve()
+    if not file.is_relative_to(folder.resolve()):
+        raise ValueError(f"its external data {name!r} lie outside its folder")
+    return file
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        raise InputError(f"{value.name!r} is not a tensor", "trtcal handles tensor inputs only")
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    # some exporters write -1 or 0 where a size is not known
+    dims = enumerate(tensor.shape.dim)
+    shape = tuple(d.dim_value if d.dim_value > 0 else (d.dim_param or f"?{i}") for i, d in dims)
+    return TensorSpec(value.name, dtype, shape)

@@ -1,0 +1,16 @@
+"""Small passes that make a float model ready for Q/DQ without changing what it computes."""
+
+from trtcal.model.passes.base import BrokenPassError, Pass, PassRecord
+from trtcal.model.passes.preparation import PASSES, Prepared, prepare, prepare_with_record
+from trtcal.model.passes.upgrade import raised_for_half
+
+__all__ = [
+    "PASSES",
+    "BrokenPassError",
+    "Pass",
+    "PassRecord",
+    "Prepared",
+    "prepare",
+    "prepare_with_record",
+    "raised_for_half",
+]

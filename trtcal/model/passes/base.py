@@ -1,0 +1,88 @@
+"""What a preparation pass declares, what a run of it records, and what every pass keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from trtcal.model.graph import type_of
+
+Condition = Callable[[gs.Graph], str | None]
+"""Returns None where it holds, else in a few words why it does not."""
+
+
+def always(graph: gs.Graph) -> str | None:
+    """Hold for every graph."""
+    return None
+
+
+class NotApplicable(Exception):  # noqa: N818  # a pass that does not apply is no error
+    """A pass found in its work that it can't be done here, says why, and changed nothing."""
+
+
+class BrokenPassError(Exception):
+    """A pass did not keep what it declares: a defect of trtcal."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One small change of a graph that keeps what it computes, tensor names included.
+
+    `apply` works in place and returns the number of changes. `before` must hold for it to run, and
+    `after` holds once it has. One with `on_request` runs only where it is asked for by name.
+    """
+
+    name: str
+    purpose: str
+    apply: Callable[[gs.Graph], int]
+    before: Condition = always
+    after: Condition = always
+    on_request: bool = False
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One run of a pass: the graph's fingerprints around it, and its changes or why it was skipped."""
+
+    name: str
+    before: str
+    after: str
+    changes: int
+    skipped: str | None = None
+
+
+def current(graph: gs.Graph) -> str | None:
+    """Hold from opset 9 on: what nodes mean in older ones is not known here."""
+    return None if graph.opset >= 9 else f"its opset is {graph.opset}, and this needs 9"
+
+
+def interface(graph: gs.Graph) -> list[tuple[str, int | None]]:
+    """Return what callers see: names and types of inputs and outputs, in order."""
+    return [(tensor.name, type_of(tensor)) for tensor in (*graph.inputs, *graph.outputs)]
+
+
+def sound(graph: gs.Graph) -> str | None:
+    """Hold if whatever is read or returned is an input, a constant, or one node's output."""
+    parts = (graph, *graph.subgraphs(recursive=True))
+    inputs = {id(tensor) for part in parts for tensor in part.inputs}
+    made = [id(tensor) for part in parts for node in part.nodes for tensor in node.outputs]
+    if len(made) != len(set(made)):
+        return "two nodes make one tensor"
+    known = inputs.union(made)
+    for tensor in _read(parts):
+        there = isinstance(tensor, gs.Constant) or id(tensor) in known
+        if not there and not tensor.is_empty():
+            return f"nothing makes tensor {tensor.name!r}"
+    return None
+
+
+def _read(parts: tuple[gs.Graph, ...]) -> Iterator[gs.Tensor]:
+    for part in parts:
+        for node in part.nodes:
+            yield from node.inputs
+        yield from part.outputs
+
+
+NAMED = 3  # things that a note names, at most

@@ -1,0 +1,166 @@
+"""Run the passes over a model, in their order, and hold each to what it declares."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.errors import InputError
+from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, is_op
+from trtcal.model.model import Model, checked
+from trtcal.model.passes.base import (
+    NAMED,
+    BrokenPassError,
+    NotApplicable,
+    Pass,
+    PassRecord,
+    interface,
+    sound,
+)
+from trtcal.model.passes.batchnorm import CHANNEL_AXIS, SCALES, why_kept
+from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
+from trtcal.model.passes.reading import read_graph
+from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
+from trtcal.model.passes.upgrade import HALF, OPSET, TYPES
+
+PASSES = (
+    OPSET,
+    TYPES,
+    HALF,
+    CONSTANTS,
+    BRANCHES,
+    TYPES,
+    IDENTITIES,
+    NEUTRALS,
+    CASTS,
+    ROUNDING_CASTS,
+    TRANSPOSES,
+    SCALES,
+)
+"""All passes, in the order in which they run; of computed shapes more types follow."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared model, what each pass did to it, and notes on what they left alone."""
+
+    model: Model
+    records: tuple[PassRecord, ...]
+    notes: tuple[str, ...]
+
+
+def prepare(model: Model, skip: Collection[str] = (), add: Collection[str] = ()) -> Model:
+    """Return the model made ready for Q/DQ: see `prepare_with_record`."""
+    return prepare_with_record(model, skip, add).model
+
+
+def prepare_with_record(
+    model: Model,
+    skip: Collection[str] = (),
+    add: Collection[str] = (),
+    passes: Collection[Pass] = PASSES,
+) -> Prepared:
+    """Run the passes without those in `skip`, with those in `add` that run on request only.
+
+    Tensors keep their names, so that ranges observed on the prepared model belong to the given one
+    too; its fingerprint stays that of the given model, which calibrations are tied to. `InputError` if
+    a name is unknown or a node can't be kept; `BrokenPassError`, a defect, if a pass breaks its word.
+    """
+    _check_names([*skip, *add], passes)
+    graph = read_graph(model)
+    records, before = [], fingerprint(graph)
+    for one in passes:
+        wanted = one.name not in skip and (one.name in add or not one.on_request)
+        record = _run(one, graph, before, wanted)
+        records.append(record)
+        before = record.after
+    if not graph.nodes:
+        raise InputError(
+            f"model {model.path} computes nothing from its inputs", "give a model that reads them"
+        )
+    notes = notes_on(graph, model.proto)
+    proto = export_model(graph, model.proto)
+    return Prepared(checked(replace(model, proto=proto)), tuple(records), notes)
+
+
+def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
+    known = [one.name for one in passes]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise InputError(f"there is no preparation pass {name!r}", hint)
+
+
+def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
+    why = one.before(graph) if wanted else _unwanted(one)
+    if why is not None:
+        return PassRecord(one.name, before, before, 0, why)
+    seen = interface(graph)
+    try:
+        changes = one.apply(graph)
+    except NotApplicable as reason:
+        _hold(
+            one, None if fingerprint(graph) == before else "the graph changed though it was skipped"
+        )
+        return PassRecord(one.name, before, before, 0, str(reason))
+    graph.toposort()
+    after = fingerprint(graph)
+    _hold(one, None if interface(graph) == seen else "an input or output of the graph changed")
+    _hold(
+        one, None if changes or after == before else "the graph changed and no change was counted"
+    )
+    _hold(one, sound(graph))
+    _hold(one, one.after(graph))
+    return PassRecord(one.name, before, after, changes)
+
+
+def _unwanted(one: Pass) -> str:
+    return "only on request" if one.on_request else "as asked"
+
+
+def _hold(one: Pass, broken: str | None) -> None:
+    if broken is not None:
+        raise BrokenPassError(f"pass {one.name!r} broke its word: {broken}")
+
+
+def notes_on(graph: gs.Graph, given: onnx.ModelProto) -> tuple[str, ...]:
+    """Return one sentence for each kind of thing in a prepared graph that was left alone."""
+    called = {(function.domain, function.name) for function in given.functions}
+    nodes: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        why = _why_kept(node, called)
+        if why:
+            nodes.setdefault(why, []).append(node.name)
+    notes = [_sentence("node", names, why) for why, names in nodes.items()]
+    initialized = {tensor.name for tensor in given.graph.initializer}
+    defaults = [one.name for one in given.graph.input if one.name in initialized]
+    if defaults and given.ir_version > 3:  # up to 3 every initializer had to be an input too
+        notes.append(_sentence("input", defaults, "its default value is taken as a constant"))
+    if graph.opset < MIN_OPSET:
+        notes.append(f"opset {graph.opset}: it is not raised, and Q/DQ need {MIN_OPSET}")
+    return tuple(notes)
+
+
+def _why_kept(node: gs.Node, called: set[tuple[str, str]]) -> str | None:
+    if next(node.subgraphs(), None) is not None:
+        return "the nodes in its subgraphs are left alone"
+    if (node.domain or "", node.op) in called:
+        return "the nodes in the function that it calls are left alone"
+    if node.domain not in STANDARD:
+        return "it is of another domain than ONNX's and kept as it is"
+    if is_op(node, "BatchNormalization"):
+        makers = node.inputs[0].inputs
+        why = why_kept(node) if any(is_op(one, *CHANNEL_AXIS) for one in makers) else None
+        return why and f"it is not folded: {why}"
+    return "it depends on no input and could not be computed" if is_constant(node) else None
+
+
+def _sentence(what: str, names: Iterable[str], said: str) -> str:
+    found = list(names)
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"{what} {', '.join(map(repr, found[:NAMED]))}{more}: {said}"

@@ -1,0 +1,147 @@
+"""From a model to the graph that the passes work on.
+
+Every model first gets one form: a name of its own for every node, no initializer among the inputs, no
+node that no output needs. What the graph library would lose or break on is refused, by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import AttributeProto, NodeProto
+
+from trtcal.errors import InputError
+from trtcal.model.files import stand_in, weights_of
+from trtcal.model.graph import MIN_OPSET, STANDARD, clean, restored, subgraphs_of
+from trtcal.model.model import Model, name_nodes, opset_of, unique
+
+KEPT_KINDS = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}
+PLAIN: dict[str, type] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+
+def read_graph(model: Model) -> gs.Graph:
+    """Return a model's graph in the form that passes want.
+
+    `InputError` names a node that can't be kept as it is.
+    """
+    small = stand_in(model.proto)
+    nodes = list(all_nodes(small))
+    for number, node in enumerate(nodes):
+        _check(model, node, number)
+    _normalize(small, nodes)
+    return clean(restored(small, weights_of(model.proto)))
+
+
+def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of a model: of its graph, of subgraphs, of functions."""
+    pending = [*proto.graph.node, *(node for one in proto.functions for node in one.node)][::-1]
+    while pending:
+        node = pending.pop()
+        yield node
+        for part in subgraphs_of(node):
+            pending.extend(reversed(part.node))
+
+
+def drop_other_types(proto: onnx.ModelProto) -> None:
+    """Forget the types of values that are no tensors, which the graph library can't write."""
+    kept = [value for value in proto.graph.value_info if value.type.HasField("tensor_type")]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+
+
+def _check(model: Model, node: NodeProto, number: int) -> None:
+    why = _unreadable(node)
+    if why:
+        shown = repr(node.name) if node.name else f"number {number}"
+        raise InputError(
+            f"model {model.path}: node {shown} ({node.op_type!r}) {why}", "export it without that"
+        )
+
+
+def _unreadable(node: NodeProto) -> str | None:
+    """Return why a node can't be kept as it is, None if it can."""
+    texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
+    if not all(isinstance(text, str) for text in texts):
+        return "has a name, or reads or makes a tensor with one, that is not UTF-8"
+    if getattr(node, "overload", ""):
+        return "calls an overloaded function"
+    for attribute in node.attribute:
+        why = None if attribute.ref_attr_name else _unkept(node, attribute)
+        if why:
+            return f"has an attribute {attribute.name!r} {why}"
+    return None
+
+
+def _unkept(node: NodeProto, attribute: AttributeProto) -> str | None:
+    field = KEPT_KINDS.get(attribute.type)
+    if field is None:
+        kind = AttributeProto.AttributeType.Name(attribute.type)
+        return f"of kind {kind}, which would be lost"
+    value = getattr(attribute, field)
+    plain = node.op_type == "Constant" and attribute.name in PLAIN
+    if field.endswith("s") and field != "s" and not value and not plain:
+        return "that is an empty list, whose kind would be lost"
+    if field in ("s", "strings"):
+        try:
+            b"".join([value] if field == "s" else value).decode()
+        except UnicodeDecodeError:
+            return "that is not UTF-8 text"
+    return None
+
+
+def _normalize(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
+    initialized = {tensor.name for tensor in small.graph.initializer}
+    inputs = [value for value in small.graph.input if value.name not in initialized]
+    del small.graph.input[:]
+    small.graph.input.extend(inputs)
+    small.ir_version = max(small.ir_version, 4)
+    _name_domain_once(small)
+    for node in nodes:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name in PLAIN:
+            _make_tensor(node.attribute[0])
+    drop_other_types(small)
+    name_nodes(small)
+    _name_inner_nodes(small, nodes)
+
+
+def _name_inner_nodes(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
+    """Give nodes of subgraphs another name where theirs is taken: ONNX Runtime wants that."""
+    outer = {node.name for node in small.graph.node}
+    for node in nodes:
+        for part in subgraphs_of(node):
+            for inner in part.node:
+                inner.name = unique(inner.name, outer) if inner.name else ""
+
+
+def _name_domain_once(small: onnx.ModelProto) -> None:
+    """Import ONNX's own operators by the empty name; a model that has none of them does too."""
+    others = [item for item in small.opset_import if item.domain not in STANDARD]
+    version = opset_of(small) if len(others) < len(small.opset_import) else MIN_OPSET
+    del small.opset_import[:]
+    small.opset_import.extend([onnx.helper.make_opsetid("", version), *others])
+
+
+def _make_tensor(attribute: AttributeProto) -> None:
+    """Give a Constant's number or numbers the type that ONNX says, as a tensor."""
+    field = KEPT_KINDS[attribute.type]
+    values: npt.NDArray[Any] = np.array(getattr(attribute, field), PLAIN[attribute.name])
+    attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(values)))

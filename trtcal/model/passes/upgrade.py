@@ -1,0 +1,135 @@
+"""Newer operators, and the types and shapes of tensors: what the onnx package does for us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import onnx
+import onnx.version_converter
+import onnx_graphsurgeon as gs
+from onnx.shape_inference import infer_shapes
+
+from trtcal.errors import InputError
+from trtcal.model.graph import HALF_OPSET, MIN_OPSET, export_model, restored, small_export
+from trtcal.model.model import Model, checked, first_line, name_nodes, opset_of
+from trtcal.model.passes.base import NotApplicable, Pass
+from trtcal.model.passes.constants import CONSTANTS
+from trtcal.model.passes.reading import drop_other_types, read_graph
+
+
+def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelProto:
+    """Convert the model to `opset` if it is older; `InputError` if an operator has no successor."""
+    if opset_of(proto) >= opset:
+        return proto
+    said = f"the model's opset {opset_of(proto)} cannot be raised to {opset}"
+    hint = f"export the model with opset {opset} or later"
+    if proto.functions:
+        why = f"node {_calling(proto)!r} calls a function, which would be lost"
+        raise InputError(f"{said}: {why}", hint)
+    try:
+        return onnx.version_converter.convert_version(proto, opset)
+    except Exception as error:  # the converter raises bare RuntimeError, and worse
+        raise InputError(f"{said}: {first_line(error)}", hint) from error
+
+
+def _calling(proto: onnx.ModelProto) -> str:
+    called = {(function.domain, function.name) for function in proto.functions}
+    names = (node.name for node in proto.graph.node if (node.domain, node.op_type) in called)
+    return str(next(names, proto.functions[0].name))
+
+
+def _changed(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+    """Put what `change` makes of a graph's stand-in in the graph's place."""
+    small, weights = small_export(graph)
+    proto = change(small)
+    drop_other_types(proto)
+    name_nodes(proto)
+    new = restored(proto, weights)
+    graph.nodes, graph.inputs, graph.outputs = new.nodes, new.inputs, new.outputs
+    graph.opset, graph.import_domains = new.opset, new.import_domains
+
+
+def _raise(graph: gs.Graph) -> int:
+    before = graph.opset
+    _changed(graph, upgrade_opset)
+    return int(graph.opset - before)
+
+
+def _is_old(graph: gs.Graph) -> str | None:
+    return None if graph.opset < MIN_OPSET else f"its opset is {graph.opset} already"
+
+
+def _is_new(graph: gs.Graph) -> str | None:
+    return None if graph.opset >= MIN_OPSET else f"its opset is still {graph.opset}"
+
+
+def _has_half(graph: gs.Graph) -> str | None:
+    if graph.opset >= HALF_OPSET:
+        return f"its opset is {graph.opset} already"
+    half = any(tensor.dtype == "float16" for tensor in graph.tensors().values())
+    return None if half else "none of its values is known to be float16"
+
+
+def _raise_for_half(graph: gs.Graph) -> int:
+    before = graph.opset
+    try:
+        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, HALF_OPSET)))
+    except Exception as error:  # see upgrade_opset
+        raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
+    return int(graph.opset - before)
+
+
+def raised_for_half(model: Model) -> Model:
+    """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
+    if model.opset >= HALF_OPSET:
+        return model
+    graph = read_graph(model)
+    try:
+        _raise_for_half(graph)
+    except NotApplicable:
+        return model
+    CONSTANTS.apply(graph)
+    return checked(replace(model, proto=export_model(graph, model.proto)))
+
+
+def _is_new_for_half(graph: gs.Graph) -> str | None:
+    return None if graph.opset >= HALF_OPSET else f"its opset is still {graph.opset}"
+
+
+def infer_types(graph: gs.Graph) -> int:
+    """Infer types and shapes; return the number of tensors of which more is known now."""
+    before = _known(graph)
+    try:
+        _changed(graph, infer_shapes)
+    except Exception as error:  # see upgrade_opset
+        raise NotApplicable(f"types cannot be inferred: {first_line(error)}") from error
+    after = _known(graph)
+    return sum(known != before.get(name) for name, known in after.items())
+
+
+def _known(graph: gs.Graph) -> dict[tuple[int, str], tuple[str, str]]:
+    parts = enumerate((graph, *graph.subgraphs(recursive=True)))
+    tensors = ((place, one) for place, part in parts for one in part.tensors().values())
+    return {(place, one.name): (str(one.dtype), str(one.shape)) for place, one in tensors}
+
+
+OPSET = Pass(
+    "opset",
+    f"Raise the opset to {MIN_OPSET}, from which on Q/DQ take an axis.",
+    _raise,
+    _is_old,
+    _is_new,
+)
+TYPES = Pass(
+    "types",
+    "Infer the types and shapes of tensors, which other passes and the placement of Q/DQ ask for.",
+    infer_types,
+)
+HALF = Pass(
+    "half-opset",
+    f"Raise the opset of a model with float16 values to {HALF_OPSET}, from which on Q/DQ take them.",
+    _raise_for_half,
+    _has_half,
+    _is_new_for_half,
+)

@@ -1,0 +1,25 @@
+"""Repairs: what can be changed in a model's constants so that INT8 loses less, tried and judged."""
+
+from trtcal.ptq.artifact import Repairs, in_float, read_repairs, write_repairs
+from trtcal.ptq.improver import LEAST, improve, parted
+from trtcal.ptq.method_choice import METHODS, Choice, choose_method
+from trtcal.ptq.records import layer_changes, write_improved
+from trtcal.ptq.state import Improved, Try, Wanted
+
+__all__ = [
+    "LEAST",
+    "METHODS",
+    "Choice",
+    "Improved",
+    "Repairs",
+    "Try",
+    "Wanted",
+    "choose_method",
+    "improve",
+    "in_float",
+    "layer_changes",
+    "parted",
+    "read_repairs",
+    "write_improved",
+    "write_repairs",
+]

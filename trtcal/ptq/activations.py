@@ -1,0 +1,107 @@
+"""The activation behind a layer, and the bias with which its mean is as in float.
+
+Noise before a Relu is cut off below zero and not above, so what the Relu makes is too large in the
+mean, although the mean before it is right; over all channels and positions that a later layer sums
+up, this counts more than the noise. So a bias is corrected for the mean of what the next layer reads.
+Source: M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction"
+(2019), appendix D, which corrects the mean before the activation, as is done where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.evaluate.search.segments import Twins
+from trtcal.model.graph import reads
+from trtcal.model.overrides import Floats
+
+BENDING = {
+    "Clip",
+    "Elu",
+    "Erf",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mish",
+    "PRelu",
+    "Relu",
+    "Sigmoid",
+    "Softplus",
+    "Tanh",
+}
+EACH = BENDING | {"Add", "BatchNormalization", "Div", "Identity", "Mul", "Pow", "Sub"}
+STEPS = 2  # of the secant
+SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
+
+
+class Activation:
+    """Runs nodes that treat each value by itself."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.session = open_session(proto)
+        self.read, self.made = proto.graph.input[0].name, proto.graph.output[0].name
+
+    def __call__(self, values: Array) -> Array:
+        """Return what is made of a layer's values."""
+        return run_session(self.session, [self.made], {self.read: values})[0]
+
+
+def activation_of(twins: Twins, place: int) -> Activation | None:
+    """Return what becomes of the first output of the node at a place before anything else reads it.
+
+    These are as many nodes as work on each value by itself, have one tensor that is read behind them,
+    and are not all linear; None if there are none.
+    """
+    made = twins.nodes[place].output[0]
+    taken = [] if made in twins.outputs else _behind(twins, place, made)
+    for count in range(len(taken), 0, -1):
+        nodes = taken[:count]
+        left = _left(twins, made, nodes)
+        if len(left) == 1 and any(node.op_type in BENDING for node in nodes):
+            return Activation(twins.apart(nodes, [made], left))
+    return None
+
+
+def _behind(twins: Twins, place: int, made: str) -> list[onnx.NodeProto]:
+    """Return the nodes that work on each value of a tensor, or of what they made of it, by itself."""
+    taken, inside, known = list[onnx.NodeProto](), {made}, set(twins.tensors)
+    unseen = twins.readers[made]
+    for node in twins.nodes[place + 1 :]:
+        read = set(reads(node))
+        unseen -= len(read & inside)
+        if node.op_type in EACH and read & inside and read <= inside | known:
+            taken.append(node)
+            inside |= set(node.output)
+            unseen += sum(twins.readers[name] for name in node.output)
+        if not unseen:
+            break
+    return taken
+
+
+def _left(twins: Twins, made: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """Return the tensors of these nodes that something else reads too."""
+    unread = {name: twins.readers[name] for name in (made, *(n.output[0] for n in nodes))}
+    for name in (name for node in nodes for name in set(reads(node)) & set(unread)):
+        unread[name] -= 1
+    return [name for name, readers in unread.items() if readers]
+
+
+def matched(first: Floats, excess: Callable[[Floats], Floats]) -> Floats:
+    """Return the shift of each channel at which there is no `excess` behind the activation.
+
+    Shifts have shape (channels,). `excess` gives by how much the means are too large with a shift; the
+    search begins without one and at `first`, and is the secant's.
+    """
+    before: Floats = np.zeros_like(first)
+    now, over = first, excess(before)
+    for _ in range(STEPS):
+        last, over = over, excess(now)
+        moved = now - before
+        slope = np.divide(over - last, moved, out=np.ones_like(now), where=moved != 0)
+        before, now = now, now - over / np.clip(slope, *SLOPES)
+    return now

@@ -1,0 +1,361 @@
+"""How sure the mean losses of draws are, and how far apart those of two sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, stats
+
+from trtcal import __version__
+from trtcal.calibration import Observation
+from trtcal.calibration.choose import calibrate, create_calibrator
+from trtcal.data import Dataset
+from trtcal.documents import Document, seal
+from trtcal.errors import InputError
+from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.losses import Rows
+from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.model import Model
+from trtcal.ptq.subsets import HELD_BACK, Chunks, Draws, draw
+from trtcal.quantization import find_layers, quantize, tensors_to_observe
+from trtcal.ranges import Calibration, Parameters
+from trtcal.stats import LEVEL, Interval
+
+KIND = "learning-curve"
+TOLERANCE = 0.05  # of the loss with most samples: what fewer may lose more
+NEGLIGIBLE = {"kl": 1e-3, "noise": 1e-4}  # a loss that no number of samples makes matter
+
+
+@dataclass(frozen=True)
+class Point:
+    """What INT8 loses with ranges from `samples` samples; `losses` are those of the draws.
+
+    `loss` is their mean, with the interval over draws, on these held-back samples. `excess` is how much
+    more that is than with most samples (0.05: 5 % more); its interval is over draws and over
+    held-back samples. `deviation` is the standard deviation of one draw, from the variances of all
+    sizes together.
+    """
+
+    samples: int
+    losses: tuple[float, ...]
+    disjoint: bool
+    deviation: float
+    loss: Interval
+    excess: Interval
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """The points by rising size; `measure` is `kl` (nats) or `noise` (error over signal power)."""
+
+    model: str
+    dataset: str
+    method: str
+    parameters: dict[str, int | float | str]
+    measure: str
+    chunk: int
+    held_back: int
+    seed: int
+    points: tuple[Point, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def most(self) -> int:
+        """The largest size, which all others are held against."""
+        return self.points[-1].samples
+
+    @property
+    def needed(self) -> int | None:
+        """The smallest size from which on the loss is within `TOLERANCE` of that with most samples.
+
+        None if only the largest is: nobody knows then whether that is enough.
+        """
+        return self._from_which_on(lambda point: point.excess.value)
+
+    @property
+    def at_most(self) -> int | None:
+        """The same for the upper ends of the intervals: so many are enough. None: not known."""
+        return self._from_which_on(lambda point: point.excess.high)
+
+    @property
+    def at_least(self) -> int:
+        """The smallest size that may be enough, by the lower ends; the largest if no other may be."""
+        return next(one.samples for one in self.points if one.excess.low <= TOLERANCE)
+
+    def _from_which_on(self, end: Callable[[Point], float]) -> int | None:
+        found = None
+        for point in reversed(self.points[:-1]):
+            if end(point) > TOLERANCE:
+                break
+            found = point.samples
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What the curve says, for people."""
+        if self.needed is None:
+            last = self.points[-2]
+            words = "more than" if self.at_least == self.most else "perhaps more than"
+            return (
+                f"{words} {self.most} samples: with {last.samples} the loss is still"
+                f" {_percent(last.excess)} above that with {self.most}, and may fall further"
+            )
+        fewest = ", the fewest tried," if self.needed == self.points[0].samples else ""
+        if self.at_most is None:
+            fewer = f", or only {self.at_least}," if self.at_least < self.needed else fewest
+            return (
+                f"{self.needed} samples{fewer} seem enough, but these data can't rule out that it takes"
+                f" more than {self.most}"
+            )
+        between = f" (between {self.at_least} and {self.at_most})"
+        return (
+            f"{self.needed} samples{fewest} are enough"
+            f"{between if self.at_least < self.at_most else ''}: with {self.most} the loss is no more"
+            f" than {TOLERANCE:.0%} lower"
+        )
+
+    def to_document(self) -> Document:
+        """Return the curve as a sealed document."""
+        answer = {name: getattr(self, name) for name in ("needed", "at_least", "at_most")}
+        fields = dataclasses.asdict(self) | answer | {"tolerance": TOLERANCE}
+        head = {"kind": KIND, "schema_version": 1, "trtcal": __version__}
+        return seal({**head, **fields, "sentence": self.sentence})
+
+
+def learning_curve(
+    model: Model,
+    dataset: Dataset,
+    method: str,
+    parameters: Parameters | None = None,
+    draws: Draws | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> LearningCurve:
+    """Measure what INT8 loses with ranges from 8, 16, 32, ... samples of a prepared model's data.
+
+    `draws` are `draw(model, dataset)` if not given; `progress` is told samples run, of `draws.work`.
+    `InputError` for too few samples, an unknown method, or outputs that are not finite.
+    """
+    chosen = dict(parameters or {})
+    create_calibrator(method, chosen)
+    drawn = draws or draw(model, dataset)
+    ranges = _choose(model, dataset, drawn, lambda seen: calibrate(seen, method, chosen), progress)
+    found = _judge(model, dataset, drawn, ranges, progress)
+    measure, losses = _losses(found)
+    points = _points(losses, drawn)
+    notes = tuple(_notes(points, measure, losses, dataset, drawn))
+    return LearningCurve(
+        model.fingerprint,
+        dataset.fingerprint,
+        method,
+        ranges[drawn.largest][0].parameters,
+        measure,
+        drawn.chunk,
+        drawn.held_back,
+        drawn.seed,
+        points,
+        notes,
+    )
+
+
+def _choose(
+    model: Model,
+    dataset: Dataset,
+    drawn: Draws,
+    choose: Callable[[Observation], Calibration],
+    progress: Callable[[int], None],
+) -> dict[int, list[Calibration]]:
+    """Run every chunk once, and return the ranges from each draw."""
+    tensors = tensors_to_observe(find_layers(model))
+    with Chunks(model, dataset, drawn.chunk) as chunks:
+        for number in range(drawn.pool // drawn.chunk):
+            chunks.look(number, tensors)
+            progress(drawn.chunk)
+        return {size: [choose(chunks.seen(one)) for one in all_] for size, all_ in drawn.of.items()}
+
+
+def _judge(
+    model: Model,
+    dataset: Dataset,
+    drawn: Draws,
+    ranges: Mapping[int, Sequence[Calibration]],
+    progress: Callable[[int], None],
+) -> dict[int, list[Rows]]:
+    """Return the figures of each held-back sample with all layers in INT8, for each draw's ranges."""
+    found: dict[int, list[Rows]] = {size: [] for size in ranges}
+    any_, memory = ranges[drawn.largest][0], Memory(None, {})
+    arguments = (dataset, drawn.held_back, "fp32", memory, drawn.first)
+    with Evaluator(model, any_, (), *arguments) as evaluator:
+        for size, one in ((size, one) for size, all_ in ranges.items() for one in all_):
+            rows = evaluator.rows(quantize(model, one).proto)
+            if rows is None:
+                raise InputError(
+                    f"with ranges from {size} samples the INT8 outputs are not finite",
+                    "look at the data and at the float model's outputs first",
+                )
+            found[size].append(rows)
+            progress(drawn.held_back)
+    return found
+
+
+def _losses(found: Mapping[int, list[Rows]]) -> tuple[str, Losses]:
+    """Return the measure, `kl` where outputs are class scores, and the losses in it."""
+    measure = "kl" if all("kl" in rows for rows in next(iter(found.values()))) else "noise"
+
+    def loss(rows: Rows) -> Values:
+        return rows["kl"] if measure == "kl" else rows["error"] / (rows["signal"].mean() or 1.0)
+
+    return measure, {size: np.array([loss(one) for one in all_]) for size, all_ in found.items()}
+
+
+def _points(losses: Losses, drawn: Draws) -> tuple[Point, ...]:
+    means = {size: values.mean(1) for size, values in losses.items()}
+    shares = {size: 0.0 if size in drawn.disjoint else size / drawn.pool for size in losses}
+    spread = spread_of(means, shares)
+    margins = {size: spread.margin(size, len(means[size]), shares[size]) for size in losses}
+    return tuple(
+        Point(
+            size,
+            tuple(values.tolist()),
+            size in drawn.disjoint,
+            spread.deviation(size) * float(values.mean()),
+            _interval(float(values.mean()), margins[size]),
+            excess(losses, size, margins),
+        )
+        for size, values in means.items()
+    )
+
+
+def _interval(value: float, margin: float) -> Interval:
+    return Interval(value, value * max(1 - margin, 0.0), value * (1 + margin))
+
+
+def _notes(
+    points: tuple[Point, ...], measure: str, losses: Losses, dataset: Dataset, drawn: Draws
+) -> list[str]:
+    """Return what a reader of the curve should know."""
+    notes = []
+    if all(one.loss.high < NEGLIGIBLE[measure] for one in points):
+        notes.append(
+            f"every size loses less than {NEGLIGIBLE[measure]:g}:"
+            " the number of samples hardly matters here"
+        )
+    last, most = points[-2].samples, points[-1].samples
+    margin = sample_margin(losses[last], losses[most])
+    if margin > TOLERANCE:
+        more = "; give more data" if drawn.held_back < HELD_BACK[1] else ""
+        notes.append(
+            f"{drawn.held_back} held-back samples are too few to tell {TOLERANCE:.0%}: they alone leave"
+            f" ±{margin:.0%} between {last} and {most} samples{more}"
+        )
+    worse = [one for one in points if one.excess.high < -TOLERANCE]
+    if worse:
+        notes.append(
+            f"with {worse[0].samples} samples the loss is {_percent(worse[0].excess)} below that with"
+            f" {most}, as where rare values widen a range: try another method"
+        )
+    if drawn.first - drawn.pool >= drawn.chunk:
+        notes.append(f"only the first {drawn.pool} of {drawn.first} samples were drawn from")
+    labels = dataset.labels
+    if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
+        notes.append(
+            "the samples come in the order of their classes: shuffle them, so that draws are random"
+        )
+    return notes
+
+
+def _percent(excess: Interval) -> str:
+    low, high = sorted((abs(excess.low), abs(excess.high)))
+    if excess.low < 0 < excess.high:
+        low, high = excess.low, excess.high
+    return f"{abs(excess.value):.0%} ({low:.0%} to {high:.0%})"
+
+
+ROUNDS = 3  # of fits
+WIDEST = 20.0  # of the logarithm of a ratio
+NOTHING = 1e-9  # a loss below that is none: what is divided by is no less
+
+Values = npt.NDArray[np.float64]
+Losses = Mapping[int, Values]
+"""By size: the losses of each draw on each held-back sample, shape (draws, samples)."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Why draws differ, as variances of one draw's loss over the mean loss of that size.
+
+    `rounding` is the part that does not fall with samples: every other scale rounds otherwise.
+    `sampling` over the number of samples is the part of which samples they are.
+    """
+
+    rounding: float
+    sampling: float
+    degrees: int
+
+    def deviation(self, size: int) -> float:
+        """Return the standard deviation of one draw, over the mean."""
+        return math.sqrt(self.rounding + self.sampling / size)
+
+    def margin(self, size: int, draws: int, share: float) -> float:
+        """Return the half width of the mean's interval, over the mean.
+
+        Each draw holds a `share` of the pool; 0 where they share no samples.
+        """
+        kept = share + (1 - share) / draws  # the error of the pool itself is in all of them
+        variance = self.rounding / draws + self.sampling / size * kept
+        return _quantile(self.degrees) * math.sqrt(variance)
+
+
+def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Spread:
+    """Fit both parts to the variances of all sizes; `means` are the draws' losses.
+
+    Draws that share samples, each a `share` of the pool, vary by 1 - share of the sampling part
+    (finite population correction). Least squares relative to the fit, both parts at least 0.
+    """
+    several = [size for size, values in means.items() if len(values) > 1]
+    degrees = np.array([len(means[size]) - 1 for size in several])
+    centres = np.array([max(float(means[size].mean()), NOTHING) for size in several])
+    seen = np.array([means[size].var(ddof=1) for size in several]) / centres**2
+    parts = np.array([[1.0, (1 - shares[size]) / size] for size in several])
+    fit, least = np.ones(len(several)), 1e-6 * float(seen.max())
+    found = np.zeros(2)
+    for _ in range(ROUNDS if least else 0):
+        weights = np.sqrt(degrees) / np.maximum(fit, least)
+        found, _ = optimize.nnls(parts * weights[:, None], seen * weights)
+        fit = parts @ found
+    return Spread(float(found[0]), float(found[1]), int(degrees.sum()))
+
+
+def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
+    """Return how much more a size loses than the largest, relative to that, with its interval.
+
+    `margins` are those of the sizes' means over draws, relative too. The interval is that of the
+    logarithm of the ratio. Draws of two sizes are taken for independent, though they share
+    samples: that rather widens it.
+    """
+    most = max(losses)
+    if size == most:
+        return Interval(0.0, 0.0, 0.0)
+    ratio = _ratio(losses[size], losses[most])
+    ours = sample_margin(losses[size], losses[most])
+    factor = math.exp(min(math.hypot(ours, margins[size], margins[most]), WIDEST))
+    return Interval(ratio - 1, ratio / factor - 1, ratio * factor - 1)
+
+
+def sample_margin(losses: Values, most: Values) -> float:
+    """Return the half width that held-back samples alone give the ratio of two means, over it."""
+    shares = [one.mean(0) / max(float(one.mean()), NOTHING) for one in (losses, most)]
+    apart = shares[0] - shares[1]
+    return _quantile(len(apart) - 1) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
+
+
+def _ratio(losses: Values, most: Values) -> float:
+    return max(float(losses.mean()), NOTHING) / max(float(most.mean()), NOTHING)
+
+
+def _quantile(degrees: int) -> float:
+    return float(stats.t.ppf(0.5 + LEVEL / 2, degrees))

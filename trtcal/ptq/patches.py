@@ -1,0 +1,145 @@
+"""What a layer multiplies its weights with: rows of its input, one for each place of its output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from trtcal.data import Feeds
+from trtcal.model.graph import constant
+from trtcal.model.overrides import Floats
+from trtcal.quantization.weighted_ops import Layer
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a layer multiplies: weights as (groups, outputs of one, d), and where its rows lie.
+
+    `axis` is the weight's axis of output channels.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    axis: int
+    groups: int = 1
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """The length d of a row."""
+        return math.prod(self.shape) // self.shape[self.axis]
+
+    def matrix(self, weight: Floats) -> Floats:
+        """Return a weight as (groups, outputs of one, d)."""
+        moved = np.moveaxis(weight, self.axis, 0)
+        return np.ascontiguousarray(moved).reshape(self.groups, -1, self.width)
+
+    def weight(self, matrix: Any) -> Any:
+        """Return the weight of a matrix."""
+        moved = [self.shape[self.axis], *np.delete(self.shape, self.axis)]
+        return np.ascontiguousarray(np.moveaxis(matrix.reshape(moved), 0, self.axis))
+
+    def places(self, values: Floats) -> int:
+        """Return how many rows an input has."""
+        if self.op != "Conv":
+            return math.prod(values.shape[:-1])
+        return len(values) * math.prod(self._sizes(values.shape))
+
+    def rows(self, values: Floats, chosen: Sequence[int] | np.ndarray[Any, Any]) -> Floats:
+        """Return these rows of an input, as (groups, rows, d)."""
+        if self.op != "Conv":
+            return np.asarray(values.reshape(-1, values.shape[-1])[chosen][None])
+        sizes = self._sizes(values.shape)
+        sample, *place = np.unravel_index(chosen, (len(values), *sizes))
+        kernel = self.shape[2:]
+        half = len(kernel)
+        padded = np.pad(
+            values, [(0, 0), (0, 0), *zip(self.pads[:half], self.pads[half:], strict=True)]
+        )
+        grids = np.meshgrid(
+            *(np.arange(k) * d for k, d in zip(kernel, self.dilations, strict=True)), indexing="ij"
+        )
+        index = [
+            p[:, None] * s + grid.reshape(1, -1)
+            for p, s, grid in zip(place, self.strides, grids, strict=True)
+        ]
+        # numpy puts the indexed axes first: (rows, taps, channels)
+        where: Any = (sample[:, None], slice(None), *index)
+        taken = padded[where]
+        taken = taken.reshape(len(chosen), -1, self.groups, self.shape[1])
+        return np.ascontiguousarray(taken.transpose(2, 0, 3, 1)).reshape(
+            self.groups, len(chosen), -1
+        )
+
+    def _sizes(self, shape: Sequence[int]) -> list[int]:
+        half = len(self.shape) - 2
+        reach = [(k - 1) * d + 1 for k, d in zip(self.shape[2:], self.dilations, strict=True)]
+        whole = [
+            n + a + b for n, a, b in zip(shape[2:], self.pads[:half], self.pads[half:], strict=True)
+        ]
+        return [(n - r) // s + 1 for n, r, s in zip(whole, reach, self.strides, strict=True)]
+
+
+def form_of(node: gs.Node, layer: Layer) -> Form | None:
+    """Return how a layer multiplies, None if it is not a Conv, a Gemm or a MatMul of one weight."""
+    if layer.weight is None or layer.weight.axis is None or layer.weight.index != 1:
+        return None
+    weight = constant(node.inputs[1])
+    if weight is None or weight.dtype != np.float32 or node.op not in ("Conv", "Gemm", "MatMul"):
+        return None
+    if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
+        return None
+    if node.op != "Conv":
+        return Form(node.op, weight.shape, layer.weight.axis)
+    if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    dims = weight.ndim - 2
+    return Form(
+        "Conv",
+        weight.shape,
+        0,
+        node.attrs.get("group", 1),
+        tuple(node.attrs.get("strides", [1] * dims)),
+        tuple(node.attrs.get("dilations", [1] * dims)),
+        tuple(node.attrs.get("pads", [0] * 2 * dims)),
+    )
+
+
+LEAST = 1e-30
+MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
+
+Mask = npt.NDArray[np.bool_] | None
+Shares = list[npt.NDArray[np.float64]] | None
+"""By batch how much each place counts, (places,); None where all count alike."""
+
+
+def mask_of(feeds: Feeds) -> Mask:
+    """Return the mask among a batch's inputs, None if there is none or it leaves nothing."""
+    values = feeds.get(MASK)
+    if values is None or not np.isin(values, (0, 1)).all() or not values.any():
+        return None
+    return np.asarray(values != 0)
+
+
+def shares(energies: Sequence[npt.NDArray[np.floating]], masks: Sequence[Mask]) -> Shares:
+    """Return what places count whose outputs have these mean squares over channels.
+
+    Both by batch, `energies` (samples, tokens) or more; a mask of another shape is none. Places count
+    in inverse proportion, but those with less than the median about alike.
+    """
+    usual = max(float(np.median(np.concatenate([one.ravel() for one in energies]))), LEAST)
+    found = []
+    for energy, mask in zip(energies, masks, strict=True):
+        share = usual / (energy.astype(np.float64) + usual)
+        if mask is not None and mask.shape == energy.shape:
+            share *= mask
+        found.append(share.ravel())
+    return found

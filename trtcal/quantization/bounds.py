@@ -1,0 +1,150 @@
+"""Bounds of tensors that nobody observed, from those that were: |values| can't be larger.
+
+Sums of magnitudes, as in interval arithmetic: a bound holds for every sample whose observed tensors
+stay within their ranges. What it can't bound it leaves out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from trtcal.model.graph import constant
+
+Bounds = dict[str, float]
+
+MOVING = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+PICKING = ("DepthToSpace", "Gather", "GatherElements", "GatherND", "Slice", "SpaceToDepth", "Split")
+POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+REDUCING = ("ReduceMax", "ReduceMean", "ReduceMin")
+ACTIVATING = ("Abs", "Gelu", "HardSwish", "Mish", "Neg", "Relu")
+KEEPING = (*MOVING, *PICKING, *POOLING, *REDUCING, *ACTIVATING)
+"""Operators whose outputs have no larger magnitudes than their first input."""
+WITHIN_ONE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
+JOINING = ("Concat", "Max", "Min")
+
+
+def bounds(graph: gs.Graph, observed: Mapping[str, float]) -> Bounds:
+    """Return a bound of |values| for every float tensor of a sorted graph that has one."""
+    known = Bounds()
+    for node in graph.nodes:
+        for tensor in node.inputs:
+            _learn(known, tensor, observed)
+        bound = _bound(node, known)
+        for tensor in node.outputs:
+            if bound is not None and math.isfinite(bound):
+                known[tensor.name] = bound
+            _learn(known, tensor, observed)
+    return known
+
+
+def _learn(known: Bounds, tensor: gs.Tensor, observed: Mapping[str, float]) -> None:
+    if tensor.name in observed:
+        known[tensor.name] = min(observed[tensor.name], known.get(tensor.name, math.inf))
+    elif isinstance(tensor, gs.Constant) and tensor.name not in known:
+        known[tensor.name] = _largest(tensor)
+
+
+def _largest(tensor: gs.Constant) -> float:
+    values = np.asarray(constant(tensor))
+    if values.dtype.kind not in "fiu" or not values.size:
+        return 0.0
+    return float(np.abs(values.astype(np.float32, copy=False)).max())
+
+
+def _bound(node: gs.Node, known: Bounds) -> float | None:
+    """Return a bound of a node's outputs, None if its operator or an input has none."""
+    if node.op in WITHIN_ONE:
+        return 1.0
+    given = [known.get(tensor.name) for tensor in node.inputs if not tensor.is_empty()]
+    if node.op in KEEPING and given:
+        return given[0]
+    values = [value for value in given if value is not None]
+    if len(values) < len(given) or not given:
+        return None
+    if node.op in JOINING:
+        return max(values)
+    rule = RULES.get(node.op)
+    return rule(node, values) if rule else None
+
+
+def _product(node: gs.Node, values: list[float]) -> float | None:
+    """Return |x| times the largest sum of |weights| over an output channel, and the largest bias."""
+    given = constant(node.inputs[1])
+    weight = _expanded(node) if given is None else given
+    axis = _output_axis(node)
+    if weight is None or axis is None or weight.ndim < 2:
+        return None
+    scale, share = (abs(float(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
+    others = tuple(index for index in range(weight.ndim) if index != axis)
+    total = float(np.abs(weight.astype(np.float32)).sum(axis=others, dtype=np.float64).max())
+    return values[0] * total * scale + share * sum(values[2:])
+
+
+def _expanded(node: gs.Node) -> npt.NDArray[Any] | None:
+    """Return the weights that a DQ node expands."""
+    producer = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
+    if producer is None or producer.op != "DequantizeLinear":
+        return None
+    steps, scale = constant(producer.inputs[0]), constant(producer.inputs[1])
+    if steps is None or scale is None:
+        return None
+    shape = [1] * steps.ndim
+    if scale.ndim:
+        shape[producer.attrs.get("axis", 1)] = -1
+    return np.asarray(steps * scale.astype(np.float32).reshape(shape))
+
+
+def _output_axis(node: gs.Node) -> int | None:
+    if node.op == "Gemm":
+        return None if node.attrs.get("transA", 0) else 1 - node.attrs.get("transB", 0)
+    if node.op == "ConvTranspose":
+        return 1  # sums over all groups: too large, and so a bound still
+    return 0 if node.op == "Conv" else -1
+
+
+def _matmul(node: gs.Node, values: list[float]) -> float | None:
+    shape = node.inputs[0].shape
+    length = shape[-1] if shape else None
+    whole = values[0] * values[1] * length if isinstance(length, int) and length > 0 else None
+    return _product(node, values) or whole
+
+
+def _dequantized(node: gs.Node, values: list[float]) -> float | None:
+    return values[0] * values[1] if not any(values[2:]) else None
+
+
+def _clip(node: gs.Node, values: list[float]) -> float | None:
+    signs = (1, -1)  # of a lower limit above 0, and of an upper limit below 0
+    given = (constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty())
+    limits = [limit for limit in given if limit is not None]
+    if len(limits) < 2:
+        return None
+    outside = any(np.any(sign * limit > 0) for sign, limit in zip(signs, limits, strict=True))
+    return max(values) if outside else values[0]
+
+
+RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
+    "Add": lambda node, values: sum(values),
+    "Clip": _clip,
+    "Conv": _product,
+    "ConvTranspose": _product,
+    "DequantizeLinear": _dequantized,
+    "Gemm": _product,
+    "MatMul": _matmul,
+    "Mul": lambda node, values: math.prod(values),
+    "Pad": lambda node, values: max(values[0], *values[2:3]),
+    "QuantizeLinear": lambda node, values: 128.0 if _is_int8(node) else None,
+    "Sub": lambda node, values: sum(values),
+    "Sum": lambda node, values: sum(values),
+    "Where": lambda node, values: max(values[1:]),
+}
+
+
+def _is_int8(node: gs.Node) -> bool:
+    return len(node.inputs) > 2 and node.inputs[2].dtype == np.int8

@@ -1,0 +1,321 @@
+"""Which nodes are in float16: what each of them may be, and the split with the fewest casts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from trtcal.model.graph import HALF_OPSET, constant
+from trtcal.quantization.plan import Decision
+from trtcal.quantization.weights import as_scale
+
+SINGLE, HALF = "fp32", "fp16"
+MOST = 65504.0
+NORMAL = 2.0**-14  # smaller values lose digits
+LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
+HEAVY = ("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
+LAYER_NORMS = ("GroupNormalization", "LayerNormalization", "RMSNormalization")
+NORMS = ("InstanceNormalization", "LpNormalization", "LRN", "MeanVarianceNormalization")
+LOG_SUMS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp", "Softmax")
+SUMS = ("CumSum", "LpPool", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare")
+RISING = ("Exp", "Log", "Pow", "Reciprocal", "ReduceProd")
+INDEXING = ("Cos", "GridSample", "RoiAlign", "Sin", "Tan")
+SENSITIVE = (*LAYER_NORMS, *NORMS, *LOG_SUMS, *SUMS, *RISING, *INDEXING)
+"""They add up, grow fast, or index by their values: float32 unless a plan names them."""
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+TYPED_BY_ATTRIBUTE = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", *PAIR, *RANDOM)
+UNTYPED = ("Shape", "Size")  # they read whatever type there is
+FLOAT16_TENSOR = "tensor(float16)"
+FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Places:
+    """The float32 inputs and outputs of a node that become float16 with it, by place."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def half_places(node: gs.Node, opset: int) -> Places | None:
+    """Return what a node can read and write in float16 in place of float32, None if nothing."""
+    tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_empty()]
+    inner = any(
+        isinstance(value, (gs.Graph, list)) and _graphs(value) for value in node.attrs.values()
+    )
+    schema = _schema(node, opset)
+    if (
+        schema is None
+        or inner
+        or node.op in (*TYPED_BY_ATTRIBUTE, *UNTYPED)
+        or any(tensor.dtype is None for tensor in tensors)
+    ):
+        return None
+    inputs = _places(node.inputs, schema.inputs, schema)
+    outputs = _places(node.outputs, schema.outputs, schema)
+    inputs = inputs[:1] if node.op in FIRST_ONLY else inputs
+    return Places(inputs, outputs) if inputs or outputs else None
+
+
+def _graphs(value: Any) -> bool:
+    return isinstance(value, gs.Graph) or any(isinstance(item, gs.Graph) for item in value)
+
+
+def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
+    if node.domain not in (None, "", "ai.onnx"):
+        return None
+    try:
+        return onnx.defs.get_schema(node.op, opset)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int, ...]:
+    allowed = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    found = []
+    for index, tensor in enumerate(tensors):
+        kind = formal[min(index, len(formal) - 1)].type_str
+        if is_single(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
+            found.append(index)
+    return tuple(found)
+
+
+def is_single(tensor: gs.Tensor) -> bool:
+    """Tell whether a tensor is known to be float32."""
+    return not tensor.is_empty() and tensor.dtype == np.float32
+
+
+def is_cast_to(dtype: type, node: gs.Node) -> bool:
+    """Tell whether a node is a Cast to this type."""
+    return bool(node.op == "Cast" and node.outputs[0].dtype == dtype)
+
+
+def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> str | None:
+    """Return why a node can't be computed in float16, None if nothing that is known speaks against.
+
+    `observed` has the largest magnitude that was seen of a tensor.
+    """
+    for tensor in at_places(node, places):
+        if isinstance(tensor, gs.Constant):
+            reason = _unfit(tensor)
+            if reason:
+                return reason
+        elif observed.get(tensor.name, 0.0) > MOST:
+            seen = observed[tensor.name]
+            return f"tensor {tensor.name!r} reached {seen:.6g}, and float16 ends at {MOST:.0f}"
+    return None
+
+
+def at_places(node: gs.Node, places: Places) -> Iterator[gs.Tensor]:
+    """Yield the tensors at a node's places."""
+    yield from (node.inputs[index] for index in places.inputs)
+    yield from (node.outputs[index] for index in places.outputs)
+
+
+def _unfit(tensor: gs.Constant) -> str | None:
+    values = np.abs(np.asarray(constant(tensor)))
+    finite = values[np.isfinite(values)]
+    if finite.size and finite.max() > MOST:
+        return (
+            f"its constant {tensor.name!r} has {finite.max():.6g}, and float16 ends at {MOST:.0f}"
+        )
+    if finite.any() and not finite.astype(np.float16).any():
+        return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
+    return None
+
+
+def subnormal(values: Array) -> int:
+    """Return how many values other than 0 are too small for all of float16's digits."""
+    return int(np.count_nonzero((values != 0) & (np.abs(values) < NORMAL)))
+
+
+def takes_half_scale(node: gs.Node, opset: int) -> bool:
+    """Tell whether a Q or DQ node can have a float16 scale in place of its float32 one."""
+    scale = constant(node.inputs[1])
+    if opset < HALF_OPSET or scale is None or scale.dtype != np.float32:
+        return False
+    return bool((scale >= LEAST_SCALE).all() and (scale * 128 <= MOST).all())
+
+
+def half_scale(node: gs.Node) -> Array:
+    """Return the scale of a Q or DQ node in float16.
+
+    An activation's is rounded up, so that no value leaves the range. A weight's int8 values stand
+    already: its scales are rounded to the nearest, so that their errors have no direction.
+    """
+    scale = np.asarray(constant(node.inputs[1]))
+    if isinstance(node.inputs[0], gs.Constant):
+        return np.asarray(scale.astype(np.float16))
+    return as_scale(scale, np.float16)
+
+
+class Survey:
+    """What each node may be, and which tensors lie between nodes that have a choice."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        decisions: Mapping[str, Decision],
+        quantized: Collection[str],
+        observed: Mapping[str, float],
+    ) -> None:
+        self.graph = graph
+        self.quantized = quantized
+        self.observed = observed
+        self.skipped: dict[str, str] = {}
+        self.places: dict[int, Places] = {}
+        self.fixed: dict[Hashable, str] = {}
+        for node in graph.nodes:
+            if any(map(is_single, (*node.inputs, *node.outputs))):
+                self._enter(node, decisions.get(node.name, Decision(SINGLE, "default")))
+
+    def _enter(self, node: gs.Node, decision: Decision) -> None:
+        places = half_places(node, self.graph.opset)
+        wanted = self._wanted(node, decision)
+        if places is not None:
+            self.places[id(node)] = places
+        obstacle = self._obstacle(node, places, decision)
+        if obstacle and wanted == HALF and node.op not in (*TYPED_BY_ATTRIBUTE, *UNTYPED):
+            self.skipped[node.name] = f"asked in fp16, stays in fp32: {obstacle}"
+        if obstacle or wanted:
+            self.fixed[id(node)] = SINGLE if obstacle else str(wanted)
+
+    def _wanted(self, node: gs.Node, decision: Decision) -> str | None:
+        """Return what a node has to be, None if it goes with its neighbours."""
+        if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
+            return None
+        if decision.precision == HALF:
+            return HALF
+        return SINGLE if decision.precision == SINGLE or node.op in HEAVY else None
+
+    def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:
+        if places is None:
+            return f"{node.op} has no float16 form here, or its types are not known"
+        if node.op in SENSITIVE and not (decision.precision == HALF and decision.named):
+            return f"{node.op} does so unless a plan names it or its operator"
+        if node.name in self.quantized and not all(map(self._takes_half, pairs_before(node))):
+            return "its scales are too small for float16, or the opset is"
+        return overflow(node, places, self.observed)
+
+    def _takes_half(self, pair: gs.Node) -> bool:
+        return takes_half_scale(pair, self.graph.opset)
+
+    def split(self, preferred: str) -> list[gs.Node]:
+        """Return the nodes for float16, in the order of the graph."""
+        half = split(self.fixed, self._crossings(), preferred)
+        return [node for node in self.graph.nodes if id(node) in half]
+
+    def _crossings(self) -> Iterator[Crossing]:
+        """Yield every tensor that may have to be cast.
+
+        All readers of a DQ node are tied: TensorRT-RTX 1.7 fails to compile some graphs in which one
+        INT8 tensor is dequantized to both types.
+        """
+        shown = {id(tensor) for tensor in (*self.graph.outputs, *_captured(self.graph))}
+        made = (tensor for node in self.graph.nodes for tensor in node.outputs)
+        for tensor in filter(is_single, (*self.graph.inputs, *made)):
+            producer = tensor.inputs[0] if tensor.inputs else None
+            found = {self._reader(node, tensor): None for node in tensor.outputs}
+            found |= {SINGLE: None} if id(tensor) in shown else {}
+            readers = [reader for reader in found if reader is not None]
+            if producer is not None and producer.op in PAIR and self._takes_half(producer):
+                if readers:
+                    yield readers[0], readers[1:], TIED
+            else:
+                yield id(producer) if id(producer) in self.places else SINGLE, readers, CAST
+
+    def _reader(self, node: gs.Node, tensor: gs.Tensor) -> Hashable | None:
+        """Return who reads a tensor: a node with a choice, float32, or None if any type will do."""
+        places = self.places.get(id(node))
+        if places and any(node.inputs[index] is tensor for index in places.inputs):
+            return id(node)
+        any_type = node.op in UNTYPED or (node.op in PAIR and self._takes_half(node))
+        return None if any_type or is_cast_to(np.float16, node) else SINGLE
+
+    def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
+        """Return the tensors of float16 nodes that nothing known keeps within float16."""
+        floats = (one for node in nodes for one in at_places(node, self.places[id(node)]))
+        names = (one.name for one in floats if not isinstance(one, gs.Constant))
+        return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
+
+
+def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
+    """Yield the DQ nodes that give a node its inputs."""
+    producers = (tensor.inputs[0] for tensor in node.inputs if tensor.inputs)
+    return (producer for producer in producers if producer.op in PAIR)
+
+
+def _captured(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield what subgraphs name, tensors of the graph around them among it."""
+    for inner in graph.subgraphs(recursive=True):
+        yield from (*inner.outputs, *inner.tensors().values())
+
+
+Crossing = tuple[Hashable, Sequence[Hashable], int]
+"""The producer of a tensor, its readers, and what it costs if they differ."""
+
+
+def split(
+    fixed: Mapping[Hashable, str],
+    crossings: Iterable[Crossing],
+    preferred: str = SINGLE,
+) -> set[Hashable]:
+    """Return what is in float16.
+
+    `fixed` gives the precision of what has no choice; of several splits with the fewest casts the
+    one with most in the `preferred` precision is taken.
+    """
+    network = _Network()
+    for name, precision in fixed.items():
+        source, target = (HALF, name) if precision == HALF else (name, SINGLE)
+        network.edge(source, target, UNCUT)
+    for number, (producer, readers, cost) in enumerate(crossings):
+        down, up = ("down", number), ("up", number)
+        network.edge(producer, down, cost)  # cut where the producer is in float16, a reader is not
+        network.edge(up, producer, cost)  # and here the other way round
+        for reader in readers:
+            network.edge(down, reader, UNCUT)
+            network.edge(reader, up, UNCUT)
+    return network.half(preferred)
+
+
+class _Network:
+    """A flow network from float16 to float32."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Hashable, int] = {HALF: 0, SINGLE: 1}
+        self.edges: list[tuple[int, int, int]] = []
+
+    def edge(self, source: Hashable, target: Hashable, capacity: int) -> None:
+        start = self.numbers.setdefault(source, len(self.numbers))
+        end = self.numbers.setdefault(target, len(self.numbers))
+        self.edges.append((start, end, capacity))
+
+    def half(self, preferred: str) -> set[Hashable]:
+        """Return the names on the source's side of a minimum cut."""
+        rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
+        size = (len(self.numbers), len(self.numbers))
+        capacity = coo_array((capacities, (rows, columns)), size).tocsr()
+        left = capacity - maximum_flow(capacity, 0, 1).flow
+        left.eliminate_zeros()
+        if preferred == SINGLE:
+            side = set(breadth_first_order(left, 0, return_predecessors=False))
+        else:
+            side = set(range(size[0])) - set(
+                breadth_first_order(left.T.tocsr(), 1, return_predecessors=False)
+            )
+        return {name for name, number in self.numbers.items() if number in side} - {HALF}
+
+
+CAST, TIED, UNCUT = 1, 1 << 10, 1 << 20  # a tie gives way to what is fixed only

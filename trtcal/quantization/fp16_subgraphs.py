@@ -1,0 +1,197 @@
+"""Float16 islands in a float32 graph: which nodes are in them, and the casts at their shores.
+
+Tensors keep their names and types; what an island computes is called `<tensor>/half`. A cast is
+written where a tensor crosses, once, and none where a DequantizeLinear can give either type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.model import unique
+from trtcal.model.graph import constant, tensor_names
+from trtcal.quantization.bounds import bounds
+from trtcal.quantization.fp16 import (
+    HALF,
+    HEAVY,
+    MOST,
+    SINGLE,
+    UNTYPED,
+    Places,
+    Survey,
+    half_scale,
+    is_cast_to,
+    is_single,
+    pairs_before,
+    subnormal,
+    takes_half_scale,
+)
+from trtcal.quantization.plan import Decision
+
+
+@dataclass(frozen=True)
+class Islands:
+    """What was made float16: the nodes, the casts written, and what a user should know of it.
+
+    `skipped` says why a node that was asked in float16 is not, `subnormal` how many values of a
+    constant lose digits, `unknown` are float16 tensors that nothing known keeps below 65504.
+    """
+
+    nodes: tuple[str, ...] = ()
+    casts: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    subnormal: dict[str, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+def make_islands(
+    graph: gs.Graph,
+    decisions: Mapping[str, Decision],
+    quantized: Collection[str],
+    observed: Mapping[str, float],
+) -> Islands:
+    """Turn what `decisions` ask in fp16, by node name, into float16, in place.
+
+    `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. Other nodes
+    join an island where that saves casts.
+    """
+    survey = Survey(graph.toposort(), decisions, quantized, observed)
+    defaults = [one.precision for one in decisions.values() if one.is_default]
+    nodes = survey.split(HALF if HALF in defaults else SINGLE)
+    unknown = survey.unbounded(nodes, bounds(graph, observed))
+    writer = _Writer(graph)
+    for node in nodes:
+        writer.convert(node, survey.places[id(node)])
+    writer.meet_casts()
+    graph.cleanup(remove_unused_graph_inputs=False).toposort()
+    casts = sum(node.name in writer.casts for node in graph.nodes)
+    names = tuple(node.name for node in nodes)
+    return Islands(names, casts, survey.skipped, writer.subnormal, unknown)
+
+
+class _Writer:
+    """Converts nodes in the order of the graph, and remembers the float16 form of every tensor."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self.graph = graph
+        self.names = {node.name for node in graph.nodes} | tensor_names(graph)
+        self.halves: dict[str, gs.Tensor] = {}
+        self.limits: list[gs.Constant] = []
+        self.casts: set[str] = set()
+        self.subnormal: dict[str, int] = {}
+
+    def convert(self, node: gs.Node, places: Places) -> None:
+        """Make a node read and write float16; what it wrote comes from a cast, if anyone reads it."""
+        for index in places.inputs:
+            node.inputs[index] = self._half(node.inputs[index])
+        for index in places.outputs:
+            tensor = node.outputs[index]
+            node.outputs[index] = self.halves[tensor.name] = self._variable(tensor)
+            self._cast(self.halves[tensor.name], tensor)
+
+    def meet_casts(self) -> None:
+        """Let Q nodes, and the model's own casts to float16, read what islands compute."""
+        for node in self.graph.nodes:
+            if not (node.inputs and self._is_ours(node.inputs[0])):
+                continue
+            if node.op == "QuantizeLinear" and takes_half_scale(node, self.graph.opset):
+                node.inputs[0] = self.halves[node.inputs[0].name]
+                node.inputs[1] = self._scale(node)
+            elif is_cast_to(np.float16, node):
+                self._replace(node.outputs[0], self.halves[node.inputs[0].name])
+            elif node.op in UNTYPED:
+                node.inputs[0] = self.halves[node.inputs[0].name]
+
+    def _is_ours(self, tensor: gs.Tensor) -> bool:
+        made = any(producer.name in self.casts for producer in tensor.inputs)
+        return made and is_single(tensor)
+
+    def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
+        for reader in list(tensor.outputs):
+            reader.inputs = [other if one is tensor else one for one in reader.inputs]
+
+    def _half(self, tensor: gs.Tensor) -> gs.Tensor:
+        if tensor.name not in self.halves:
+            self.halves[tensor.name] = self._made(tensor)
+        return self.halves[tensor.name]
+
+    def _made(self, tensor: gs.Tensor) -> gs.Tensor:
+        if isinstance(tensor, gs.Constant):
+            return self._constant(tensor)
+        for producer in tensor.inputs:  # one at most
+            if producer.op == "DequantizeLinear" and takes_half_scale(producer, self.graph.opset):
+                return self._dequantized(producer)
+            if producer.op == "Cast" and producer.inputs[0].dtype == np.float16:
+                return producer.inputs[0]
+        casts = (node for node in tensor.outputs if is_cast_to(np.float16, node))
+        known = next(casts, None)
+        if known:
+            return known.outputs[0]
+        return self._cast(self._fenced(tensor), self._variable(tensor))
+
+    def _fenced(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return a float32 layer's output within the limits of float16, other tensors as they are.
+
+        TensorRT-RTX 1.7 computes Cast, Conv, Cast in float16 throughout, even if the weights overflow
+        there; with a Clip between it obeys.
+        """
+        heavy = any(one.op in HEAVY and not any(pairs_before(one)) for one in tensor.inputs)
+        if not heavy:
+            return tensor
+        result = gs.Variable(
+            unique(f"{tensor.name}/within", self.names), tensor.dtype, tensor.shape
+        )
+        name = unique(f"{result.name}/clip", self.names)
+        self.graph.nodes.append(gs.Node("Clip", name, {}, [tensor, *self._limits()], [result]))
+        return result
+
+    def _limits(self) -> list[gs.Constant]:
+        if not self.limits:
+            for name, value in (("lowest", -MOST), ("highest", MOST)):
+                values = np.array(value, np.float32)
+                self.limits.append(gs.Constant(unique(f"float16/{name}", self.names), values))
+        return self.limits
+
+    def _constant(self, tensor: gs.Constant) -> gs.Constant:
+        values = np.asarray(constant(tensor))
+        lost = subnormal(values)
+        if lost:
+            self.subnormal[tensor.name] = lost
+        return gs.Constant(self._name(tensor), values.astype(np.float16))
+
+    def _dequantized(self, node: gs.Node) -> gs.Variable:
+        """Return what a DQ node gives in float16; the other DQ goes if nobody reads it."""
+        result = self._variable(node.outputs[0])
+        inputs = [node.inputs[0], self._scale(node), *node.inputs[2:]]
+        name = unique(f"{node.name}/half", self.names)
+        self.graph.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, [result]))
+        return result
+
+    def _scale(self, node: gs.Node) -> gs.Constant:
+        """Return a scale in float16; the float32 one takes its value, so that Q and DQ agree."""
+        scale = node.inputs[1]
+        if scale.dtype == np.float16:
+            return scale
+        if scale.name not in self.halves:
+            rounded = half_scale(node)
+            self.halves[scale.name] = gs.Constant(self._name(scale), rounded)
+            scale.values = rounded.astype(np.float32)
+        return self.halves[scale.name]
+
+    def _cast(self, source: gs.Tensor, result: gs.Tensor) -> gs.Tensor:
+        name = unique(f"{result.name}/cast", self.names)
+        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(result.dtype))
+        self.graph.nodes.append(gs.Node("Cast", name, {"to": to}, [source], [result]))
+        self.casts.add(name)
+        return result
+
+    def _variable(self, like: gs.Tensor) -> gs.Variable:
+        return gs.Variable(self._name(like), np.float16, like.shape)
+
+    def _name(self, tensor: gs.Tensor) -> str:
+        return unique(f"{tensor.name}/half", self.names)

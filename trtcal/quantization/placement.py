@@ -1,0 +1,141 @@
+"""Where Q/DQ may stand: which inputs of which nodes TensorRT can take in INT8.
+
+Rules and their source: NVIDIA, "Working with Quantized Types", Q/DQ layer-placement recommendations:
+quantize all inputs of weighted operations, per tensor for activations and per output channel for
+weights; leave their outputs; quantize the residual input of a skip connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from trtcal.errors import InputError
+from trtcal.model import Model
+from trtcal.model.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
+from trtcal.quantization.packed import cut_sources
+from trtcal.quantization.propagate import choices, range_sources, spread
+from trtcal.quantization.weighted_ops import (
+    INTEGER,
+    INTEGER_OPS,
+    RULES,
+    Found,
+    Layer,
+    is_activation,
+)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """All layers of a model, and why other nodes of the same kinds are none.
+
+    `light` are the nodes that are quantized because of `layers`, if these are, and `optional` those
+    that are if a plan names them (see `spread`); `sources` names the tensors that take another one's
+    range.
+    """
+
+    layers: tuple[Layer, ...]
+    light: tuple[Layer, ...]
+    optional: tuple[Layer, ...]
+    refused: dict[str, str]
+    sources: dict[str, str]
+
+    def range_of(self, tensor: str) -> str:
+        """Return the tensor whose range a quantized tensor takes: mostly its own."""
+        return self.sources.get(tensor, tensor)
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that a plan may name."""
+        every = (*self.layers, *self.light, *self.optional)
+        return list(dict.fromkeys(layer.name for layer in every))
+
+    @property
+    def residual(self) -> list[Layer]:
+        """The Adds among the layers."""
+        return [layer for layer in self.layers if layer.op not in RULES]
+
+
+def find_layers(model: Model) -> Placement:
+    """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
+    placement = place(import_graph(model.proto))
+    if not any(layer.op in RULES for layer in placement.layers):
+        reasons = [f"{name}: {why}" for name, why in placement.refused.items()]
+        said = f" ({'; '.join(reasons[:3])})" if reasons else ""
+        raise InputError(
+            f"model {model.path} has nothing to quantize{said}",
+            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant float weights",
+        )
+    return placement
+
+
+def tensors_to_observe(placement: Placement) -> list[str]:
+    """Return the activations that some plan gives a range to, each once, in graph order."""
+    names = _tensors((*placement.layers, *placement.light))
+    return list(dict.fromkeys(map(placement.range_of, names)))
+
+
+def _tensors(layers: Iterable[Layer]) -> list[str]:
+    return [name for layer in layers for name in layer.activations.values()]
+
+
+def place(graph: gs.Graph) -> Placement:
+    """Apply the rules to every node of a sorted graph."""
+    order = {node.name: number for number, node in enumerate(graph.nodes)}
+    layers: list[Layer] = []
+    refused: dict[str, str] = {}
+    found: Found | None
+    for node in graph.nodes:
+        heavy = is_op(node, *RULES)
+        if is_half(node) and graph.opset < HALF_OPSET:
+            found = _too_old(graph.opset) if heavy else None
+        else:
+            found = RULES[node.op](node) if heavy else _light(node, graph, order)
+        if isinstance(found, Layer):
+            layers.append(found)
+        elif found is not None:
+            refused[node.name] = found
+    light = spread(graph, layers)
+    sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
+    optional = choices(graph, [*layers, *light])
+    return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
+
+
+def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | None:
+    return INTEGER if node.op in INTEGER_OPS else _residual_add(node, graph, order)
+
+
+def _too_old(opset: int) -> str:
+    return f"its values are float16, for which Q/DQ need opset {HALF_OPSET}, and this is {opset}"
+
+
+def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Layer | None:
+    """Quantize the skip input of an Add (or two-input Sum) that follows a convolution.
+
+    The other input stays float, so that the compiler can do the addition in the convolution's
+    epilogue. Where both inputs are convolutions, the one computed first is the skip.
+    """
+    if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
+        return None
+    if not all(is_activation(tensor) and _same_rank(tensor, node) for tensor in node.inputs):
+        return None
+    heads = [i for i, tensor in enumerate(node.inputs) if _is_conv_output(tensor, graph)]
+    if not heads or node.inputs[0] is node.inputs[1]:
+        return None
+    head = max(heads, key=lambda i: order[node.inputs[i].inputs[0].name])
+    skip = 1 - head
+    return Layer(node.name, node.op, {skip: node.inputs[skip].name})
+
+
+def _is_conv_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
+    producer = tensor.inputs[0] if tensor.inputs else None
+    weighted = producer is not None and producer.op in ("Conv", "ConvTranspose")
+    return weighted and only_consumer(tensor, graph) is not None
+
+
+def _same_rank(tensor: gs.Tensor, node: gs.Node) -> bool:
+    """Tell whether a tensor is added whole, as far as the shapes that the model states can say."""
+    shapes = [other.shape for other in node.inputs if other.shape is not None]
+    return all(tensor.shape is None or len(tensor.shape) == len(shape) for shape in shapes)

@@ -1,0 +1,238 @@
+"""Which node runs in which precision: by exact name, by the first rule that matches, or by default."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, read_document, read_json, seal, write_document
+from trtcal.errors import InputError
+
+KIND = "plan"
+PRECISIONS = ("int8", "fp16", "fp32")
+MATCHES = ("glob", "name", "regex")
+LONGEST = 1000  # characters of a pattern
+FIELDS = ("layers", "default", "rules", "apart")
+HINT = (
+    'write {"default": "int8", "layers": {"layer name": "fp32"}, '
+    '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A precision for the nodes whose whole name matches `pattern` and whose operator is `op`.
+
+    One of the two may be left out. `optional` rules may match nothing.
+    """
+
+    precision: str
+    pattern: str | None = None
+    match: str = "glob"
+    op: str | None = None
+    reason: str = ""
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        _check_precision(str(self), self.precision)
+        if self.match not in MATCHES:
+            raise InputError(
+                f"plan: {self} matches by {self.match!r}", f"choose one of: {', '.join(MATCHES)}"
+            )
+        if self.pattern is None and self.op is None:
+            raise InputError("plan: a rule has neither a pattern nor an op", HINT)
+        if len(self.pattern or "") > LONGEST:
+            raise InputError(f"plan: a pattern is longer than {LONGEST} characters", HINT)
+        _matcher(self.match, self.pattern or "")
+
+    def matches(self, name: str, op: str) -> bool:
+        """Tell whether the rule is about a node; the time is bounded for any pattern and name."""
+        if self.op is not None and op != self.op:
+            return False
+        return self.pattern is None or _matcher(self.match, self.pattern)(name)
+
+    def __str__(self) -> str:
+        parts = [] if self.pattern is None else [f"{self.match} '{self.pattern}'"]
+        return " and ".join(parts + ([] if self.op is None else [f"op '{self.op}'"]))
+
+
+@cache
+def _matcher(match: str, pattern: str) -> Callable[[str], bool]:
+    if match == "name":
+        return lambda name: name == pattern
+    if match == "glob":
+        return lambda name: fnmatch.fnmatchcase(name, pattern)
+    import re2  # linear time, whatever the pattern: it may come with the model
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeError) as error:
+        raise InputError(
+            f"plan: {pattern!r} is no regular expression: {error}",
+            "write it in RE2's syntax, which has no look-around and no back-references",
+        ) from error
+    return lambda name: compiled.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a plan asks of one node, and which part of it decided.
+
+    `named` is true if the plan means this very node or its operator, not just a group that it is in.
+    """
+
+    precision: str
+    by: str
+    reason: str = ""
+    named: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether neither a name nor a rule decided."""
+        return self.by == "default"
+
+    def __str__(self) -> str:
+        return f"{self.by}: {self.reason}" if self.reason else self.by
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
+
+    Nodes without weights or products follow their neighbours unless a name or a rule decides.
+    What a node in `apart` reads in INT8 goes through a second Q/DQ pair, one step of the float apart
+    from the first (see `trtcal.evaluate.placement_search`).
+    """
+
+    default: str = "int8"
+    layers: dict[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    apart: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, precision in [("default", self.default), *self.layers.items()]:
+            _check_precision(repr(name), precision)
+
+    @property
+    def asks_half(self) -> bool:
+        """Whether anything is asked in float16."""
+        asked = [self.default, *self.layers.values(), *(rule.precision for rule in self.rules)]
+        return "fp16" in asked
+
+    def decide(self, name: str, op: str = "") -> Decision:
+        """Return what is asked of a node, and why."""
+        if name in self.layers:
+            return Decision(self.layers[name], "name", named=True)
+        for number, rule in enumerate(self.rules, 1):
+            if rule.matches(name, op):
+                named = rule.op is not None or rule.match == "name"
+                return Decision(rule.precision, f"rule {number} ({rule})", rule.reason, named)
+        return Decision(self.default, "default")
+
+    def check(self, ops: Mapping[str, str], quantizable: Collection[str]) -> None:
+        """`InputError` if a name or rule is about no node, or wants one in INT8 that can't be.
+
+        `ops` gives the operator of every node of the model.
+        """
+        named = [*self.layers.items(), *((name, "int8") for name in self.apart)]
+        for name, precision in named:
+            known = quantizable if precision == "int8" else ops
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
+                raise InputError(
+                    f"the plan names layer {name!r}, which the model has not, or cannot quantize",
+                    f"did you mean: {', '.join(close)}",
+                )
+        for number, rule in enumerate(self.rules, 1):
+            known = quantizable if rule.precision == "int8" else ops
+            if not (rule.optional or any(rule.matches(name, ops[name]) for name in known)):
+                raise InputError(
+                    f"rule {number} of the plan ({rule} in {rule.precision}) matches no node",
+                    'correct it, or write "optional": true into it',
+                )
+
+    def to_document(self) -> Document:
+        """Return the plan as a sealed document, of the oldest schema version that can say it."""
+        body: Document = {"default": self.default, "layers": self.layers}
+        if self.rules:
+            body["rules"] = [_fields(rule) for rule in self.rules]
+        if self.apart:
+            body["apart"] = list(self.apart)
+        version = 3 if self.apart else 2 if self.rules else 1
+        return seal({"kind": KIND, "schema_version": version, **body})
+
+
+def _check_precision(what: str, precision: object) -> None:
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"plan: {what} has precision {precision!r}", f"choose one of: {', '.join(PRECISIONS)}"
+        )
+
+
+def _fields(rule: Rule) -> dict[str, Any]:
+    """Return what a rule says, without what it leaves open."""
+    said = dataclasses.asdict(rule)
+    if rule.pattern is None:
+        del said["match"]
+    return {name: value for name, value in said.items() if value not in (None, "", False)}
+
+
+def write_plan(path: Path, plan: Plan) -> Document:
+    """Write `plan.json`."""
+    return write_document(path, plan.to_document())
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan that trtcal or a person wrote; `InputError` if it is none."""
+    document = read_json(path)
+    if isinstance(document, dict) and "digest" in document:
+        version = document.get("schema_version")
+        document = read_document(path, KIND, version if version in (2, 3) else 1)
+    if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
+        raise InputError(f"{path} is not a plan", HINT)
+    unknown = set(document) - {"kind", "schema_version", "digest", *FIELDS}
+    if unknown:
+        raise InputError(f"{path} has unknown fields: {', '.join(sorted(unknown))}", HINT)
+    return plan_of({name: document[name] for name in FIELDS if name in document}, str(path))
+
+
+def plan_of(table: Mapping[str, Any], where: str) -> Plan:
+    """Return the plan that a JSON or TOML table describes; `InputError` names `where` it does not."""
+    layers, default, rules = (
+        table.get("layers", {}),
+        table.get("default", "int8"),
+        table.get("rules"),
+    )
+    strings = isinstance(layers, dict) and all(isinstance(item, str) for item in layers.values())
+    if not strings or not isinstance(default, str):
+        raise InputError(f"{where}: layers must map names to precisions", HINT)
+    if not isinstance(rules or [], (list, tuple)):
+        raise InputError(f"{where}: rules must be a list", HINT)
+    apart = table.get("apart", [])
+    if not isinstance(apart, (list, tuple)) or not all(isinstance(name, str) for name in apart):
+        raise InputError(f"{where}: apart must be a list of names", HINT)
+    made = tuple(_rule(item, where) for item in rules or [])
+    return Plan(default, layers, made, tuple(dict.fromkeys(apart)))
+
+
+def _rule(table: object, where: str) -> Rule:
+    kinds: dict[str, type] = {one.name: str for one in dataclasses.fields(Rule)} | {
+        "optional": bool
+    }
+    if not isinstance(table, dict) or "precision" not in table:
+        raise InputError(f"{where}: a rule must be a table with a precision", HINT)
+    for name, value in table.items():
+        if name not in kinds:
+            raise InputError(f"{where}: a rule has the unknown field {name!r}", HINT)
+        if not isinstance(value, kinds[name]):
+            wanted = kinds[name].__name__
+            raise InputError(f"{where}: {name!r} of a rule must be of type {wanted}", HINT)
+    return Rule(**table)

@@ -1,0 +1,197 @@
+"""Where INT8 goes on between the heavy layers: through poolings and Concats that stand there.
+
+A tensor that one reader takes as INT8 and another as float is stored twice, and a pooling in float
+between two INT8 layers moves four times the bytes. So a pooling whose result is read quantized gets a
+quantized input, and so do the light readers of a Concat that leads to INT8. What only moves values, and
+Concat, hand a Q on to their inputs: the compiler moves it there.
+
+Not here: average poolings with strides and padding that does not count, for which TensorRT-RTX 1.7 has
+no INT8 kernel (seen in its layer lists: it would expand the values first), and sums over many values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+from trtcal.model.derived import MOVING
+from trtcal.quantization.packed import cut_layers
+from trtcal.quantization.weighted_ops import Layer, is_activation, readers
+
+HANDING_ON = {*MOVING, "Concat"}
+POOLS = {"AveragePool", "MaxPool"}
+LIGHT = {
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mul",
+    "PRelu",
+    "Relu",
+    "Sigmoid",
+}
+LEADING = LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
+
+
+def spread(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
+    """Return what more is quantized, in graph order, if these layers are."""
+    layers = list(layers)
+    cuts = cut_layers(graph, layers)
+    walk = _Walk(graph, [*layers, *cuts])
+    for node in reversed(graph.nodes):
+        walk.visit(node)
+    return cuts + [walk.found[node.name] for node in graph.nodes if node.name in walk.found]
+
+
+def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
+    """Return light nodes that could read a tensor quantized that another node reads so, but do not.
+
+    Their range is known, and a plan that names one in INT8 gets it; whether that pays, only a trial
+    on the compiler can say.
+    """
+    layers = list(layers)
+    quantized = {name for layer in layers for name in layer.activations.values()}
+    taken = {layer.name for layer in layers}
+    found = []
+    for node in graph.nodes:
+        if node.op in LIGHT | POOLS | {"Concat"} and node.name not in taken:
+            read = {i: one.name for i, one in enumerate(node.inputs) if one.name in quantized}
+            if read:
+                found.append(Layer(node.name, node.op, read))
+    return found
+
+
+class _Walk:
+    """Goes from the outputs to the inputs, so that a tensor's readers are known before it is."""
+
+    def __init__(self, graph: gs.Graph, layers: Iterable[Layer]) -> None:
+        self.taken = {(layer.name, index) for layer in layers for index in layer.activations}
+        self.found: dict[str, Layer] = {}
+        self.quantized = set[str]()  # tensors that all readers take quantized
+        self.leading = set[str]()  # those from which light nodes lead to one that does
+        self.shown = {tensor.name for tensor in graph.outputs}
+
+    def visit(self, node: gs.Node) -> None:
+        """Decide on a node's output, then on its input."""
+        for tensor in node.outputs:
+            self._look(tensor)
+        if node.op not in {"Concat", *POOLS} or not is_activation(node.inputs[0]):
+            return
+        result = node.outputs[0]
+        if self._is_worth_storing(node):
+            self._take_all(result)
+        if is_pool(node) and result.name in self.quantized:
+            self._take(node, 0)
+            self._take_all(result)  # the compiler wants a Q right after it
+
+    def _take_all(self, tensor: gs.Tensor) -> None:
+        for reader, index in readers(tensor):
+            self._take(reader, index)
+        self._look(tensor)
+
+    def _look(self, tensor: gs.Tensor) -> None:
+        found = list(readers(tensor))
+        takes = [self._takes(reader, index) for reader, index in found]
+        if found and all(takes) and tensor.name not in self.shown:
+            self.quantized.add(tensor.name)
+        leads = (reader.op in LEADING and self._leads(reader) for reader, _ in found)
+        if any(takes) or any(leads):
+            self.leading.add(tensor.name)
+
+    def _takes(self, reader: gs.Node, index: int) -> bool:
+        if (reader.name, index) in self.taken:
+            return True
+        return reader.op in HANDING_ON and reader.outputs[0].name in self.quantized
+
+    def _leads(self, reader: gs.Node) -> bool:
+        return reader.outputs[0].name in self.leading
+
+    def _is_worth_storing(self, node: gs.Node) -> bool:
+        """Tell whether values are stored, for several readers or by nested Concats, that take INT8."""
+        result = node.outputs[0]
+        found = list(readers(result))
+        nested = any(tensor.inputs and tensor.inputs[0].op == "Concat" for tensor in node.inputs)
+        stored = len(found) > 1 or nested
+        if not stored or result.name in self.shown or result.name not in self.leading:
+            return False
+        return all(self._can_take(reader, index) for reader, index in found)
+
+    def _can_take(self, reader: gs.Node, index: int) -> bool:
+        pooled = is_pool(reader) and reader.outputs[0].name in self.quantized
+        pooled |= reader.op in POOLS and reader.inputs[index].inputs[0].op == "MaxPool"
+        light = reader.op in LIGHT | {"Concat"} and self._leads(reader)
+        return pooled or light or self._takes(reader, index)
+
+    def _take(self, reader: gs.Node, index: int) -> None:
+        if (reader.name, index) in self.taken:
+            return
+        self.taken.add((reader.name, index))
+        before = self.found.get(reader.name)
+        activations = {**(before.activations if before else {}), index: reader.inputs[index].name}
+        self.found[reader.name] = Layer(reader.name, reader.op, activations)
+
+
+def is_pool(node: gs.Node) -> bool:
+    """Tell whether a node pools in a way that the compiler has INT8 kernels for."""
+    if node.op not in POOLS or len(node.outputs) > 1:
+        return False
+    steps = set(node.attrs.get("strides", [1])) == {1}
+    return node.op == "MaxPool" or steps or counts_padding(node) or is_unpadded(node)
+
+
+def counts_padding(pool: gs.Node) -> bool:
+    """Tell whether an average takes padding for values: then it is INT8 with strides too."""
+    return bool(pool.attrs.get("count_include_pad", 0))
+
+
+def is_unpadded(pool: gs.Node) -> bool:
+    """Tell whether there is no padding that an average pooling could count."""
+    padded = any(pool.attrs.get("pads", [])) or pool.attrs.get("ceil_mode", 0)
+    return not padded and pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
+def range_sources(graph: gs.Graph, names: Iterable[str]) -> dict[str, str]:
+    """Return for quantized tensors whose range they take, where that is not their own.
+
+    What goes into a Concat, from a pooling or another Concat, takes the Concat's, of nested ones the
+    last's, so that a value is rounded once on its way through them. The output of a MaxPool that
+    goes nowhere else, or into no Concat, takes that of its input: it has those values, the compiler
+    moves a Q above the pooling, and where the Concat's range is another one, TensorRT-RTX 1.7 rounds to
+    it in the kernel that fills the Concat, without a copy of the pooling's own.
+    """
+    tensors = graph.tensors()
+    known = set(names)
+    found: dict[str, str] = {}
+    for name in sorted(known):
+        source, passed = tensors[name], list[str]()
+        while _takes_its_inputs(source, known) and (before := _before_pool(source)):
+            passed.append(source.name)
+            source = before
+        found |= dict.fromkeys([*passed, source.name], _outermost(source, known))
+    return {name: last for name, last in found.items() if name != last}
+
+
+def _takes_its_inputs(tensor: gs.Tensor, known: set[str]) -> bool:
+    """Tell whether a tensor, if a MaxPool gives it, takes the range of what is pooled."""
+    return len(tensor.outputs) == 1 or _outermost(tensor, known) == tensor.name
+
+
+def _before_pool(tensor: gs.Tensor) -> gs.Tensor | None:
+    producer = tensor.inputs[0] if tensor.inputs else None
+    if producer is None or producer.op != "MaxPool" or len(producer.outputs) > 1:
+        return None
+    return producer.inputs[0] if is_activation(producer.inputs[0]) else None
+
+
+def _outermost(tensor: gs.Tensor, known: set[str]) -> str:
+    """Return the last of the quantized Concats that a tensor goes into, one into another."""
+    while tensor.inputs and tensor.inputs[0].op in {"Concat", *POOLS}:
+        into = [node.outputs[0] for node in tensor.outputs if node.op == "Concat"]
+        into = [result for result in into if result.name in known]
+        if not into:
+            break
+        tensor = into[0]
+    return str(tensor.name)

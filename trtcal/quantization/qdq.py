@@ -1,0 +1,336 @@
+"""Write Q/DQ into the ONNX: int8, zero point 0, scales as constants, one pair a tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtcal.documents import canonical_json
+from trtcal.errors import InputError
+from trtcal.model import Model, checked, load_model, unique
+from trtcal.model.files import OnnxFile, write_onnx
+from trtcal.model.graph import constant, export_model, import_graph, is_half, tensor_names
+from trtcal.model.overrides import Grid, Overlay
+from trtcal.model.passes import raised_for_half
+from trtcal.quantization.decisions import decide
+from trtcal.quantization.fp16_subgraphs import Islands, make_islands
+from trtcal.quantization.placement import Placement, find_layers
+from trtcal.quantization.plan import Decision, Plan
+from trtcal.quantization.propagate import is_unpadded, spread
+from trtcal.quantization.weighted_ops import RULES, Layer, set_bias
+from trtcal.quantization.weights import Scale, as_scale, quantize_weight, step_above
+
+if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
+    from trtcal.ranges import Calibration
+
+METADATA = "trtcal.quantization"
+CHECKED_OPS = tuple(RULES)
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
+
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan wants,
+    `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
+    """
+
+    proto: onnx.ModelProto
+    asked: dict[str, str]
+    skipped: dict[str, str]
+    excluded: dict[str, str] = field(default_factory=dict)
+    islands: Islands = field(default_factory=Islands)
+
+    def to_bytes(self) -> bytes:
+        """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
+        return OnnxFile(self.proto).data
+
+    @property
+    def digest(self) -> str:
+        """Digest of the ONNX file that `write_quantized` writes; it covers weights beside it."""
+        return OnnxFile(self.proto).digest
+
+
+def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -> QuantizedModel:
+    """Return the prepared `model` with Q/DQ where `plan` (all INT8 if None) asks for INT8.
+
+    `InputError` if the calibration belongs to another model, the plan names an unknown layer, or
+    there is nothing to quantize.
+    """
+    plan = plan or Plan()
+    _check_same_model(model, calibration)
+    model = raised_for_half(model) if plan.asks_half else model
+    placement = find_layers(model)
+    graph = import_graph(model.proto)
+    decisions = decide(plan, graph, placement)
+    writer = _Writer(graph, calibration, placement, plan.apart, model.overlay)
+    chosen, skipped = _choose(graph, placement, decisions, writer)
+    for layer in chosen:
+        writer.write(layer)
+    names = [layer.name for layer in chosen]
+    islands = Islands()
+    if plan.asks_half:
+        observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
+        islands = make_islands(graph, decisions, names, observed)
+        skipped |= islands.skipped
+    done = {layer.name: writer.precision(layer) for layer in placement.layers}
+    done |= dict.fromkeys(names, "int8")
+    excluded = _excluded(placement, decisions)
+    proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
+    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
+    _describe(result, calibration, plan, done, model.overlay.moved)
+    return result
+
+
+def _choose(
+    graph: gs.Graph, placement: Placement, decisions: Mapping[str, Decision], writer: _Writer
+) -> tuple[list[Layer], dict[str, str]]:
+    """Return the layers to quantize, and why others that the plan asks in INT8 are not.
+
+    Light nodes follow the layers around them unless the plan decides on them.
+    """
+    asked = {name for name, one in decisions.items() if one.precision == "int8"}
+    skipped = {name: why for name, why in placement.refused.items() if name in asked}
+    wanted = [layer for layer in placement.layers if layer.name in asked]
+    wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
+    skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
+    chosen = [layer for layer in wanted if layer.name not in skipped]
+    more = [one for one in spread(graph, chosen) if one.name in asked or not _named(one, decisions)]
+    return chosen + [layer for layer in more if not writer.missing(layer)], skipped
+
+
+def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
+    return not decisions[layer.name].is_default
+
+
+def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
+    pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
+    return {name: str(one) for name, one in pairs if one.precision != "int8" and not one.is_default}
+
+
+def _check_same_model(model: Model, calibration: Calibration) -> None:
+    if model.fingerprint != calibration.model:
+        raise InputError(
+            f"the calibration was made for another model ({calibration.model[:19]}…) "
+            f"than {model.path} ({model.fingerprint[:19]}…)",
+            "calibrate this model: ranges of another one don't fit it",
+        )
+
+
+class _Writer:
+    """Puts pairs into one graph and remembers those that stand already."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        calibration: Calibration,
+        placement: Placement,
+        apart: tuple[str, ...] = (),
+        overlay: Overlay | None = None,
+    ) -> None:
+        self.graph, self.calibration = graph, calibration
+        self.overlay = overlay or Overlay()
+        self.placement, self.apart = placement, apart
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.names = set(self.nodes) | tensor_names(graph)
+        self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
+        self.weights: dict[tuple[str, int | None, int | None], gs.Variable] = {}
+
+    def missing(self, layer: Layer) -> str | None:
+        """Return why a layer cannot be quantized: a range that it needs is not there."""
+        for name in map(self.placement.range_of, layer.activations.values()):
+            if name not in self.calibration.ranges:
+                why = self.calibration.unranged.get(name, "it was not observed")
+                return f"tensor {name!r} has no range: {why}"
+        return None
+
+    def write(self, layer: Layer) -> None:
+        """Quantize a layer's inputs."""
+        node = self.nodes[layer.name]
+        dtype = np.float16 if is_half(node) else np.float32
+        is_apart = layer.name in self.apart
+        if (bias := self.overlay.biases.get(layer.name)) is not None:
+            set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
+        for index in layer.activations:
+            node.inputs[index] = self._activation(node.inputs[index], dtype, is_apart)
+        if layer.op == "AveragePool" and is_unpadded(node):
+            node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
+        if layer.weight:
+            index = layer.weight.index
+            found = self.overlay.weights.get(layer.name)
+            node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis, found)
+
+    def precision(self, layer: Layer) -> str:
+        """Return what a layer computes in without Q/DQ."""
+        return "fp16" if is_half(self.nodes[layer.name]) else "fp32"
+
+    def _activation(self, tensor: gs.Variable, dtype: type, is_apart: bool) -> gs.Variable:
+        if (tensor.name, is_apart) not in self.pairs:
+            source = self.placement.range_of(tensor.name)
+            scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
+            before = self._activation(tensor, dtype, False) if is_apart else tensor
+            scale = _apart(tensor.name, scale) if is_apart else scale
+            parameters = self._parameters(tensor.name, scale)
+            quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
+            self._node("QuantizeLinear", [before, *parameters], quantized, {})
+            pair = self._dequantized(tensor, quantized, parameters, {})
+            self.pairs[tensor.name, is_apart] = pair
+        return self.pairs[tensor.name, is_apart]
+
+    def _weight(self, tensor: gs.Constant, axis: int | None, found: Grid | None) -> gs.Variable:
+        key = (tensor.name, axis, id(found) if found else None)
+        if key not in self.weights:
+            values, scale = (
+                (found.values, found.scale)
+                if found
+                else quantize_weight(np.asarray(constant(tensor)), axis)
+            )
+            stored = gs.Constant(unique(f"{tensor.name}/int8", self.names), values)
+            attributes = {} if axis is None else {"axis": axis}
+            parameters = self._parameters(tensor.name, scale)
+            self.weights[key] = self._dequantized(tensor, stored, parameters, attributes)
+        return self.weights[key]
+
+    def _parameters(self, name: str, scale: Scale) -> list[gs.Constant]:
+        return [
+            gs.Constant(unique(f"{name}/scale", self.names), scale),
+            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, np.int8)),
+        ]
+
+    def _dequantized(
+        self,
+        tensor: gs.Tensor,
+        quantized: gs.Tensor,
+        parameters: list[gs.Constant],
+        attributes: Any,
+    ) -> gs.Variable:
+        dtype = parameters[0].dtype
+        result = self._variable(f"{tensor.name}/dequantized", dtype, tensor)
+        self._node("DequantizeLinear", [quantized, *parameters], result, attributes)
+        return result
+
+    def _variable(self, name: str, dtype: Any, like: gs.Tensor) -> gs.Variable:
+        return gs.Variable(unique(name, self.names), dtype, like.shape)
+
+    def _node(self, op: str, inputs: list[gs.Tensor], output: gs.Variable, attributes: Any) -> None:
+        suffix = "quantize" if op == "QuantizeLinear" else "dequantize"
+        name = unique(f"{output.name.rpartition('/')[0]}/{suffix}", self.names)
+        self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
+
+
+def _apart(tensor: str, scale: Scale) -> Scale:
+    above = step_above(scale)
+    if above is None:
+        raise InputError(
+            f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
+            "take its readers out of the plan's `apart`",
+        )
+    return above
+
+
+def _describe(
+    result: QuantizedModel,
+    calibration: Calibration,
+    plan: Plan,
+    done: dict[str, str],
+    moved: Collection[str],
+) -> None:
+    """Record in the model what was asked of it, so that a later command needs nothing else."""
+    record: dict[str, Any] = {
+        "model": calibration.model,
+        "calibration": calibration.digest,
+        "method": calibration.method,
+        "plan": plan.to_document()["digest"],
+        "layers": done,
+        "skipped": result.skipped,
+    }
+    if result.excluded:
+        record["excluded"] = result.excluded
+    if moved:
+        record["moved"] = sorted(moved)
+    if plan.asks_half:
+        record["islands"] = asdict(result.islands)
+    proto = result.proto
+    kept = [item for item in proto.metadata_props if item.key != METADATA]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    value = canonical_json(record).decode()
+    proto.metadata_props.append(onnx.StringStringEntryProto(key=METADATA, value=value))
+
+
+def _checked_layers(proto: onnx.ModelProto, done: dict[str, str]) -> dict[str, str]:
+    return {name: done.get(name, precision) for name, precision in _read_precisions(proto).items()}
+
+
+def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return what the heavy nodes compute in without Q/DQ, as far as types are stated: node -> fp16."""
+    graph = proto.graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    half = {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
+    return {
+        node.name: "fp32" if half.isdisjoint((*node.input, *node.output)) else "fp16"
+        for node in graph.node
+        if node.op_type in CHECKED_OPS
+    }
+
+
+def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
+    """Write the ONNX file, and beside it the weights of a model that is too large for one file."""
+    return write_onnx(path, quantized.proto)
+
+
+def asked_precisions(model: Model) -> dict[str, str]:
+    """Return node -> precision for the heavy nodes of any model, read off its Q/DQ.
+
+    A node is asked in INT8 if one of its two operands comes from a DQ node, so that models quantized
+    by other tools are understood too, and one-sided Q/DQ, which compilers run in float, is found.
+    """
+    return _read_precisions(model.proto)
+
+
+def _read_precisions(proto: onnx.ModelProto) -> dict[str, str]:
+    producers = {name: node for node in proto.graph.node for name in node.output}
+
+    def dequantized(name: str) -> bool:
+        return name in producers and producers[name].op_type == "DequantizeLinear"
+
+    floats = _float_precisions(proto)
+    return {
+        node.name: "int8" if any(map(dequantized, node.input[:2])) else floats[node.name]
+        for node in proto.graph.node
+        if node.op_type in CHECKED_OPS
+    }
+
+
+def read_quantized(path: Path) -> QuantizedModel:
+    """Read a model with or without Q/DQ; what was skipped is known only where trtcal wrote it."""
+    model = load_model(path)
+    record = quantization_record(model.proto)
+    skipped, excluded = record.get("skipped", {}), record.get("excluded", {})
+    return QuantizedModel(model.proto, asked_precisions(model), skipped, excluded)
+
+
+def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
+    """Return what `quantize` recorded in a model, {} if it did not make it."""
+    for item in proto.metadata_props:
+        if item.key == METADATA:
+            try:
+                record = json.loads(item.value)
+            except (ValueError, RecursionError):
+                return {}
+            return record if isinstance(record, dict) else {}
+    return {}
+
+
+def provenance(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a record that says where a model came from: method, calibration, plan."""
+    return {key: record[key] for key in ("method", "calibration", "plan") if key in record}

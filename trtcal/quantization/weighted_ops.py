@@ -1,0 +1,214 @@
+"""Rules for the operators that multiply matrices or convolve: what of them can be INT8, and how.
+
+Activations are quantized per tensor, weights per output channel, on the axis that TensorRT reads: any
+other axis makes it compute in float without a word (seen in TensorRT-RTX 1.7's layer lists).
+Source: NVIDIA, "Working with Quantized Types", Q/DQ layer-placement recommendations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from trtcal.errors import InputError
+from trtcal.model.graph import constant, is_op
+from trtcal.model.overrides import Floats
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A place among a node's inputs, and the values that stand there, (channels,), zeros if none."""
+
+    node: gs.Node
+    index: int
+    values: Floats
+
+
+def bias_of(node: gs.Node) -> Bias | None:
+    """Return where the bias of a layer stands or can be put, None if there is no such place."""
+    if is_op(node, "MatMul"):
+        return _of_add(node)
+    if not is_op(node, "Conv", "ConvTranspose", "Gemm") or node.attrs.get("beta", 1.0) != 1.0:
+        return None
+    channels = _channels(node)
+    if channels is None:
+        return None
+    given = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    values = np.zeros(channels, np.float32) if given is None else constant(given)
+    return _bias(node, 2, values, channels)
+
+
+def set_bias(node: gs.Node, value: gs.Constant) -> None:
+    """Give a layer another bias; `InputError` if it has no place for one of that length."""
+    place = bias_of(node)
+    if place is None or place.values.shape != value.values.shape:
+        raise InputError(
+            f"layer {node.name!r} has no bias like the one that repairs found for it",
+            "make the repairs again, for this model",
+        )
+    if place.index < len(place.node.inputs):
+        place.node.inputs[place.index] = value
+    else:
+        place.node.inputs.append(value)
+
+
+def _of_add(node: gs.Node) -> Bias | None:
+    weight = constant(node.inputs[1])
+    readers = node.outputs[0].outputs
+    if weight is None or weight.ndim != 2 or len(readers) != 1 or not is_op(readers[0], "Add"):
+        return None
+    (add,) = readers
+    index = 1 if add.inputs[0] is node.outputs[0] else 0
+    return _bias(add, index, constant(add.inputs[index]), weight.shape[1])
+
+
+def _bias(node: gs.Node, index: int, values: object, channels: int) -> Bias | None:
+    found = np.asarray(values) if values is not None else None
+    if found is None or found.dtype != np.float32 or found.size not in (1, channels):
+        return None
+    if found.ndim and found.shape[-1] != found.size:
+        return None
+    return Bias(node, index, np.broadcast_to(found.reshape(-1), (channels,)))
+
+
+def _channels(node: gs.Node) -> int | None:
+    weight = constant(node.inputs[1])
+    if weight is None or weight.dtype != np.float32:
+        return None
+    if node.op == "Gemm":
+        return int(weight.shape[0 if node.attrs.get("transB", 0) else 1])
+    if node.op == "ConvTranspose":
+        return int(weight.shape[1]) * int(node.attrs.get("group", 1))
+    return int(weight.shape[0])
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant input: its place among the node's inputs and the axis of its scales, if any."""
+
+    index: int
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node that a plan can put into INT8: the inputs to quantize by place, and its weight."""
+
+    name: str
+    op: str
+    activations: dict[int, str]
+    weight: Weight | None = None
+
+
+ONE_SIDED = "only one of its operands has Q/DQ, with which TensorRT computes in float"
+INTEGER_OPS = (
+    "ConvInteger",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+)
+INTEGER = "TensorRT does not take this operator: start from the float model"
+
+Found = Layer | str
+"""A layer, or why the node is none."""
+
+
+def is_activation(tensor: gs.Tensor) -> bool:
+    """Tell whether a tensor is computed, and may be float as far as its type is stated."""
+    if not isinstance(tensor, gs.Variable) or tensor.is_empty():
+        return False
+    return tensor.dtype is None or tensor.dtype in (np.float32, np.float16)
+
+
+def readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
+    """Yield every node that reads a tensor, with the place among its inputs."""
+    for node in {node.name: node for node in tensor.outputs}.values():
+        yield from ((node, i) for i, other in enumerate(node.inputs) if other is tensor)
+
+
+def _conv(node: gs.Node) -> Found:
+    return _weighted(node, 0)
+
+
+def _conv_transpose(node: gs.Node) -> Found:
+    # With groups, axis 1 holds one group's channels only, which a scale an output channel can't name.
+    return _weighted(node, 1 if node.attrs.get("group", 1) == 1 else None)
+
+
+def _gemm(node: gs.Node) -> Found:
+    return _weighted(node, 0 if node.attrs.get("transB", 0) else 1)
+
+
+def _matmul(node: gs.Node) -> Found:
+    left, right = node.inputs
+    if is_activation(left) and is_activation(right):
+        return _product(node)
+    weight = constant(right)
+    columns = weight is not None and weight.ndim == 2
+    # Scales by row of a left operand, or in a stack of matrices, break kernels of ONNX Runtime.
+    return _weighted(node, 1 if columns else None, 0 if is_activation(right) else 1)
+
+
+def _einsum(node: gs.Node) -> Found:
+    letters = _einsum_letters(node)
+    if letters is None:
+        return "its equation is not a product of two matrices"
+    if all(map(is_activation, node.inputs)):
+        return _product(node)
+    index = 0 if is_activation(node.inputs[1]) else 1
+    own, other = letters[index], letters[1 - index]
+    free = [axis for axis, letter in enumerate(own) if letter not in other]
+    return _weighted(node, free[0] if len(free) == 1 else None, index)
+
+
+def _einsum_letters(node: gs.Node) -> tuple[str, str] | None:
+    """Return the letters of both operands if the equation multiplies and sums as a MatMul does."""
+    equation = node.attrs.get("equation", "").replace(" ", "")
+    operands, arrow, result = equation.partition("->")
+    parts = operands.split(",")
+    if len(parts) != 2 or len(node.inputs) != 2 or not arrow or "." in equation:
+        return None
+    left, right = parts
+    summed = set(left) & set(right) - set(result)
+    kept = set(left + right) - summed == set(result)
+    unrepeated = all(len(set(part)) == len(part) for part in (left, right, result))
+    return (left, right) if summed and kept and unrepeated else None
+
+
+def _product(node: gs.Node) -> Layer:
+    """Quantize both operands: the products of attention are then one INT8 kernel with its Softmax."""
+    return Layer(node.name, node.op, {i: tensor.name for i, tensor in enumerate(node.inputs)})
+
+
+def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
+    quantized = [_is_dequantized(tensor) for tensor in node.inputs[:2]]
+    if any(quantized):
+        return "it is quantized already" if all(quantized) else ONE_SIDED
+    if not is_activation(node.inputs[1 - index]):
+        return "no input of it is a float activation"
+    weight = constant(node.inputs[index])
+    if weight is None:
+        return "its weights are computed, not constant"
+    if weight.dtype not in (np.float32, np.float16):
+        return f"its weights are {weight.dtype}"
+    if not np.isfinite(weight).all():
+        return "its weights have NaN or infinite values"
+    return Layer(node.name, node.op, {1 - index: node.inputs[1 - index].name}, Weight(index, axis))
+
+
+def _is_dequantized(tensor: gs.Tensor) -> bool:
+    return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
+
+
+RULES: dict[str, Callable[[gs.Node], Found]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Einsum": _einsum,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}

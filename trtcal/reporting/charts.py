@@ -1,0 +1,286 @@
+"""Accuracy against latency as an SVG: every candidate with its intervals, and the Pareto front.
+
+Legible without colour: the reference is a diamond, candidates on the front are filled circles, the
+others hollow ones. The same points give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from trtcal.reporting.svg import GAP, Box, place, tidy
+from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
+
+INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
+ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
+
+SIZE_INCHES = (10.0, 4.8)
+DPI = 72  # one unit of the drawing is one point
+FONT_SIZE = 10.0
+NAMES_SHOWN = 12  # beyond this many points, labels are numbers
+NAME_LENGTH = 30
+LOG_RATIO = 20.0
+MARKER_HALF = 5.0
+LABEL_SPACE = 6.0  # between labels side by side
+
+
+@dataclass(frozen=True)
+class Point:
+    """One candidate: latency in milliseconds, accuracy in the chart's unit, each with its interval.
+
+    `accuracy` is None for a reference that has none (SQNR against itself is infinite).
+    """
+
+    number: int
+    name: str
+    latency_ms: float
+    latency_interval: tuple[float, float]
+    accuracy: float | None
+    accuracy_interval: tuple[float, float] | None = None
+    is_reference: bool = False
+
+
+Drawn = list[tuple[Point, float]]
+"""Points with the accuracy at which they stand."""
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indexes of the (latency, accuracy) that no other one beats, by rising latency."""
+
+    def beaten(one: tuple[float, float]) -> bool:
+        return any(other[0] <= one[0] and other[1] >= one[1] and other != one for other in points)
+
+    front = [index for index, point in enumerate(points) if not beaten(point)]
+    return sorted(front, key=lambda index: points[index])
+
+
+def accuracy_against_latency(points: Sequence[Point], measure: str, unit: str) -> str:
+    """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis."""
+    drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
+    places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
+    front = pareto_front(places)
+    with mpl.rc_context({"svg.hashsalt": "trtcal", "svg.fonttype": "none"}):
+        figure = Figure(figsize=SIZE_INCHES, dpi=DPI)
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes((0.065, 0.13, 0.915, 0.76))
+        _set_limits(axes, points)
+        _style(axes, measure, unit)
+        _draw_front(axes, [places[index] for index in front])
+        _draw_points(axes, drawn, {drawn[index][0].number for index in front})
+        _draw_bare_reference(axes, points)
+        _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
+        source = saved(figure)
+    tooltips = {_gid(point): tooltip(point, measure, unit) for point, _ in drawn}
+    tooltips["pareto-front"] = "Pareto front: no other point is both faster and more accurate"
+    title = f"{measure} against latency"
+    points_drawn = {_gid(point) for point, _ in drawn}
+    description = _description(drawn, front, measure)
+    return tidy(source, title, description, tooltips, reached=points_drawn)
+
+
+def tooltip(point: Point, measure: str, unit: str) -> str:
+    """Return a point's numbers in a line."""
+    name = visible(point.name) + (" (reference)" if point.is_reference else "")
+    figure = f"{measure} {number(point.accuracy)} {unit}{_interval(point.accuracy_interval)}"
+    latency = f"p50 {milliseconds(point.latency_ms)} ms{_interval(point.latency_interval, 3)}"
+    return f"{name}: {figure}; {latency}"
+
+
+def _interval(interval: tuple[float, float] | None, digits: int = 2) -> str:
+    return f" ({between(*interval, digits)})" if interval else ""
+
+
+def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
+    names = ", ".join(visible(drawn[index][0].name) for index in front)
+    return (
+        f"Each point is one of {len(drawn)} models: {measure} upwards, median latency to the right, "
+        f"with 95 % intervals. On the Pareto front: {names or 'none'}. The table has the numbers."
+    )
+
+
+def _gid(point: Point) -> str:
+    return f"point-{point.number}"
+
+
+def saved(figure: Figure) -> str:
+    """Return a figure as matplotlib writes it, without a date."""
+    buffer = io.StringIO()
+    with warnings.catch_warnings():
+        # A name may hold letters that matplotlib's own font lacks; the reader's browser has them.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+", category=UserWarning)
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return buffer.getvalue()
+
+
+def _set_limits(axes: Axes, points: Sequence[Point]) -> None:
+    across = [value for point in points for value in (point.latency_ms, *point.latency_interval)]
+    up = [point.accuracy for point in points if point.accuracy is not None]
+    up += [value for point in points for value in point.accuracy_interval or ()]
+    low, high = (min(across), max(across)) if across else (0.0, 1.0)
+    if low > 0 and high / low > LOG_RATIO:
+        axes.set_xscale("log")
+        axes.set_xlim(low / (high / low) ** 0.08, high * (high / low) ** 0.15)
+    else:
+        axes.set_xlim(*_padded(low, high, 0.08, 0.18))
+    axes.set_ylim(*_padded(min(up, default=0.0), max(up, default=1.0), 0.12, 0.12))
+
+
+def _padded(low: float, high: float, before: float, after: float) -> tuple[float, float]:
+    """Return limits with room at both ends, also where all values are equal."""
+    span = high - low or max(abs(high) * 0.1, 1e-3)
+    return low - span * before, high + span * after
+
+
+def _style(axes: Axes, measure: str, unit: str) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.grid(True, axis="y", color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, labelsize=FONT_SIZE - 0.5, length=0, pad=6)
+    _set_ticks(axes)
+    better = f"{measure} ({unit}), higher is better"
+    axes.text(-0.055, 1.06, better, transform=axes.transAxes, color=INK, fontsize=FONT_SIZE)
+    axes.text(
+        *(1.0, -0.145, "median latency p50 (ms), lower is better"),
+        transform=axes.transAxes,
+        color=INK,
+        fontsize=FONT_SIZE,
+        ha="right",
+    )
+
+
+def _set_ticks(axes: Axes) -> None:
+    plain = FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "\u2212"))
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        if axis.get_scale() == "log":
+            values = LogLocator(subs=(1.0, 2.0, 5.0)).tick_values(*limits)
+        else:
+            values = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
+        inside = [float(value) for value in values if limits[0] <= value <= limits[1]]
+        axis.set_major_locator(FixedLocator(inside))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(plain)
+
+
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> None:
+    if not front:
+        return
+    across, up = [point[0] for point in front], [point[1] for point in front]
+    edge = axes.get_xlim()[1]
+    (line,) = axes.plot(
+        [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
+    )
+    line.set_dashes((4, 3))
+    line.set_gid("pareto-front")
+
+
+def _draw_points(axes: Axes, drawn: Drawn, front: set[int]) -> None:
+    for point, accuracy in drawn:
+        _draw_bars(axes, point, accuracy)
+    for point, accuracy in drawn:
+        color = REFERENCE if point.is_reference else ACCENT
+        (marker,) = axes.plot(
+            [point.latency_ms],
+            [accuracy],
+            marker="D" if point.is_reference else "o",
+            markersize=8 if point.is_reference else 8.5,
+            markerfacecolor=color if point.number in front else PAPER,
+            markeredgecolor=color,
+            markeredgewidth=1.6,
+            linestyle="none",
+        )
+        marker.set_gid(_gid(point))
+
+
+def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
+    color = REFERENCE if point.is_reference else ACCENT
+    axes.plot(point.latency_interval, [accuracy] * 2, color=color, linewidth=1.0, alpha=0.65)
+    if point.accuracy_interval:
+        across = [point.latency_ms] * 2
+        axes.plot(across, point.accuracy_interval, color=color, linewidth=1.0, alpha=0.65)
+
+
+def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw a reference without accuracy as a line at its latency."""
+    for point in points:
+        if point.is_reference and point.accuracy is None:
+            axes.axvline(point.latency_ms, color=REFERENCE, linewidth=1.2, dashes=(1, 2))
+            axes.text(
+                *(point.latency_ms, axes.get_ylim()[1], f" {_name(point)} (FP32 reference)"),
+                color=REFERENCE,
+                fontsize=FONT_SIZE,
+                va="top",
+                parse_math=False,
+            )
+
+
+def _name(point: Point) -> str:
+    return shorten(visible(point.name), NAME_LENGTH)
+
+
+def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
+    named = len(drawn) <= NAMES_SHOWN
+    texts = [_name(point) if named else str(point.number) for point, _ in drawn]
+    anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
+    sizes = [(width_em(text) * FONT_SIZE + LABEL_SPACE, FONT_SIZE * 1.25) for text in texts]
+    markers = [Box.around(*anchor, MARKER_HALF) for anchor in anchors]
+    bars = [box for point, accuracy in drawn for box in _bar_boxes(axes, point, accuracy)]
+    frame = axes.bbox
+    bounds = Box(frame.x0, frame.y0 + 2, frame.x1, frame.y1)
+    boxes = place(anchors, sizes, bounds, markers, [*bars, *front])
+    for text, anchor, box in zip(texts, anchors, boxes, strict=True):
+        if box is not None:
+            _draw_label(axes, text, anchor, box)
+
+
+def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
+    inverse = axes.transData.inverted()
+    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + FONT_SIZE * 0.3))
+    label = axes.text(x, y, text, color=INK, fontsize=FONT_SIZE, parse_math=False)
+    label.set_gid("label")
+    nearest = (
+        min(max(anchor[0], box.left), box.right),
+        min(max(anchor[1], box.bottom), box.top),
+    )
+    if math.dist(anchor, nearest) > 2.5 * GAP:
+        ends = [inverse.transform(anchor), inverse.transform(nearest)]
+        axes.plot(*zip(*ends, strict=True), color=MUTED, linewidth=0.7, zorder=1.5)
+
+
+def _on_paper(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    across, up = axes.transData.transform((x, y))
+    return float(across), float(up)
+
+
+def _front_boxes(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return thin boxes where the steps of the front are drawn."""
+    corners = [_on_paper(axes, *point) for point in front]
+    ends = [*corners[1:], *[(float(axes.bbox.x1), y) for _, y in corners[-1:]]]
+    boxes = []
+    for (x, y), (next_x, next_y) in zip(corners, ends, strict=True):
+        boxes.append(Box(x, y - 1, next_x, y + 1))
+        boxes.append(Box(next_x - 1, y, next_x + 1, next_y))
+    return boxes
+
+
+def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
+    """Return thin boxes where a point's interval bars are."""
+    low, high = point.latency_interval
+    left, right = _on_paper(axes, low, accuracy), _on_paper(axes, high, accuracy)
+    boxes = [Box(left[0], left[1] - 1, right[0], right[1] + 1)]
+    if point.accuracy_interval:
+        bottom = _on_paper(axes, point.latency_ms, point.accuracy_interval[0])
+        top = _on_paper(axes, point.latency_ms, point.accuracy_interval[1])
+        boxes.append(Box(bottom[0] - 1, bottom[1], top[0] + 1, top[1]))
+    return boxes

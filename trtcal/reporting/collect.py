@@ -1,0 +1,198 @@
+"""Find what the stages left in a run folder: every document of trtcal, read and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtcal.calibration import Observation, is_observation, read_observation
+from trtcal.calibration.extremes import KIND as TAILS
+from trtcal.documents import Document, read_document, read_json
+from trtcal.errors import InputError
+from trtcal.evaluate.ab import KIND as AB
+from trtcal.evaluate.comparison import KIND as COMPARISON
+from trtcal.evaluate.comparison import Comparison, read_comparison
+from trtcal.evidence import manifest
+from trtcal.evidence.diagnosis import KIND as DIAGNOSIS
+from trtcal.evidence.manifest import Build, read_build
+from trtcal.model import Model, load_model
+from trtcal.ptq.artifact import KIND as REPAIRS
+from trtcal.quantization.plan import FIELDS, PRECISIONS, Plan, read_plan
+from trtcal.quantization.plan import KIND as PLAN
+from trtcal.ranges import KIND as CALIBRATION
+from trtcal.ranges import Calibration, read_calibration
+from trtcal.reporting.ptq import read_record
+
+RUN = "run"
+MAX_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A run folder's documents in the order of their paths, each digest once.
+
+    `where` gives a build's folder relative to the run's by its digest, `diagnoses` what was wrong with
+    it; `failed_logs` are folders (relative) that hold a build log and no build. `comparison` is None
+    in the folder of builds that nothing was compared of. `models` gives the ONNX files of what was
+    built, by fingerprint.
+    """
+
+    folder: Path
+    comparison: Comparison | None
+    builds: tuple[Build, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    run: Document | None = None
+    failed_logs: tuple[str, ...] = ()
+    where: dict[str, str] = field(default_factory=dict)
+    diagnoses: dict[str, Document] = field(default_factory=dict)
+    observations: tuple[Observation, ...] = ()
+    tails: tuple[Document, ...] = ()
+    tests: tuple[Document, ...] = ()
+    models: dict[str, Model] = field(default_factory=dict)
+    repairs: tuple[Document, ...] = ()
+
+    @property
+    def failed_builds(self) -> dict[str, str]:
+        """What could not be built, and why: as the run says, else as logs without a build tell."""
+        named = (self.run or {}).get("missing_builds")
+        if isinstance(named, dict) and named:
+            return {str(what): str(why) for what, why in named.items()}
+        return dict.fromkeys(self.failed_logs, "it left a log and no engine")
+
+
+def collect(folder: Path) -> Findings:
+    """Read all documents of trtcal in `folder`, up to four folders down.
+
+    `InputError` if there are several comparisons, or neither one nor a build or its log, or if a
+    document was altered. JSON that is not trtcal's is left alone; a `.json` file that is not JSON at
+    all is an error, since it may well be the rest of a document that mattered.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
+    found = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
+
+    def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:
+        every = [reader(path) for known, path in found if known == kind]
+        return tuple({_digest(one): one for one in reversed(every)}.values())[::-1]
+
+    def documents(kind: str) -> tuple[Document, ...]:
+        return read(kind, lambda path: read_document(path, kind))
+
+    builds = read(manifest.KIND, _build_at)
+    failed_logs = tuple(_failed_logs(folder))
+    return Findings(
+        folder=folder,
+        comparison=_comparison(folder, read(COMPARISON, read_comparison), builds, failed_logs),
+        builds=builds,
+        calibrations=read(CALIBRATION, read_calibration),
+        plans=read(PLAN, read_plan),
+        run=_at_most_one(folder, documents(RUN), "runs"),
+        failed_logs=failed_logs,
+        where={build.digest: _relative(build.folder, folder) for build in builds},
+        diagnoses={
+            build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS)
+            for build in builds
+            if (build.folder / manifest.DIAGNOSIS).is_file()
+        },
+        observations=tuple(_observations(folder)),
+        tails=documents(TAILS),
+        tests=documents(AB),
+        models=_models(folder, {build.model for build in builds}),
+        repairs=read(REPAIRS, read_record),
+    )
+
+
+def _files(folder: Path, ending: str) -> Iterator[Path]:
+    """Yield files in sorted order; links to folders are not followed, hidden ones not entered."""
+    for name, folders, files in os.walk(folder):
+        here = Path(name)
+        deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
+        folders[:] = [] if deep else sorted(one for one in folders if not one.startswith("."))
+        yield from (here / file for file in sorted(files) if file.endswith(ending))
+
+
+def _kind(path: Path) -> str | None:
+    """Return which of the kinds that a report is made of a file has, None if it has none."""
+    document = read_json(path)
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind == PLAN or _is_bare_plan(document):
+        return PLAN
+    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN, TAILS, AB, REPAIRS)
+    return str(kind) if known and "schema_version" in document else None
+
+
+def _is_bare_plan(document: Any) -> bool:
+    """Whether it is a plan as people write one: `{"layers": {"name": "fp32"}}` and no more."""
+    if not isinstance(document, dict) or not set(document) <= set(FIELDS):
+        return False
+    layers, rules = document.get("layers", {}), document.get("rules", [])
+    named = isinstance(layers, dict) and all(one in PRECISIONS for one in layers.values())
+    return named and bool(layers or rules)
+
+
+def _digest(item: Any) -> str:
+    if isinstance(item, dict):
+        return str(item["digest"])
+    return str(item.to_document()["digest"])
+
+
+def _build_at(path: Path) -> Build:
+    if path.name != manifest.MANIFEST:
+        raise InputError(
+            f"{path} holds a build and is not called {manifest.MANIFEST}",
+            "keep a build's files together, under the names that `trtcal build` gave them",
+        )
+    return read_build(path.parent)
+
+
+def _comparison(
+    folder: Path,
+    comparisons: tuple[Comparison, ...],
+    builds: tuple[Build, ...],
+    failed_logs: tuple[str, ...],
+) -> Comparison | None:
+    if not (comparisons or builds or failed_logs):
+        raise InputError(
+            f"{folder} holds no comparison and no build", "run `trtcal compare` into it first"
+        )
+    found: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
+    return found
+
+
+def _at_most_one(folder: Path, found: tuple[Any, ...], what: str) -> Any:
+    if len(found) > 1:
+        raise InputError(f"{folder} holds {len(found)} {what}", "give the folder of one run")
+    return found[0] if found else None
+
+
+def _observations(folder: Path) -> Iterator[Observation]:
+    for path in _files(folder, ".npz"):
+        if is_observation(path):
+            yield read_observation(path)
+
+
+def _models(folder: Path, wanted: set[str]) -> dict[str, Model]:
+    """Return the models in a folder that builds were made of; what a backend wrote is left alone."""
+    found: dict[str, Model] = {}
+    for path in _files(folder, ".onnx"):
+        if (path.parent / manifest.MANIFEST).exists() or wanted <= set(found):
+            continue
+        with contextlib.suppress(InputError):
+            model = load_model(path)
+            found[model.fingerprint] = model
+    return {digest: model for digest, model in found.items() if digest in wanted}
+
+
+def _failed_logs(folder: Path) -> Iterator[str]:
+    for log in _files(folder, manifest.LOG):
+        if log.name == manifest.LOG and not (log.parent / manifest.MANIFEST).exists():
+            yield _relative(log.parent, folder)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()

@@ -1,0 +1,292 @@
+"""The report as data: one sealed JSON document, from which the page is only a rendering.
+
+Its lasting part is the same for two runs of the same inputs: accuracy, what each build made of the
+plan, how the ranges were chosen, the limits, and the digests of all of it. Times, sizes, logs, the
+machine, and the verdict, which may rest on times, stand under `measured`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.config import Config
+from trtcal.documents import Document, canonical_json, digest_file, seal
+from trtcal.evaluate.comparison import Comparison
+from trtcal.evidence.builds import check_case
+from trtcal.evidence.diagnosis import Case
+from trtcal.evidence.fusion import LayerList, check_fusions
+from trtcal.evidence.layers.breakdown import counted_precision
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.roofline import estimate, find_target
+from trtcal.evidence.log.events import Event
+from trtcal.evidence.log.reader import parse_file
+from trtcal.evidence.manifest import LOG, Build
+from trtcal.model import Model
+from trtcal.quantization.plan import Plan
+from trtcal.ranges import Calibration
+from trtcal.reporting.collect import Findings, collect
+from trtcal.reporting.histograms import tensor_facts, wire
+from trtcal.reporting.limits import check_limits, overall
+from trtcal.reporting.ptq import is_repaired, repair_facts
+from trtcal.reporting.verdict import judge, without_comparison
+
+KIND = "report"
+VERSION = 3
+EVENTS_KEPT = 20
+MESSAGE_KEPT = 300
+FINDINGS_KEPT = 200  # of each build
+# The GPU of an architecture for which a layer's least time is told: one of several, named on the page.
+ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
+URGENCY = ("error", "warning")
+
+
+def assemble(folder: Path) -> Document:
+    """Return the sealed report on a run folder, or on builds alone, failed ones too.
+
+    `InputError` if the folder holds nothing of that, or several comparisons, or a document that was
+    altered.
+    """
+    findings = collect(folder)
+    builds = sorted(findings.builds, key=_build_order)
+    every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
+    calibrations = [one for one in every if not is_repaired(one, findings.repairs)]
+    told = [(one, _calibration(one)) for one in every if is_repaired(one, findings.repairs)]
+    rows = findings.comparison.rows if findings.comparison else ()
+    body = {
+        "kind": KIND,
+        "schema_version": VERSION,
+        "trtcal": __version__,
+        "comparison": findings.comparison and _comparison(findings.comparison),
+        "tests": [_test(one) for one in findings.tests],
+        "builds": [_build(build, findings.models.get(build.model)) for build in builds],
+        "calibrations": [_calibration(one) for one in calibrations],
+        "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
+        "repairs": repair_facts(findings.repairs, told, rows),
+        "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
+        "measured": _measured(findings),
+    }
+    plain: Document = json.loads(canonical_json(body))
+    return seal(plain)
+
+
+def _build_order(build: Build) -> tuple[str, ...]:
+    """Return a sort key that no folder name has a part in."""
+    return (build.model_name, build.backend, build.target, build.digest)
+
+
+def _comparison(comparison: Comparison) -> Document:
+    document = comparison.to_document()
+    kept = ("digest", "dataset", "dataset_name", "samples", "batch", "gates", "rows")
+    return {key: document[key] for key in kept}
+
+
+def _test(document: Document) -> Document:
+    """Return an A/B test without its times; what rests on them stands under `measured`."""
+    kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "looks")
+    return {key: document[key] for key in kept}
+
+
+def _build(build: Build, model: Model | None) -> Document:
+    plain = ("backend", "backend_version", "target", "model", "model_name", "quantization")
+    return {
+        "digest": build.digest,
+        **{key: getattr(build, key) for key in plain},
+        "skipped": build.skipped,
+        "outcomes": [outcome.to_document() for outcome in build.outcomes],
+        "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
+        "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
+        "estimated_on": ESTIMATED_ON.get(build.target),
+        "layers": [_layer(layer, build.target) for layer in build.layers],
+    }
+
+
+def _layer(layer: Layer, target: str) -> Document:
+    gpu = ESTIMATED_ON.get(target)
+    least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "precision": layer.precision,
+        "counted": counted_precision(layer),
+        "heavy": layer.is_heavy,
+        "nodes": list(layer.nodes),
+        "bytes": layer.bytes_moved,
+        "macs": layer.macs,
+        "estimated_ms": least,
+    }
+
+
+def _fusions(model: Model, build: Build) -> list[Document]:
+    """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
+    found = check_fusions(model, layers=LayerList(build.target, build.layers, build.model))
+    rows = zip(found.matches, found.seen, found.verdicts, strict=True)
+    return [
+        {
+            "pattern": match.pattern,
+            "root": match.root,
+            "nodes": list(match.nodes),
+            "prediction": match.state,
+            "why": [one.why for one in match.breakers],
+            "state": seen.state if seen else None,
+            "layers": len(seen.layers) if seen else 0,
+            "verdict": verdict,
+        }
+        for match, seen, verdict in rows
+    ]
+
+
+def _calibration(calibration: Calibration) -> Document:
+    plain = ("method", "parameters", "model", "dataset", "samples", "histograms", "unranged")
+    ranges = calibration.ranges
+    return {
+        "digest": calibration.digest,
+        **{key: getattr(calibration, key) for key in plain},
+        "ranges": len(ranges),
+        "most_clipped": max((one.clipped for one in ranges.values()), default=None),
+        "notes": {name: one.note for name, one in ranges.items() if one.note},
+    }
+
+
+def _plan(plan: Plan) -> Document:
+    document = plan.to_document()
+    wanted = ("digest", "default", "layers", "rules", "apart")
+    return {key: document[key] for key in wanted if key in document}
+
+
+def _measured(findings: Findings) -> Document:
+    comparison = findings.comparison
+    failed = [_failed_log(findings.folder, where) for where in findings.failed_logs]
+    if comparison is None:
+        verdict = without_comparison(findings.builds, failed)
+    else:
+        verdict = judge(comparison, findings.builds, findings.failed_builds, _breaches(findings))
+    rows = comparison.rows if comparison else ()
+    machine = comparison.machine if comparison else None
+    return {
+        "verdict": verdict.to_document(),
+        "judgements": {
+            row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:] if comparison
+        },
+        "candidates": {
+            row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
+            for row in rows
+        },
+        "tests": {one["digest"]: one["measured"] for one in findings.tests},
+        "builds": {build.digest: _build_measured(build, findings) for build in findings.builds},
+        "failed_builds": findings.failed_builds,
+        "failed_logs": failed,
+        "machine": machine or _noted(findings.run, "machine"),
+        "packages": _noted(findings.run, "packages"),
+        "run": _run(findings.run),
+        "folder": _folder_name(findings.folder),
+        "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _breaches(findings: Findings) -> dict[str, list[str]]:
+    """Return for each model which limits its builds break, as ends of a sentence."""
+    found: dict[str, list[str]] = {}
+    for build in findings.builds:
+        for one in (findings.diagnoses.get(build.digest) or {"breaches": []})["breaches"]:
+            told = f"its build for {build.target} breaks a limit: {one['limit']} allows "
+            told += f"{one['allowed']}, found {one['found']}"
+            found.setdefault(build.model, []).append(told)
+    return found
+
+
+def _build_measured(build: Build, findings: Findings) -> Document:
+    log = read_log(build.log)
+    if log is not None:
+        log["is_original"] = digest_file(build.log) == build.measured.get("log_digest")
+    diagnosis = findings.diagnoses.get(build.digest)
+    return {
+        **build.measured,
+        "where": findings.where[build.digest],
+        "log": log,
+        "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
+        "times_ms": {layer.name: layer.time_ms for layer in build.layers if layer.time_ms},
+    }
+
+
+def _diagnosis(document: Document) -> Document:
+    """Return a diagnosis with its costliest findings, and how many of each kind there are."""
+    kinds: dict[str, int] = {}
+    for finding in document["findings"]:
+        kinds[finding["kind"]] = kinds.get(finding["kind"], 0) + 1
+    kept = ("accepted", "breaches", "counts", "notes")
+    return {
+        "findings": document["findings"][:FINDINGS_KEPT],
+        "kinds": kinds,
+        **{key: document[key] for key in kept},
+    }
+
+
+def _failed_log(folder: Path, where: str) -> Document:
+    log = folder / where / LOG
+    found = check_case(Case(), Config(log), [log])
+    return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(found.to_document())}
+
+
+def _run(run: Document | None) -> Document | None:
+    """Return what `run.json` says; under `measured`, for it may name paths."""
+    if run is None:
+        return None
+    return {key: run[key] for key in ("digest", "command", "stages", "measured") if key in run}
+
+
+def _noted(run: Document | None, key: str) -> Document:
+    """Return what a run noted of its machine or packages, {} if nothing."""
+    noted: Document = ((run or {}).get("measured") or {}).get(key) or {}
+    return noted
+
+
+def _folder_name(folder: Path) -> str | None:
+    """Return the run folder's name; None while it still has a hidden, temporary one."""
+    name = folder.resolve().name
+    return None if name.startswith(".") else name
+
+
+def read_log(path: Path) -> dict[str, Any] | None:
+    """Return a build log's counts by category and its weightiest events; None if there is no log.
+
+    How much memory and time the build took is left out, unless it was a warning or an error.
+    """
+    if not path.is_file():
+        return None
+    log = parse_file(path)
+    findings = [event for event in log.events if event.is_finding or event.severity in URGENCY]
+    counts: dict[str, int] = {}
+    for event in log.events:
+        if event.is_finding:
+            counts[event.category] = counts.get(event.category, 0) + 1
+    kept = sorted(sorted(findings, key=_urgency)[:EVENTS_KEPT], key=lambda event: event.line)
+    return {
+        "lines": log.lines,
+        "counts": counts,
+        "findings": len(findings),
+        "events": [_event(event) for event in kept],
+    }
+
+
+def _urgency(event: Event) -> int:
+    return URGENCY.index(event.severity) if event.severity in URGENCY else len(URGENCY)
+
+
+def _event(event: Event) -> Document:
+    plain = ("line", "severity", "category", "subject")
+    message = event.message[:MESSAGE_KEPT]
+    return {**{key: getattr(event, key) for key in plain}, "message": message}
+
+
+PATH = Path(__file__).with_name("schema.json")
+
+
+def read_schema() -> Document:
+    """Return the schema of the version that this trtcal writes."""
+    found: Document = json.loads(PATH.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,131 @@
+"""A run held against the last one of its model: what got better, what worse, and what had changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtcal.documents import Document, parsing
+from trtcal.runs.figures import LABELS, is_better
+from trtcal.runs.history import Entry, History, entry_of
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A figure that both runs have and that differs; `share` is relative, None from zero."""
+
+    candidate: str
+    figure: str
+    before: float
+    after: float
+
+    @property
+    def share(self) -> float | None:
+        """Relative change: 0.05 is 5 % more."""
+        return self.after / self.before - 1.0 if self.before else None
+
+    @property
+    def is_better(self) -> bool | None:
+        """Whether the change is for the better; None where it is neither."""
+        return is_better(self.figure, self.after - self.before)
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        return {**vars(self), "share": self.share, "is_better": self.is_better}
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """Two runs: figures that differ, candidates that only one has, and inputs that changed.
+
+    `inputs` gives for each what it was and what it is, None where it is missing.
+    """
+
+    before: int
+    after: int
+    changed: tuple[Changed, ...]
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
+    inputs: dict[str, tuple[str | None, str | None]]
+
+    def to_document(self) -> Document:
+        """Return the JSON form."""
+        return {**vars(self), "changed": [one.to_document() for one in self.changed]}
+
+
+def compare_runs(before: Entry, after: Entry) -> RunDifference:
+    """Compare two runs, the largest relative change first."""
+    changed = [
+        Changed(*key, value, after.figures[key])
+        for key, value in before.figures.items()
+        if key in after.figures and after.figures[key] != value
+    ]
+    first, second = ({key[0] for key in one.figures} for one in (before, after))
+    return RunDifference(
+        before.number,
+        after.number,
+        tuple(sorted(changed, key=lambda one: -abs(one.share or 1.0))),
+        tuple(sorted(first - second)),
+        tuple(sorted(second - first)),
+        changed_inputs(before, after),
+    )
+
+
+def changed_inputs(before: Entry, after: Entry) -> dict[str, tuple[str | None, str | None]]:
+    """Return what of the digests and versions differs."""
+    names = dict.fromkeys((*before.digests, *after.digests))
+    pairs = {name: (before.digests.get(name), after.digests.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup")
+NOISE = 0.05  # of times: two runs of the same thing may differ by that
+
+
+def against_last(history: History, report: Document) -> Document | None:
+    """Return plain JSON on a report and the last run before it, None if there was none.
+
+    That is the run made last before it, of the same name or the same FP32 model. `figures` are those
+    that differ, the verdict's candidate first, then the largest relative change; `better` is None where
+    that cannot be said: a time within 5 %, or a count that is neither. `changed` and `same` name what
+    both were made of: data, model, calibration, plans, packages, machine. A report without a comparison
+    is held against none. `InputError` if the report lacks a field.
+    """
+    if report.get("comparison", {}) is None:
+        return None
+    now: Entry = parsing(Path("the report"), lambda: entry_of(report))
+    before = history.before(now)
+    if before is None:
+        return None
+    difference = compare_runs(before, now)
+    own = sorted(difference.changed, key=lambda one: one.candidate != now.candidate)
+    changed = changed_inputs(before, now)
+    return {
+        "run": {
+            "number": before.number,
+            "label": f"run {before.number} of {before.name}",
+            "time": before.made_at,
+            "digest": before.report,
+            "verdict": before.verdict,
+        },
+        "figures": [_figure(one) for one in own],
+        "changed": [
+            {"what": what, "before": was, "now": now} for what, (was, now) in changed.items()
+        ],
+        "same": [what for what in now.digests if what not in changed],
+    }
+
+
+def _figure(one: Changed) -> Document:
+    label, unit = LABELS.get(one.figure, (one.figure, ""))
+    is_noise = one.figure in TIMED and one.share is not None and abs(one.share) <= NOISE
+    return {
+        "name": f"{one.candidate}: {label}",
+        "candidate": one.candidate,
+        "figure": one.figure,
+        "unit": unit,
+        "before": one.before,
+        "now": one.after,
+        "change": one.share,
+        "better": None if is_noise else one.is_better,
+    }

@@ -1,0 +1,117 @@
+"""What of a run's report is worth following over time: figures by candidate, and digests of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trtcal.documents import Document
+
+Figures = dict[tuple[str, str], float]
+"""(candidate, figure) -> value; the candidate of a build is `model for target`."""
+
+ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
+LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
+RISING = frozenset(
+    {"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"}
+)
+"""Figures of which more is better; of the others less is, unless they are neutral."""
+NEUTRAL = frozenset({"layers", "asked"})
+"""Figures of which neither is better."""
+LABELS = {
+    "top1": ("top-1", "%"),
+    "top1_drop": ("drop of top-1", "points"),
+    "top5": ("top-5", "%"),
+    "agreement": ("agreement with FP32", "%"),
+    "sqnr_db": ("SQNR", "dB"),
+    "cosine": ("cosine", ""),
+    "kl": ("KL divergence", "nats"),
+    "latency_p50": ("median latency", "ms"),
+    "latency_p90": ("90th percentile of latency", "ms"),
+    "latency_p99": ("99th percentile of latency", "ms"),
+    "speedup": ("speed-up over FP32", "times"),
+    "size_bytes": ("file size", "bytes"),
+    "engine_bytes": ("engine size", "bytes"),
+    "layers": ("engine layers", ""),
+    "asked": ("layers asked in INT8", ""),
+    "met": ("layers that got INT8", ""),
+    "int8_share": ("heavy layers in INT8", "%"),
+    "log_findings": ("findings in the log", ""),
+    "findings": ("findings of the diagnosis", ""),
+    "silent_fallbacks": ("silent fallbacks", ""),
+    "uncalibrated": ("tensors without range", ""),
+    "broken_fusions": ("broken fusions", ""),
+}
+"""What each figure is called, and its unit."""
+
+
+def figures_of_run(report: Document) -> Figures:
+    """Return every figure of a report document, rows first, then builds."""
+    return dict([*_of_rows(report), *_of_builds(report)])
+
+
+def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    for row in report["comparison"]["rows"]:
+        name, measured = row["name"], report["measured"]["candidates"][row["name"]]
+        for key in ACCURACY:
+            if row["accuracy"].get(key) is not None:
+                yield (name, key), float(row["accuracy"][key])
+        for key in LATENCY:
+            figure = key if key == "speedup" else f"latency_{key.removesuffix('_ms')}"
+            yield (name, figure), float(measured["latency"][key])
+        yield (name, "size_bytes"), float(measured["size_bytes"])
+
+
+def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    for build in report["builds"]:
+        name = f"{build['model_name']} for {build['target']}"
+        asked = [one for one in build["outcomes"] if one["asked"] == "int8"]
+        heavy = [layer for layer in build["layers"] if layer["heavy"]]
+        yield (name, "layers"), float(len(build["layers"]))
+        yield (name, "asked"), float(len(asked))
+        yield (name, "met"), float(sum(one["got"] == "int8" for one in asked))
+        if heavy:
+            share = sum(layer["precision"] == "int8" for layer in heavy) / len(heavy)
+            yield (name, "int8_share"), 100.0 * share
+        measured = report["measured"]["builds"][build["digest"]]
+        yield (name, "engine_bytes"), float(measured["engine_bytes"])
+        if measured.get("log"):
+            yield (name, "log_findings"), float(measured["log"]["findings"])
+        if measured.get("diagnosis"):
+            kinds = measured["diagnosis"]["kinds"]
+            yield (name, "findings"), float(sum(kinds.values()))
+            yield (name, "silent_fallbacks"), float(kinds.get("silent_fallback", 0))
+            yield (name, "uncalibrated"), float(kinds.get("missing_range", 0))
+            yield (name, "broken_fusions"), float(kinds.get("broken_fusion", 0))
+
+
+def digests_of_run(report: Document) -> dict[str, str]:
+    """Return what a run was made of: what -> its digest or version. Two runs differ by these."""
+    comparison, measured = report["comparison"], report["measured"]
+    found = {
+        "trtcal": report["trtcal"],
+        "model": comparison["rows"][0]["model"],
+        "evaluation data": comparison["dataset"],
+    }
+    for one in report["calibrations"]:
+        found["calibration data"] = one["dataset"]
+        found[f"calibration {one['method']}"] = one["digest"]
+    for row in comparison["rows"][1:]:
+        plan = row["quantization"].get("plan")
+        if plan:
+            found[f"plan of {row['name']}"] = plan
+    for one in report.get("repairs", []):
+        found[f"repairs, {one['effort']}"] = one["repairs"]
+    for build in report["builds"]:
+        found[f"backend {build['backend']}"] = build["backend_version"]
+    found |= {f"package {name}": str(one) for name, one in measured["packages"].items() if one}
+    return found | _machine(measured["machine"])
+
+
+def _machine(machine: Mapping[str, Any]) -> dict[str, str]:
+    return {f"machine {name}": str(value) for name, value in machine.items()}
+
+
+def is_better(figure: str, change: float) -> bool | None:
+    """Tell whether a change of a figure is for the better; None where it is neither."""
+    return None if figure in NEUTRAL else (change > 0) == (figure in RISING)

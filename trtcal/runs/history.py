@@ -1,0 +1,253 @@
+"""Runs in a local SQLite file: appended by many writers, never changed.
+
+Write-ahead logging lets readers and writers work at once; a writer waits for another one. A run is
+known by its report's digest and the time it was made: to record it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trtcal.documents import Document, parsing
+from trtcal.errors import InputError, ResourceError
+from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
+
+VERSION = 1
+WAIT_S = 60.0
+FILE = "history.sqlite"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY,
+    report TEXT NOT NULL,
+    made_at TEXT NOT NULL,
+    name TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    candidate TEXT,
+    sentence TEXT NOT NULL,
+    command TEXT,
+    folder TEXT,
+    digests TEXT NOT NULL,
+    UNIQUE (report, made_at)
+);
+CREATE TABLE IF NOT EXISTS figures (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    candidate TEXT NOT NULL,
+    figure TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (run, candidate, figure)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, id);
+"""
+
+
+Columns = dict[tuple[str, str], tuple[list[int], list[float]]]
+"""(candidate, figure) -> numbers of the runs that have it, and its values."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: what it was called, its verdict, what it was made of, and its figures."""
+
+    number: int
+    report: str
+    made_at: str
+    name: str
+    verdict: str
+    candidate: str | None
+    sentence: str
+    command: str | None
+    folder: str | None
+    digests: dict[str, str]
+    figures: Figures
+
+    def to_document(self) -> Document:
+        """Return the JSON form, figures by candidate."""
+        figures: dict[str, dict[str, float]] = {}
+        for (candidate, figure), value in self.figures.items():
+            figures.setdefault(candidate, {})[figure] = value
+        return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
+
+
+COLUMNS = tuple(field.name for field in fields(Entry))[1:-2]
+"""Of a run in the file, between its number and its digests."""
+
+
+def default_path() -> Path:
+    """Return where the history lies if nobody says otherwise: in the user's data folder."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "trtcal" / FILE
+
+
+class History:
+    """The runs in one file.
+
+    `InputError` if the file is no history, `ResourceError` if it is in use for more than a minute or
+    cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot make {path.parent}: {error.strerror}", "check it"
+            ) from error
+        with self._open() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise InputError(
+                    f"{path} is a history of version {version}, not {VERSION}", "update trtcal"
+                )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = sqlite3.connect(self.path, timeout=WAIT_S)
+            with contextlib.closing(connection), connection:
+                yield connection
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise ResourceError(
+                    f"{self.path}: {error}", "is it in use, or the disk full?"
+                ) from error
+            raise InputError(f"{self.path} is no history: {error}", "give another --db") from error
+
+    def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
+        """Add a run by its report document; return its number. One that is there already is left."""
+        made: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
+        row = (*(getattr(made, key) for key in COLUMNS), json.dumps(made.digests, sort_keys=True))
+        with self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            found = connection.execute(
+                "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
+            ).fetchone()
+            return int(found[0]) if found else _insert(connection, row, made.figures)
+
+    def entries(
+        self,
+        name: str | None = None,
+        last: int | None = None,
+        with_figures: bool = True,
+    ) -> list[Entry]:
+        """Return runs in the order of their numbers, of one name or all, the last so many."""
+        with self._open() as connection:
+            connection.execute("BEGIN")
+            rows = connection.execute(
+                "SELECT * FROM runs WHERE ?1 IS NULL OR name = ?1 ORDER BY id DESC LIMIT ?2",
+                [name, -1 if last is None else last],
+            ).fetchall()[::-1]
+            figures = _figures(connection, [row[0] for row in rows]) if with_figures else {}
+        return [_entry(row, figures.get(row[0], {})) for row in rows]
+
+    def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
+        """Return figures of a name's runs from number `first` to `last`, by candidate and figure."""
+        found: Columns = defaultdict(lambda: ([], []))
+        with self._open() as connection:
+            rows = connection.execute(
+                "SELECT f.candidate, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
+                "WHERE name = ? AND id BETWEEN ? AND ? AND "
+                "figure IN (SELECT value FROM json_each(?)) ORDER BY id",
+                [name, first, last, json.dumps(list(figures))],
+            )
+            for candidate, figure, run, value in rows:
+                runs, values = found[candidate, figure]
+                runs.append(run)
+                values.append(value)
+        return dict(found)
+
+    def entry(self, number: int) -> Entry:
+        """Return one run; `InputError` if there is none of this number."""
+        with self._open() as connection:
+            row = connection.execute("SELECT * FROM runs WHERE id = ?", [number]).fetchone()
+            if row is None:
+                raise InputError(f"{self.path} has no run {number}", "see `trtcal history list`")
+            return _entry(row, _figures(connection, [number]).get(number, {}))
+
+    def before(self, entry: Entry) -> Entry | None:
+        """Return the last run made before this one of the same name or the same FP32 model."""
+        made = (entry.made_at, entry.report)
+        with self._open() as connection:
+            row = connection.execute(
+                "SELECT * FROM runs WHERE (name = ?3 OR json_extract(digests, '$.model') = ?4) AND "
+                "(made_at, id) < (?1, coalesce((SELECT id FROM runs WHERE made_at = ?1 AND "
+                "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
+                [*made, entry.name, entry.digests["model"]],
+            ).fetchone()
+            if row is None:
+                return None
+            return _entry(row, _figures(connection, [row[0]]).get(row[0], {}))
+
+    def names(self) -> list[str]:
+        """Return the names that runs have, in the order of their first run."""
+        with self._open() as connection:
+            rows = connection.execute("SELECT name FROM runs GROUP BY name ORDER BY min(id)")
+            return [str(row[0]) for row in rows]
+
+
+def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figures) -> int:
+    cursor = connection.execute(
+        "INSERT INTO runs (report, made_at, name, verdict, candidate, sentence, command, folder, "
+        "digests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row,
+    )
+    number = cursor.lastrowid
+    rows = [(number, *key, value) for key, value in figures.items()]
+    connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
+    return int(number or 0)
+
+
+def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
+    found: dict[int, Figures] = {}
+    if not numbers:
+        return found
+    rows = connection.execute(
+        "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ? AND ?",
+        [min(numbers), max(numbers)],
+    )
+    for run, candidate, figure, value in rows:
+        found.setdefault(run, {})[candidate, figure] = value
+    return found
+
+
+def _entry(row: Sequence[object], figures: Figures) -> Entry:
+    plain: dict[str, Any] = dict(zip(("number", *COLUMNS), row[:-1], strict=True))
+    return Entry(**plain, digests=json.loads(str(row[-1])), figures=figures)
+
+
+def entry_of(report: Document, name: str | None = None, folder: str | None = None) -> Entry:
+    """Return a report document as the entry that it becomes, without a number yet (0).
+
+    If nobody says, it is called like its reference model. A field that is missing is a `KeyError`.
+    """
+    measured = report["measured"]
+    verdict = measured["verdict"]
+    return Entry(
+        number=0,
+        report=report["digest"],
+        made_at=measured["made_at"],
+        name=_storable(name or str(report["comparison"]["rows"][0]["name"])),
+        verdict=_storable(verdict["word"]),
+        candidate=_storable(verdict["candidate"]),
+        sentence=_storable(verdict["sentence"]),
+        command=_storable((measured["run"] or {}).get("command")),
+        folder=_storable(folder),
+        digests={_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
+        figures={(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
+    )
+
+
+def _storable(text: Any) -> Any:
+    """Return text without lone surrogates, which no database takes."""
+    return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text

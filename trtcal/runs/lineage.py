@@ -1,0 +1,56 @@
+"""What a run consumed and produced, by digest: `run.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtcal import __version__
+from trtcal.backends.targets import machine, packages
+from trtcal.documents import Document, seal, write_document
+
+KIND = "run"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage's output: `output` is its path inside the run folder."""
+
+    stage: str
+    output: str
+    digest: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Lineage:
+    """The steps of a run in order, what they started from, and which builds could not be made."""
+
+    model: str
+    calibration_data: str
+    evaluation_data: str
+    steps: list[Step] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def to_document(self, command: str) -> Document:
+        """Return the run as a sealed document; times and the machine stand under `measured`."""
+        steps = [{"stage": s.stage, "output": s.output, "digest": s.digest} for s in self.steps]
+        body = {
+            "trtcal": __version__,
+            "model": self.model,
+            "calibration_data": self.calibration_data,
+            "evaluation_data": self.evaluation_data,
+            "command": command,
+            "stages": steps,
+            "missing_builds": self.missing,
+            "measured": {
+                "seconds": {step.output: round(step.seconds, 3) for step in self.steps},
+                "machine": machine(),
+                "packages": packages(),
+            },
+        }
+        return seal({"kind": KIND, "schema_version": 1, **body})
+
+    def write(self, folder: Path, command: str) -> Document:
+        """Write `run.json`."""
+        return write_document(folder / "run.json", self.to_document(command))

@@ -1,0 +1,221 @@
+"""A model's figures over its runs, the shifts in them, and what changed where a shift began."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from trtcal.runs.diff import changed_inputs
+from trtcal.runs.figures import is_better
+from trtcal.runs.history import Entry, History
+
+Values = npt.NDArray[np.float64]
+
+TOGETHER = 3  # runs that decide
+FEWEST = 10  # runs before, below which nothing is said
+BASELINE = 60  # runs before that count
+BOUND = 3.2  # of one run's deviation, in units of the scatter
+LIMIT = 4.2  # of the runs together, in units of the scatter of their mean
+UNCERTAIN = 3.5  # how much more is wanted of few runs
+LEAST = 0.0004  # scatter that is taken at least, relative to the level
+LEAST_SHIFT = 0.002  # relative change that is worth telling
+TINY = 1e-12
+CHUNK = 1024  # runs looked at together
+MAD = 1.4826  # makes the median absolute deviation the standard deviation of a normal distribution
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A level that shifted: the first run on the new one (index), and both levels."""
+
+    first: int
+    found: int
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """Relative change: 0.05 is 5 % more."""
+        return (
+            self.after / self.before - 1.0 if self.before else math.copysign(math.inf, self.after)
+        )
+
+
+def find_shifts(values: Sequence[float]) -> tuple[Shift, ...]:
+    """Return the shifts of a series, in order; each is found a few runs after it began."""
+    series = np.asarray(values, np.float64)
+    if not len(series) or series.min() == series.max():
+        return ()
+    found: list[Shift] = []
+    start = 0
+    while (shift := _first_shift(series, start)) is not None:
+        shift = replace(shift, first=_first_on_it(series, shift))
+        found.append(shift)
+        start = shift.first
+    return tuple(found)
+
+
+def _first_shift(series: Values, start: int) -> Shift | None:
+    """Return the first shift that the runs from `start` on show."""
+    growing = start + BASELINE + TOGETHER
+    for end in range(start + FEWEST + TOGETHER, min(growing, len(series) + 1)):
+        before = series[start : end - TOGETHER][None]
+        if (shift := _find(before, series[end - TOGETHER : end][None], end)) is not None:
+            return shift
+    for end in range(growing, len(series) + 1, CHUNK):
+        part = series[end - growing + start : end - 1 + CHUNK]
+        windows = sliding_window_view(part, BASELINE + TOGETHER)
+        shift = _find(windows[:, :BASELINE], windows[:, BASELINE:], end)
+        if shift is not None:
+            return shift
+    return None
+
+
+def _first_on_it(series: Values, shift: Shift) -> int:
+    """Return the first run on the new level, of the few that decided: one may still be on the old."""
+    run = shift.first
+    while abs(series[run] - shift.before) < abs(series[run] - shift.after):
+        run += 1
+    return run
+
+
+def _find(before: Values, last: Values, end: int) -> Shift | None:
+    """Return the first of several places, of which each has a row, where the level shifted.
+
+    `before` has the runs before, `last` the few that decide, the first of which ends at `end`.
+    """
+    level, scatter = _level_and_scatter(before)
+    apart = np.clip((last - level[:, None]) / scatter[:, None], -BOUND, BOUND)
+    # Of few runs level and scatter are uncertain themselves.
+    limit = LIMIT * (1 + UNCERTAIN / before.shape[1])
+    after = np.median(last, axis=1)
+    is_far = np.abs(apart.sum(1)) / math.sqrt(TOGETHER) >= limit
+    places = np.flatnonzero(is_far & (np.abs(after - level) >= LEAST_SHIFT * np.abs(level)))
+    if not len(places):
+        return None
+    one = int(places[0])
+    end += one
+    return Shift(end - TOGETHER, end - 1, float(level[one]), float(after[one]))
+
+
+def _level_and_scatter(before: Values) -> tuple[Values, Values]:
+    """Return mean and standard deviation of each row, with odd runs pulled in to three deviations."""
+    middle = np.median(before, axis=1, keepdims=True)
+    reach = 3 * MAD * np.median(np.abs(before - middle), axis=1, keepdims=True)
+    pulled = np.clip(before, middle - reach, middle + reach)
+    level: Values = pulled.mean(axis=1)
+    return level, np.maximum(pulled.std(axis=1, ddof=1), LEAST * np.abs(level) + TINY)
+
+
+WATCHED = (
+    *("top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_share", "layers"),
+    *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated"),
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One figure of one candidate: places of the runs that have it (index among all), and values."""
+
+    candidate: str
+    figure: str
+    places: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A level that shifted: the first run on the new one, and which inputs that run had changed.
+
+    `is_better` is None where it is neither; `stands` where it is the last shift of its series.
+    """
+
+    candidate: str
+    figure: str
+    run: int
+    made_at: str
+    before: float
+    after: float
+    is_better: bool | None
+    stands: bool
+    inputs: dict[str, tuple[str | None, str | None]]
+
+
+@dataclass(frozen=True)
+class Event:
+    """All levels that shifted with one run, and what that run had changed."""
+
+    run: int
+    made_at: str
+    inputs: dict[str, tuple[str | None, str | None]]
+    changes: tuple[Change, ...]
+
+    @property
+    def lasting(self) -> int:
+        """How many figures are worse since then, and still so."""
+        return sum(one.stands and one.is_better is False for one in self.changes)
+
+
+def read_series(history: History, entries: Sequence[Entry]) -> tuple[Series, ...]:
+    """Return the watched series over runs of one name, by figure, then by candidate."""
+    ends = entries[0].number, entries[-1].number
+    found = history.columns(entries[0].name, *ends, WATCHED)
+    places = {entry.number: place for place, entry in enumerate(entries)}
+    every = [
+        Series(candidate, figure, tuple(map(places.__getitem__, runs)), tuple(values))
+        for (candidate, figure), (runs, values) in found.items()
+    ]
+    return tuple(sorted(every, key=lambda one: (WATCHED.index(one.figure), one.candidate)))
+
+
+def changes_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Change, ...]:
+    """Return every shift of every series, the latest first."""
+    found = []
+    for series in every:
+        shifts = find_shifts(series.values)
+        for shift in shifts:
+            stands = shift is shifts[-1] and _stands(series, shift)
+            found.append(_change(entries, series, shift, stands))
+    return tuple(sorted(found, key=lambda one: (-one.run, one.figure, one.candidate)))
+
+
+def _stands(series: Series, shift: Shift) -> bool:
+    """Whether runs since then are on the new level: of few, the return is not yet a shift itself."""
+    now = median(series.values[shift.first :])
+    return abs(now - shift.after) < abs(now - shift.before)
+
+
+def events_of(changes: Sequence[Change]) -> tuple[Event, ...]:
+    """Return changes by the run that they began with, in their order."""
+    found: dict[int, list[Change]] = defaultdict(list)
+    for one in changes:
+        found[one.run].append(one)
+    return tuple(
+        Event(
+            run, own[0].made_at, dict(pair for one in own for pair in one.inputs.items()), (*own,)
+        )
+        for run, own in found.items()
+    )
+
+
+def _change(entries: Sequence[Entry], series: Series, shift: Shift, stands: bool) -> Change:
+    first = entries[series.places[shift.first]]
+    before = entries[series.places[shift.first - 1]]
+    return Change(
+        series.candidate,
+        series.figure,
+        first.number,
+        first.made_at,
+        shift.before,
+        shift.after,
+        is_better(series.figure, shift.after - shift.before),
+        stands,
+        changed_inputs(before, first),
+    )
