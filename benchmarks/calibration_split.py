@@ -94,9 +94,9 @@ def killed_and_resumed(here: Scene, batch: int) -> Observation:
     kept = model.path.with_name("kept")
     child = os.fork()
     if not child:
-        from trtcal.calibration import accumulator as tally
+        from trtcal.calibration import accumulator as accumulator
 
-        tally.SPACING_S = 0.0
+        accumulator.SPACING_S = 0.0
         observe(model, dataset, tensors, batch, threads=1, checkpoint=kept)
         os._exit(1)
     while not kept.exists():

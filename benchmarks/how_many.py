@@ -3,7 +3,7 @@
     python -m benchmarks.how_many MODEL DATA [MODEL DATA ...] [--methods percentile minmax]
 
 DATA is whatever `trtcal calibrate --data` takes. Prints, for each network and method, the seconds it
-took, and by number of samples: draws, mean loss on the held-back samples, standard deviation of one
+took, and by number of samples: subsets, mean loss on the held-back samples, standard deviation of one
 draw, how much more that is than with most samples with its 95 % interval; then what trtcal says.
 """
 
@@ -28,7 +28,7 @@ def show(seconds: float, curve: LearningCurve) -> None:
         excess = one.excess
         against = f"{excess.value:+7.1%} ({excess.low:+.1%} to {excess.high:+.1%})"
         print(
-            f"  {one.samples:5} {len(one.losses)} draws {one.loss.value:9.3g} ±{one.deviation:8.2g}"
+            f"  {one.samples:5} {len(one.losses)} subsets {one.loss.value:9.3g} ±{one.deviation:8.2g}"
             f"  {against if one.samples < curve.most else ''}".rstrip()
         )
     for line in (curve.sentence, *(f"note: {one}" for one in curve.notes)):

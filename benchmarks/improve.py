@@ -1,18 +1,18 @@
-"""What `quantize --improve` brings: accuracy, time and memory, and each repair off and on.
+"""What `quantize --improve` brings: accuracy, time and memory, and each optimization off and on.
 
-    python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--draws N]
-        [--repairs] [--target TARGET] [--peers PYTHON ...]
+    python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--subsets N]
+        [--optimizations] [--target TARGET] [--peers PYTHON ...]
 
 Everything sees the same calibration samples; nothing sees the test samples. First one line each for
 FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR
 of the outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
 seconds over those of a plain `trtcal calibrate`.
 
-With --draws all of it N times, each with every N-th of the calibration samples, so that no two draws
-share one; then by how many points each line's top-1 is below FP32's, in the mean of the draws with its
-standard error, which is that of the draws alone: the test samples are the same.
+With --subsets all of it N times, each with every N-th of the calibration samples, so that no two subsets
+share one; then by how many points each line's top-1 is below FP32's, in the mean of the subsets with its
+standard error, which is that of the subsets alone: the test samples are the same.
 
-With --repairs each repair alone, after the ranges were chosen, and everything without each one that was
+With --optimizations each optimization alone, after the ranges were chosen, and everything without each one that was
 kept: without the others it is the same.
 With --target what TensorRT-RTX makes of `percentile`, `fast` and `best` for it, a line below each:
 heavy nodes asked in INT8, those that it gives, kernels, layers, and megabytes that they read and write.
@@ -54,7 +54,7 @@ REPAIRS = (
     "smoothing",
     "bias absorption",
     "splitting",
-    "centring",
+    "zero-centering",
     "bias correction by BatchNorm",
     "bias correction",
     "range refinement",
@@ -181,7 +181,7 @@ class Bench:
             print(f"{'  asked, got, kernels, layers, MB':44}{figures(made)}", flush=True)
 
     def means(self) -> None:
-        """Print what each line lost, and its other figures, in the mean of the draws."""
+        """Print what each line lost, and its other figures, in the mean of the subsets."""
         print(f"{'':36}{'points lost':>16} {'agree %':>8} {'SQNR dB':>8}")
         for label, said in self.shown.items():
             lost = [one.top1_drop for one in said if one.top1_drop is not None]
@@ -190,8 +190,8 @@ class Bench:
             sqnr = np.mean([one.sqnr_db for one in said if one.sqnr_db is not None] or [np.inf])
             print(f"{label:36}{np.mean(lost):8.2f} ±{error:6.2f} {agreement:8.2f} {sqnr:8.2f}")
 
-    def repairs(self) -> None:
-        """Print each repair alone, and all without it."""
+    def optimizations(self) -> None:
+        """Print each optimization alone, and all without it."""
         dataset = open_dataset(self.calibration, self.model)
         kept = self._with("all of them", dataset, Wanted("best"))
         for name in REPAIRS:
@@ -200,7 +200,7 @@ class Bench:
             self._with(f"all without {name}", dataset, Wanted("best", leave_out=(name,)))
 
     def _with(self, label: str, dataset: Dataset, wanted: Wanted) -> list[str]:
-        """Print what the repairs wanted bring; return those that were kept."""
+        """Print what the optimizations wanted bring; return those that were kept."""
         made = improve(prepare(self.model), dataset, wanted, self.model, silent)
         tried = [one for one in made.tries if not one.name.startswith("ranges")]
         kept = [one.name for one in tried if one.kept]
@@ -239,11 +239,11 @@ class Bench:
         return judge(self.reference, outputs, self.test.labels)
 
 
-def part(data: Path, number: int, draws: int, folder: Path) -> Path:
-    """Write every draws-th sample, from the number-th on, into a file of its own."""
+def part(data: Path, number: int, subsets: int, folder: Path) -> Path:
+    """Write every subsets-th sample, from the number-th on, into a file of its own."""
     path = folder / "part.npz"
     arrays = np.load(data)
-    np.savez(path, **{name: arrays[name][number::draws] for name in arrays.files})
+    np.savez(path, **{name: arrays[name][number::subsets] for name in arrays.files})
     return path
 
 
@@ -259,28 +259,28 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--calibration", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
-    parser.add_argument("--draws", type=int, default=1)
-    parser.add_argument("--repairs", action="store_true")
+    parser.add_argument("--subsets", type=int, default=1)
+    parser.add_argument("--optimizations", action="store_true")
     parser.add_argument("--target")
     parser.add_argument("--peers", nargs="*", default=[])
     options = parser.parse_args()
     model = load_model(options.model)
     test = open_dataset(options.test, model)
     bench = Bench(model, options.calibration, test, options.target)
-    samples = len(open_dataset(options.calibration, model)) // options.draws
+    samples = len(open_dataset(options.calibration, model)) // options.subsets
     print(f"# {model.name}, {describe_machine()}, {samples} samples, tested on {len(test)}")
     head = ("top-1 %", "agree %", "SQNR dB", "s", "MB", "times")
     print(f"{'':44}" + " ".join(f"{one:>8}" for one in head[:5]) + f" {head[5]:>6}")
     with tempfile.TemporaryDirectory() as name:
-        for draw in range(options.draws):
-            if options.draws > 1:
-                bench.calibration = part(options.calibration, draw, options.draws, Path(name))
+        for draw in range(options.subsets):
+            if options.subsets > 1:
+                bench.calibration = part(options.calibration, draw, options.subsets, Path(name))
             bench.commands(Path(name))
             for python in options.peers:
                 bench.peer(python, Path(name))
-            if options.repairs:
-                bench.repairs()
-    if options.draws > 1:
+            if options.optimizations:
+                bench.optimizations()
+    if options.subsets > 1:
         bench.means()
 
 

@@ -1,10 +1,10 @@
 """What `trtcal check-data` names of faults planted in right data, and how often it is wrong there.
 
-    python -m benchmarks.input_checks MODEL DATA [--form normal] [--draws 10] [--samples 64]
+    python -m benchmarks.input_checks MODEL DATA [--form normal] [--subsets 10] [--samples 64]
 
 DATA is an .npz that is right for MODEL, with one image input and perhaps labels; `--form` says in which
 form its pixels are (raw, unit, signed, normal, centred), where the values do not tell. Each draw takes
-samples at random and plants every fault in them, with labels and without. Printed: in how many draws
+samples at random and plants every fault in them, with labels and without. Printed: in how many subsets
 the fault was named, and what else was named; on right data anything named is a false alarm. The cost
 is that of one check in samples run, by its time over that of one FP32 pass over as many.
 """
@@ -36,7 +36,7 @@ from trtcal.check.preprocessing import (
     Form,
     forms_of,
 )
-from trtcal.check.probe import Eye
+from trtcal.check.probe import ModelProbe
 from trtcal.check.sampling import Images, draw, find_images
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import Model, load_model
@@ -112,8 +112,8 @@ def trials(
         yield "off by one, labels", dataset(images, planes, labels + 1), {"labels_off_by_one"}
 
 
-def measure(model: Model, path: Path, form: Form | None, draws: int, samples: int) -> None:
-    """Print how many draws had each fault named, and what else was."""
+def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: int) -> None:
+    """Print how many subsets had each fault named, and what else was."""
     images = find_images(model)
     if images is None:
         raise SystemExit("the model has no image input")
@@ -122,7 +122,7 @@ def measure(model: Model, path: Path, form: Form | None, draws: int, samples: in
     form = form or forms_of(every[:64])[0]
     rng = np.random.default_rng(0)
     named, others = Counter[str](), dict[str, Counter[str]]()
-    for _ in range(draws):
+    for _ in range(subsets):
         rows = np.sort(rng.choice(len(every), min(samples, len(every)), replace=False))
         labels = stored["labels"][rows].astype(np.int64) if "labels" in stored else None
         for name, data, codes in trials(images, form, every[rows], labels, rng):
@@ -131,22 +131,22 @@ def measure(model: Model, path: Path, form: Form | None, draws: int, samples: in
             others.setdefault(name, Counter()).update(found - codes)
     passes = cost(model, dataset(images, every[:samples], None))
     print(
-        f"{model.name}, pixels as {form.text}: {draws} draws of {samples}, cost {passes:.1f} passes"
+        f"{model.name}, pixels as {form.text}: {subsets} subsets of {samples}, cost {passes:.1f} passes"
     )
     for name, wrong in others.items():
         said = ", ".join(f"{code} {times}" for code, times in wrong.items())
-        print(f"  {name:40} {named[name]:3} of {draws}   {said}")
+        print(f"  {name:40} {named[name]:3} of {subsets}   {said}")
     right = [name for name in others if name.startswith("right")]
     share = sum(named[name] for name in others if name not in right) / (len(others) - len(right))
-    alarms = draws - sum(named[name] for name in right) / len(right)
-    print(f"  faults named: {share / draws:.1%}; false alarms: {alarms / draws:.1%}")
+    alarms = subsets - sum(named[name] for name in right) / len(right)
+    print(f"  faults named: {share / subsets:.1%}; false alarms: {alarms / subsets:.1%}")
 
 
 def cost(model: Model, data: ArrayDataset) -> float:
     """Return the time of one check over that of one pass, the session opened."""
-    drawn, eye = draw(model, data, len(data)), Eye(model, TOGETHER)
+    drawn, probe = draw(model, data, len(data)), ModelProbe(model, TOGETHER)
     started = time.perf_counter()
-    eye.look(drawn)
+    probe.look(drawn)
     passed = time.perf_counter()
     check_data(model, data)
     return (time.perf_counter() - passed) / (passed - started)
@@ -158,11 +158,11 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--form", choices=[form.name for form in RIGHT])
-    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--subsets", type=int, default=10)
     parser.add_argument("--samples", type=int, default=64)
     given = parser.parse_args()
     form = next((form for form in RIGHT if form.name == given.form), None)
-    measure(load_model(given.model), given.data, form, given.draws, given.samples)
+    measure(load_model(given.model), given.data, form, given.subsets, given.samples)
 
 
 if __name__ == "__main__":

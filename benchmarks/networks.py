@@ -43,8 +43,8 @@ def _fill(node: gs.Node, rng: np.random.Generator) -> None:
     elif node.op in ("Conv", "Gemm"):
         weight = node.inputs[1]
         fan_in = np.prod(weight.values.shape[1:])
-        draws = rng.standard_normal(weight.values.shape, np.float32)
-        weight.values = draws * np.float32(np.sqrt(2.0 / fan_in))
+        subsets = rng.standard_normal(weight.values.shape, np.float32)
+        weight.values = subsets * np.float32(np.sqrt(2.0 / fan_in))
 
 
 def random_images(model: Model, samples: int, seed: int = 1) -> np.ndarray:  # type: ignore[type-arg]

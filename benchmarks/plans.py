@@ -17,7 +17,7 @@ from trtcal.data import Dataset
 from trtcal.evaluate.search.costs import Costs, Storage
 from trtcal.evaluate.search.limits import Plan, Point
 from trtcal.evaluate.search.losses import Loss, rows_of, total
-from trtcal.evaluate.search.segments import Twins
+from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 from trtcal.ranges import Calibration
@@ -67,10 +67,10 @@ def every_plan(one: Subject) -> Iterator[tuple[Plan, Loss]]:
 
 def flagged(one: Subject):  # type: ignore[no-untyped-def]
     """Return a session of the model in which a flag for each layer says whether it is quantized."""
-    twins = Twins(one.prepared, quantize(one.prepared, one.calibration).proto)
-    (whole,) = [segment for segment in twins.segments(()) if segment.start == 0]
-    proto = twins.part(whole, twins.quantizable)
-    given = {node.name: node for node in twins.nodes}
+    pair = PairedGraph(one.prepared, quantize(one.prepared, one.calibration).proto)
+    (whole,) = [segment for segment in pair.segments(()) if segment.start == 0]
+    proto = pair.part(whole, pair.quantizable)
+    given = {node.name: node for node in pair.nodes}
     nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
         if node.name in one.units:
@@ -86,7 +86,7 @@ def flagged(one: Subject):  # type: ignore[no-untyped-def]
     known = {tensor.name for tensor in proto.graph.initializer}
     read = {name for node in nodes for name in node.input}
     proto.graph.initializer.extend(
-        twins.tensors[name] for name in sorted(read & set(twins.tensors) - known)
+        pair.tensors[name] for name in sorted(read & set(pair.tensors) - known)
     )
     flags = [
         helper.make_tensor_value_info(f"flag {name}", onnx.TensorProto.BOOL, ())

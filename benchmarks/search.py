@@ -14,7 +14,7 @@ evaluations and seconds: INT8, the plan that keeps 90 % of the INT8 speed-up, th
 loses at most a third of what INT8 loses, and what `nncf.quantize_with_accuracy_control` makes with the
 same drop allowed, in the Python given (else this one), which needs nncf, openvino and onnx. Speed-ups
 are estimates for a T4 by its datasheet; NNCF's layers are priced in the same way, by the layers that it
-leaves in float. With `--improve` the search starts from the repaired model; losses and speed-ups stay
+leaves in float. With `--improve` the search starts from the optimized model; losses and speed-ups stay
 beside those of plain INT8.
 
 The third lists every plan that keeps 90 % of the INT8 speed-up, measures those of them that leave as
@@ -40,7 +40,7 @@ from tests.evaluate.search.nets import random_net
 from tests.networks import samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.search import Limits, Settings, find_plans, measure_sensitivities
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
 from trtcal.evaluate.search.limits import Point, pareto
@@ -123,20 +123,20 @@ def on_a_model(options: argparse.Namespace) -> None:
     one = plain = subject(model, calibration, test)
     print(f"# {describe_machine()}")
     print(HEADER)
-    memory = Memory(None, {})
+    memory = EvaluationCache(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
     if options.improve:
         wanted = Wanted(options.improve)
         found = improve(plain.prepared, calibration, wanted, model, silent)
-        one = Subject(found.repaired, found.calibration, test)
+        one = Subject(found.optimized, found.calibration, test)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
     points = {point.int8: point for point in result.found.measured}
     whole = points[frozenset(one.units)]
     if options.improve:
-        repaired, whole = whole, replace(whole, loss=all_int8(plain, options.evaluate))
+        optimized, whole = whole, replace(whole, loss=all_int8(plain, options.evaluate))
     row("INT8", whole, whole, len(one.units), "", "")
     if options.improve:
-        row(f"INT8, {options.improve}", repaired, whole, len(one.units), "", "")
+        row(f"INT8, {options.improve}", optimized, whole, len(one.units), "", "")
     kept = result.found.recommended
     assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
     row("90 % of the speed-up", kept, whole, len(one.units), len(points), result.seconds)
@@ -158,9 +158,15 @@ def on_a_model(options: argparse.Namespace) -> None:
 
 
 def all_int8(one: Subject, samples: int) -> Loss:
-    """Return what all INT8 loses without repairs."""
+    """Return what all INT8 loses without optimizations."""
     with Evaluator(
-        one.prepared, one.calibration, one.units, one.dataset, samples, "fp32", Memory(None, {})
+        one.prepared,
+        one.calibration,
+        one.units,
+        one.dataset,
+        samples,
+        "fp32",
+        EvaluationCache(None, {}),
     ) as evaluator:
         return evaluator.loss(frozenset(one.units))
 
@@ -201,7 +207,7 @@ def all_quick_plans(options: argparse.Namespace) -> None:
     """Print the best of all plans that keep 90 % of the speed-up, and the search's rank among them."""
     model = load_model(options.model)
     calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
-    one, memory = subject(model, calibration, test), Memory(None, {})
+    one, memory = subject(model, calibration, test), EvaluationCache(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
     costs, kept = result.costs, result.found.recommended

@@ -164,14 +164,14 @@ def test_an_improved_candidate_is_compared_built_told_and_the_same_again(place):
     first = stages(place / "out")
     assert any("24 samples to fit to and 16 to judge by are few" in line for line in lines)
     assert "correcting biases" in titles
-    (repairs,) = result.report["repairs"]
-    assert repairs["candidates"] == ["int8-improved"]
-    assert repairs["tries"][-1]["name"] == "bias correction"
+    (optimizations,) = result.report["optimizations"]
+    assert optimizations["candidates"] == ["int8-improved"]
+    assert optimizations["tries"][-1]["name"] == "bias correction"
     assert "int8-improved" in {build["model_name"] for build in result.report["builds"]}
     assert "of the INT8 model" in (place / "out" / "report.html").read_text()
     command("verify", "out")
     found = ["--calibration", "out/calibrations/improved.json"]
-    found += ["--repairs", "out/repairs/improved.npz"]
+    found += ["--optimizations", "out/optimizations/improved.npz"]
     command("quantize", "net.onnx", *found, "-o", "hand.onnx")
     assert (place / "hand.onnx").read_bytes() == (
         place / "out/models/int8-improved.onnx"

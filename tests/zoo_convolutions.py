@@ -239,7 +239,7 @@ def shared_weight_between():
 
 
 @entry("same last", one=SAME)
-def twins():
+def pair():
     net = image()
     weight = net.weight(8, 8, 3, 3)
     sides = [

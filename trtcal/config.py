@@ -94,7 +94,7 @@ class CalibrationConfig:
 
     `workers` is the number of processes that observe, which share the cores out.
     `labels` says where the labels of an image folder stand: "csv" or "folders". `improve` says how
-    much is tried to repair the INT8 model ("fast", "best"), None for nothing, and for how long.
+    much is tried to optimization the INT8 model ("fast", "best"), None for nothing, and for how long.
     """
 
     data: Path | None = None

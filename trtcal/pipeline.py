@@ -17,7 +17,7 @@ from trtcal.backends.registry import find_backend
 from trtcal.calibration import Observation, observe, unfinished, write_observation
 from trtcal.calibration.choose import calibrate
 from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
-from trtcal.check import Suspicion, check_data
+from trtcal.check import DataIssue, check_data
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
 from trtcal.documents import Document, read_document, unwritable
@@ -57,7 +57,7 @@ OUTPUTS = (
     "histograms.npz",
     "models",
     "plans",
-    "repairs",
+    "optimizations",
     "report.html",
     "report.json",
     "run.json",
@@ -70,7 +70,7 @@ Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
 """Called with a stage's title and its number of steps; gives what to call as they are done."""
 
 
-Warn = Callable[[Sequence[Suspicion]], None]
+Warn = Callable[[Sequence[DataIssue]], None]
 """Called with what the calibration data are suspected of, before they are observed."""
 
 
@@ -84,14 +84,14 @@ def silent(title: str, total: int) -> Iterator[Advance]:
 class RunResult:
     """Where a run lies, its report document, builds that could not be made, and limits they break.
 
-    `suspicions`: what the calibration data look wrong in.
+    `issues`: what the calibration data look wrong in.
     """
 
     folder: Path
     report: Document
     missing_builds: dict[str, str]
     breaches: tuple[str, ...] = ()
-    suspicions: tuple[Suspicion, ...] = ()
+    issues: tuple[DataIssue, ...] = ()
 
 
 def run(
@@ -100,7 +100,7 @@ def run(
     reporter: Reporter = silent,
     say: Callable[[str], None] = lambda message: None,
     history: History | None = None,
-    warn: Warn = lambda suspicions: None,
+    warn: Warn = lambda issues: None,
 ) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
 
@@ -116,11 +116,11 @@ def run(
         raise unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         job = _Job(config, Path(name), reporter, say, history)
-        suspicions = check_data(job.model, job.calibration_data)
-        warn(suspicions)
+        issues = check_data(job.model, job.calibration_data)
+        warn(issues)
         report = job.run(command)
         _replace(folder, Path(name))
-    return RunResult(folder, report, job.lineage.missing, tuple(job.breaches), suspicions)
+    return RunResult(folder, report, job.lineage.missing, tuple(job.breaches), issues)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -286,7 +286,7 @@ class _Job:
         return made
 
     def _improved(self, effort: str) -> Path:
-        """Return the candidate with the repairs that help on samples held back."""
+        """Return the candidate with the optimizations that help on samples held back."""
         wanted = Wanted(effort, self.config.calibration.improve_time_limit_s)
         with self._step("improve", REPAIRS) as record:
             found = improve(self.prepared, self.calibration_data, wanted, self.model, self.reporter)
@@ -295,12 +295,12 @@ class _Job:
         self.lineage.steps += [Step("improve", *item) for item in digests.items()]
         for line in found.warnings:
             self.say(f"improvement: {line}")
-        return self._quantize("int8-improved", found.calibration, Plan(), found.repaired)
+        return self._quantize("int8-improved", found.calibration, Plan(), found.optimized)
 
     def _quantize(
         self, name: str, calibration: Calibration, plan: Plan, model: Model | None = None
     ) -> Path:
-        """Write a candidate of the prepared model, or of `model`, which has repairs too."""
+        """Write a candidate of the prepared model, or of `model`, which has optimizations too."""
         model = model or self.prepared
         plan = self._tune(name, model, calibration, plan)
         if name in self.plans or plan != Plan():

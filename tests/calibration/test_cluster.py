@@ -6,7 +6,7 @@ import time
 import pytest
 
 from trtcal.calibration import observe
-from trtcal.calibration.ray import RayHand
+from trtcal.calibration.ray import RayWorker
 from trtcal.errors import BackendError, InputError
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -42,13 +42,13 @@ def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster
     assert observe(*scene, 7, cluster="ray").digest == expected
 
     used = []
-    submit = RayHand.submit
+    submit = RayWorker.submit
 
     def submit_and_remember(self, task):
         used.append(self)
         return submit(self, task)
 
-    monkeypatch.setattr(RayHand, "submit", submit_and_remember)
+    monkeypatch.setattr(RayWorker, "submit", submit_and_remember)
     second = next(node for node in cluster.list_all_nodes() if not node.head)
     removed = []
 

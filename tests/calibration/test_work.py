@@ -12,14 +12,14 @@ import pytest
 
 from tests.networks import conv_net, samples
 from trtcal.calibration import (
-    accumulator as tally,
+    accumulator as accumulator,
 )
 from trtcal.calibration import observe, unfinished
 from trtcal.calibration import observer as observing
 from trtcal.calibration import (
     scheduler as hands,
 )
-from trtcal.calibration.scheduler import LocalHand
+from trtcal.calibration.scheduler import LocalWorker
 from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError, Interrupted, ResourceError
 
@@ -81,8 +81,8 @@ def breaking_after(number):
 def test_broken_off_work_goes_on_from_its_checkpoint(
     scene, expected, tmp_path, monkeypatch, workers
 ):
-    monkeypatch.setattr(tally, "SPACING_S", 0.0)
-    monkeypatch.setattr(tally, "SHARE", float("inf"))
+    monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
+    monkeypatch.setattr(accumulator, "SHARE", float("inf"))
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
         observe(*scene, 2, breaking_after(40), 1, workers=workers, checkpoint=where)
@@ -97,7 +97,7 @@ def test_broken_off_work_goes_on_from_its_checkpoint(
 
 
 def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(tally, "SPACING_S", 0.0)
+    monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     model, data, tensors = scene
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monke
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
 def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(tally, "SPACING_S", 0.0)
+    monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
         observe(*scene, 2, breaking_after(40), 1, checkpoint=where)
@@ -140,7 +140,7 @@ def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
 
 def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
     killed = []
-    submit = LocalHand.submit
+    submit = LocalWorker.submit
 
     def submit_and_kill(self, task):
         future = submit(self, task)
@@ -150,7 +150,7 @@ def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
                 os.kill(process, signal.SIGKILL)
         return future
 
-    monkeypatch.setattr(LocalHand, "submit", submit_and_kill)
+    monkeypatch.setattr(LocalWorker, "submit", submit_and_kill)
     assert observe(*scene, 1, workers=2, threads=1).digest == expected
     assert killed
 
@@ -171,8 +171,8 @@ def test_an_error_in_a_worker_is_the_users(scene, tmp_path):
 SCRIPT = """
 import sys
 from trtcal.cli.main import run_command
-from trtcal.calibration import accumulator as tally
-tally.SPACING_S = 0.0
+from trtcal.calibration import accumulator as accumulator
+accumulator.SPACING_S = 0.0
 sys.exit(run_command(sys.argv[1:]))
 """
 

@@ -34,7 +34,7 @@ def test_a_fault_ends_with_status_1_and_is_told_as_json(place, capsys):
     status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "raw.npz", "--json")
     assert status == 1
     assert "pixels_not_scaled" in err
-    (found,) = json.loads(out)["suspicions"]
+    (found,) = json.loads(out)["issues"]
     assert found["code"] == "pixels_not_scaled"
     assert "0 to 255" in found["seen"]
     assert "divide" in found["fix"]

@@ -22,7 +22,7 @@ def judged(before, after, rule=None, slices=None, times=None, **more):
 
 def test_the_same_answers_ship():
     verdict = judged(right(2000, 100), right(2000, 100))
-    assert (verdict.word, verdict.is_good, verdict.cautions) == (SHIP, True, ())
+    assert (verdict.word, verdict.is_good, verdict.warnings) == (SHIP, True, ())
     assert "limit -1" in verdict.sentence
 
 
@@ -35,7 +35,7 @@ def test_a_drop_beyond_the_margin_rolls_back():
 def test_a_real_drop_within_the_margin_ships_with_care():
     verdict = judged(right(20_000, 500), right(20_000, 560))
     assert verdict.word == CARE
-    assert "top1 is lower by 0.3 points" in verdict.cautions[0]
+    assert "top1 is lower by 0.3 points" in verdict.warnings[0]
 
 
 def test_too_few_samples_are_inconclusive_and_say_how_many_would_do():
@@ -74,7 +74,7 @@ def test_a_drop_in_one_slice_that_the_mean_hides_is_told():
     slices = {"tier=low": small, "tier=high": ~small}
     verdict = judged(before, after, slices=slices)
     assert verdict.word == CARE
-    assert any(text.startswith("top1 of tier=low is lower by") for text in verdict.cautions)
+    assert any(text.startswith("top1 of tier=low is lower by") for text in verdict.warnings)
     strict = judged(before, after, Rule(max_slice_drop=3.0), slices)
     assert strict.word == BACK
     assert "tier=low" in strict.sentence
@@ -100,6 +100,6 @@ def test_limits_must_be_limits(value):
             Rule(**{name: value})
 
 
-def test_a_metric_of_which_less_is_better_is_no_caution():
+def test_a_metric_of_which_less_is_better_is_no_warning():
     worse = {"kl": (np.full(200, 0.2), np.random.default_rng(0).uniform(0, 0.1, 200))}
     assert judged(right(3000, 3), right(3000, 3), **worse).word == SHIP

@@ -11,7 +11,7 @@ from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate import Gates, compare, open_candidate, read_comparison, write_comparison
-from trtcal.evaluate.comparison import remarks, with_layers
+from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
@@ -119,7 +119,7 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
         for name in ("simulation", "own", "breakdowns", "worst", "layers"):
             del row[name]
     for one in document["measured"]["candidates"].values():
-        for name in ("warm_up", "outliers", "drift", "remarks", "throughput"):
+        for name in ("warm_up", "outliers", "drift", "warnings", "throughput"):
             del one["latency"][name]
     write_document(tmp_path / "comparison.json", seal(document))
     read = read_comparison(tmp_path / "comparison.json")
@@ -127,14 +127,14 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
     assert read.rows[1].latency.speedup == made.rows[1].latency.speedup
 
 
-def test_a_slice_that_got_worse_is_in_the_remarks(scene, tmp_path):
+def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     reference, candidate, data = scene
     made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
     group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
     rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
-    told = "\n".join(remarks(dataclasses.replace(made, rows=rows)))
+    told = "\n".join(warnings(dataclasses.replace(made, rows=rows)))
     assert (
         "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
     )

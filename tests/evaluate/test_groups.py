@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
-from trtcal.evaluate.groups import KEPT, SUSPECT, TOO_FEW, WORSE, GroupTally, Worst
+from trtcal.evaluate.groups import KEPT, SUSPECT, TOO_FEW, WORSE, GroupAccumulator, Worst
 from trtcal.evaluate.metrics import AccuracyMeter
 
 SAMPLES = 2000
@@ -19,12 +19,12 @@ def attribute(name, codes):
 
 
 def broken_down(attributes, reference, candidate, figure="top1", split=7):
-    tally, start = GroupTally(attributes), 0
+    accumulator, start = GroupAccumulator(attributes), 0
     pieces = (np.array_split(one.astype(float), split) for one in (reference, candidate))
     for a, b in zip(*pieces, strict=True):
-        tally.add(start, {figure: (a, b)})
+        accumulator.add(start, {figure: (a, b)})
         start += len(a)
-    return tally.result("slices")[0]
+    return accumulator.result("slices")[0]
 
 
 def noisy(rng, share=0.01):
@@ -140,12 +140,12 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
 def test_what_is_kept_does_not_grow_with_the_samples():
     sizes = []
     for batches in (20, 400):
-        tally, meter, worst = GroupTally([]), AccuracyMeter(), Worst(None)
+        accumulator, meter, worst = GroupAccumulator([]), AccuracyMeter(), Worst(None)
         rng = np.random.default_rng(0)
         for number in range(batches):
             expected, said = rng.standard_normal((2, 16, 8))
             found = meter.update([expected], [said], rng.integers(0, 8, 16))
-            tally.add(16 * number, {"top1": (found["top1"], found["agreement"])})
+            accumulator.add(16 * number, {"top1": (found["top1"], found["agreement"])})
             worst.add(16 * number, found, ([expected], [said]), None)
-        sizes.append(len(pickle.dumps((tally, meter, worst))))
+        sizes.append(len(pickle.dumps((accumulator, meter, worst))))
     assert sizes[1] <= 1.05 * sizes[0]

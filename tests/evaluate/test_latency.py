@@ -30,8 +30,8 @@ def test_too_few_runs_for_an_interval_are_told_of():
     _, few = called("ab", 6)
     _, enough = called("ab", 12)
     told = "too few for a 95 % interval"
-    assert told in " ".join(few[1].remarks)
-    assert told not in " ".join(enough[1].remarks)
+    assert told in " ".join(few[1].warnings)
+    assert told not in " ".join(enough[1].warnings)
     low, high = few[1].speedup_interval
     assert 0 < low <= few[1].speedup <= high < np.inf
 
@@ -48,10 +48,10 @@ def test_a_planted_slowdown_of_the_machine_is_flagged():
     times[5, 1] = 9.0
     found = latency._summary(latency._against_first(times, 10, True)[1], 8)
     assert found.drift == pytest.approx(0.5)
-    assert "changed by +50 %" in " ".join(found.remarks)
+    assert "changed by +50 %" in " ".join(found.warnings)
     assert found.speedup == 1.0
     assert (
-        latency._summary(latency._against_first(np.ones((40, 2, 2)), 10, True)[1], 8).remarks == ()
+        latency._summary(latency._against_first(np.ones((40, 2, 2)), 10, True)[1], 8).warnings == ()
     )
 
 

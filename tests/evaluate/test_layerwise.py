@@ -13,7 +13,7 @@ from trtcal.data import open_dataset
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
-from trtcal.model.overrides import Overlay
+from trtcal.model.overrides import Int8Overrides
 from trtcal.ptq.equalization import equalized
 from trtcal.quantization import quantize, write_quantized
 
@@ -119,11 +119,13 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
     assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
 
 
-def test_what_a_repair_moved_is_left_out_and_counted(tmp_path):
+def test_what_a_optimization_moved_is_left_out_and_counted(tmp_path):
     path = conv_net(tmp_path / "net.onnx")
     prepared, ranges, data = calibrated(path, tmp_path)
     moved = equalized(prepared, data, len(data), "layers")
-    model = replace(prepared, proto=moved.of(prepared.proto), overlay=Overlay(moved=moved.tensors))
+    model = replace(
+        prepared, proto=moved.of(prepared.proto), overrides=Int8Overrides(moved=moved.tensors)
+    )
     again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
     whole, layers = quantize(prepared, ranges), quantize(model, again)
     write_quantized(tmp_path / "whole.onnx", whole)

@@ -26,7 +26,7 @@ def test_the_worst_are_those_of_a_full_sort_whatever_the_batches(seed, split, co
 
 
 def test_classes_and_labels_are_told():
-    reference, candidate = np.eye(3), np.roll(np.eye(3), 1, 1)
+    reference, candidate = np.eye(3), np.roll(np.probe(3), 1, 1)
     worst = Worst(None)
     found = compare_rows([reference], [candidate])
     worst.add(5, found, ([reference], [candidate]), np.array([0, 1, 1]))

@@ -11,7 +11,7 @@ from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
 from trtcal.model import load_model
-from trtcal.model.overrides import Overlay
+from trtcal.model.overrides import Int8Overrides
 from trtcal.ptq.evaluation import Judge
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
@@ -39,7 +39,7 @@ class Subject:
 
 def applied(model, found):
     """Return a model with what was changed."""
-    return replace(model, proto=found.of(model.proto), overlay=Overlay(moved=found.tensors))
+    return replace(model, proto=found.of(model.proto), overrides=Int8Overrides(moved=found.tensors))
 
 
 def outputs(proto, feeds):

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from tests.networks import rng, save
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
-from trtcal.evaluate.search.segments import Twins
+from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import load_model
 from trtcal.ptq.activations import activation_of, matched
 from trtcal.ptq.reconstruction import Mending, Walk
@@ -68,7 +68,7 @@ def net(path, behind):
 def test_what_stands_before_the_next_reader(tmp_path, name):
     behind, expected = BEHIND[name]
     model = prepare(load_model(net(tmp_path / "net.onnx", behind)))
-    found = activation_of(Twins(model, model.proto), 0)
+    found = activation_of(PairedGraph(model, model.proto), 0)
     values = rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32) * 4
     assert (found is None) == (expected is None)
     if found is not None:
@@ -84,7 +84,7 @@ def test_an_output_of_the_model_has_nothing_behind_it(tmp_path):
     shape = ["n", 3, 8, 8]
     path = save(tmp_path / "net.onnx", nodes, weights, {"x": shape}, {"c": shape, "y": shape})
     model = prepare(load_model(path))
-    assert activation_of(Twins(model, model.proto), 0) is None
+    assert activation_of(PairedGraph(model, model.proto), 0) is None
 
 
 def test_the_mean_behind_a_relu_is_matched(subject):
@@ -92,15 +92,15 @@ def test_the_mean_behind_a_relu_is_matched(subject):
     network = subject(net, BEHIND["relu"][0])
     calibration = network.calibrated()
     with Walk(network.prepared, calibration, network.dataset, 48) as walk:
-        overlay = walk.mend(Mending())
-    repaired = replace(network.prepared, overlay=overlay)
+        overrides = walk.mend(Mending())
+    optimized = replace(network.prepared, overrides=overrides)
     means = [
         Inside(proto, ["a"]).read(feeds)["a"].mean(axis=(0, 2, 3), dtype=np.float64)
         for feeds in network.dataset.batches(48)
         for proto in (
             network.prepared.proto,
             quantize(network.prepared, calibration).proto,
-            quantize(repaired, calibration).proto,
+            quantize(optimized, calibration).proto,
         )
     ]
     expected, *others = means

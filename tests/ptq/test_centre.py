@@ -1,4 +1,4 @@
-"""Centring gives a bit more to what a Relu makes, and changes nothing else."""
+"""Zero-centering gives a bit more to what a Relu makes, and changes nothing else."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from tests.zoo import ZOO
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.errors import InputError
-from trtcal.model.overrides import Overlay
-from trtcal.ptq.artifact import Repairs, read_repairs, with_bounds, write_repairs
+from trtcal.model.overrides import Int8Overrides
+from trtcal.ptq.artifact import Optimizations, read_optimizations, with_bounds, write_optimizations
 from trtcal.ptq.zero_centering import centred
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 
@@ -70,15 +70,15 @@ def test_what_is_read_otherwise_stays(tmp_path, subject):
 def test_bounds_lie_in_the_file(tmp_path, subject):
     net = subject(offset_net)
     moved, ranges = centred(net.prepared, net.calibrated())
-    overlay = Overlay(moved=moved.tensors)
-    repairs = Repairs(net.prepared.fingerprint, moved, overlay, {})
-    write_repairs(tmp_path / "repairs.npz", repairs)
-    read = read_repairs(tmp_path / "repairs.npz")
+    overrides = Int8Overrides(moved=moved.tensors)
+    optimizations = Optimizations(net.prepared.fingerprint, moved, overrides, {})
+    write_optimizations(tmp_path / "optimizations.npz", optimizations)
+    read = read_optimizations(tmp_path / "optimizations.npz")
     assert read.changes.bounds == moved.bounds
     assert read.changes.bounds["relu"][1] == np.inf
-    assert read.apply(net.prepared).proto == repairs.apply(net.prepared).proto
-    other = replace(repairs, changes=replace(moved, bounds={"relu": (-1.0, 1.0)}))
-    assert other.digest != repairs.digest
+    assert read.apply(net.prepared).proto == optimizations.apply(net.prepared).proto
+    other = replace(optimizations, changes=replace(moved, bounds={"relu": (-1.0, 1.0)}))
+    assert other.digest != optimizations.digest
     assert ranges.ranges["r0"].amax < net.calibrated().ranges["r0"].amax
 
 

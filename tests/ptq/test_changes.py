@@ -1,4 +1,4 @@
-"""What repairs changed in a layer, in figures."""
+"""What optimizations changed in a layer, in figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.networks import conv_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.overrides import Grid, Overlay
+from trtcal.model.overrides import Grid, Int8Overrides
 from trtcal.ptq import layer_changes
 from trtcal.quantization.weights import quantize_weight
 
@@ -36,8 +36,8 @@ def test_integers_are_held_against_the_nearest_on_their_own_grid(scene):
     model, calibration, constants = scene
     values, scale = nearest(constants["second"][1])
     values.reshape(-1)[[3, 5, 70]] += np.int8(1) - 2 * (values.reshape(-1)[[3, 5, 70]] == 127)
-    overlay = Overlay(weights={"second": Grid(values, scale)})
-    assert layer_changes(replace(model, overlay=overlay), calibration) == [
+    overrides = Int8Overrides(weights={"second": Grid(values, scale)})
+    assert layer_changes(replace(model, overrides=overrides), calibration) == [
         {"name": "second", "weights": 8 * 8 * 9, "rounded": 3, "bias": None}
     ]
 
@@ -49,13 +49,13 @@ def test_a_bias_is_told_in_steps_of_the_tensor_that_is_read_next(scene):
     biases["first"][2] -= 2 * step
     biases["first"][4] += step
     biases["gemm"] += 1
-    found = layer_changes(replace(model, overlay=Overlay(biases=biases)), calibration)
+    found = layer_changes(replace(model, overrides=Int8Overrides(biases=biases)), calibration)
     assert [one["name"] for one in found] == ["first", "gemm"]
     assert found[0] == {"name": "first", "weights": None, "rounded": None, "bias": found[0]["bias"]}
     assert found[0]["bias"] == pytest.approx(2, abs=1e-4)
     assert found[1]["bias"] is None  # no range stands behind it
 
 
-def test_a_model_without_repairs_has_no_changes(scene):
+def test_a_model_without_optimizations_has_no_changes(scene):
     model, calibration, _ = scene
     assert layer_changes(model, calibration) == []

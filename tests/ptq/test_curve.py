@@ -1,4 +1,4 @@
-"""The learning curve: what it draws, what it computes of losses, and what it says."""
+"""The learning curve: what it subsets, what it computes of losses, and what it says."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset, part
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.plan_loss import judge
 from trtcal.model import load_model
 from trtcal.ptq.learning_curve import (
@@ -76,12 +76,12 @@ def test_draws_keep_clear_of_what_is_held_back(scene, samples, sizes, held_back)
     assert list(drawn.of) == sizes
     assert (drawn.held_back, drawn.first) == (held_back, samples - held_back)
     assert drawn.pool <= drawn.first
-    for size, draws in drawn.of.items():
-        assert len(set(draws)) == len(draws)
-        for one in draws:
+    for size, subsets in drawn.of.items():
+        assert len(set(subsets)) == len(subsets)
+        for one in subsets:
             assert len(set(one)) * drawn.chunk == size
             assert max(one) < drawn.pool // drawn.chunk
-        chunks = [chunk for one in draws for chunk in one]
+        chunks = [chunk for one in subsets for chunk in one]
         assert (size in drawn.disjoint) == (len(chunks) == len(set(chunks)))
     assert drawn.disjoint[0] == 8
     assert all(len(drawn.of[size]) >= 4 for size in sizes if samples >= 128)
@@ -147,7 +147,7 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     samples = part(dataset, first[0] * 8, first[0] * 8 + 8)
     ranges = calibrate(observe(model, samples, tensors_to_observe(find_layers(model)), 8), "minmax")
     held_back = part(dataset, drawn.first, len(dataset))
-    with judge(model, held_back, len(held_back), Memory(None, {})) as measure:
+    with judge(model, held_back, len(held_back), EvaluationCache(None, {})) as measure:
         loss = measure(replace(ranges, dataset=dataset.identity))
     assert curve.measure == "kl"
     assert curve.points[0].losses[0] == pytest.approx(loss.kl, rel=1e-6)
@@ -242,7 +242,7 @@ def test_what_a_curve_says(ends, answer, words):
 
 
 def test_both_parts_of_the_spread_are_found_again():
-    """Draws simulated with a known rounding part and a known sampling part."""
+    """Subsets simulated with a known rounding part and a known sampling part."""
     random = rng(3)
     means = {
         size: 5 * (1 + np.sqrt(0.01 + 0.8 / size) * random.standard_normal(4000))

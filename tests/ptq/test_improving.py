@@ -20,7 +20,7 @@ from trtcal.documents import read_document
 from trtcal.errors import InputError
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evaluate.search import measure_sensitivities
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.losses import Loss
 from trtcal.evaluate.search.plan_loss import Evaluator
 from trtcal.model import load_model
@@ -28,8 +28,8 @@ from trtcal.ptq import (
     Wanted,
     improve,
     in_float,
-    read_repairs,
-    write_repairs,
+    read_optimizations,
+    write_optimizations,
 )
 from trtcal.ptq import improver as improving
 from trtcal.ptq.artifact import Changes
@@ -107,20 +107,20 @@ def test_the_same_layers_are_asked_in_int8(net, best):
 
 def test_two_runs_find_the_same(net, best):
     again = improved(net, Wanted("best"))
-    assert again.repairs.digest == best.repairs.digest
+    assert again.optimizations.digest == best.optimizations.digest
     assert again.quantized.digest == best.quantized.digest
 
 
 @pytest.mark.parametrize(
-    ("write", "repair"),
+    ("write", "optimization"),
     [(separable_net, "equalization"), (idle_net, "splitting"), (block_net, "smoothing")],
 )
-def test_ranges_are_those_of_the_repaired_model(subject, write, repair):
+def test_ranges_are_those_of_the_optimized_model(subject, write, optimization):
     net = subject(write, count=64)
-    found = improved(net, Wanted("best", only=(repair,)))
+    found = improved(net, Wanted("best", only=(optimization,)))
     assert found.tries[-1].kept
     fit, _ = improving.parted(net.prepared, net.dataset)
-    seen = observe(found.repaired, fit, tensors_to_observe(find_layers(found.repaired)))
+    seen = observe(found.optimized, fit, tensors_to_observe(find_layers(found.optimized)))
     fresh = calibrate(seen, found.calibration.method)
     assert list(found.calibration.ranges) == list(fresh.ranges)
     for name, one in found.calibration.ranges.items():
@@ -128,38 +128,38 @@ def test_ranges_are_those_of_the_repaired_model(subject, write, repair):
             assert one.amax == pytest.approx(fresh.ranges[name].amax, rel=1e-4)
 
 
-def test_repairs_are_read_as_they_were_written(net, best, tmp_path):
-    write_repairs(tmp_path / "repairs.npz", best.repairs)
-    again = read_repairs(tmp_path / "repairs.npz")
-    assert again.digest == best.repairs.digest
+def test_optimizations_are_read_as_they_were_written(net, best, tmp_path):
+    write_optimizations(tmp_path / "optimizations.npz", best.optimizations)
+    again = read_optimizations(tmp_path / "optimizations.npz")
+    assert again.digest == best.optimizations.digest
     model = again.apply(net.prepared)
     assert model.fingerprint == best.calibration.model != net.prepared.fingerprint
     assert quantize(model, best.calibration).digest == best.quantized.digest
 
 
-def test_repairs_of_another_model_are_refused(net, best, tmp_path):
+def test_optimizations_of_another_model_are_refused(net, best, tmp_path):
     other = prepare(load_model(conv_net(tmp_path / "other.onnx")))
     with pytest.raises(InputError, match="for another model"):
-        best.repairs.apply(other)
+        best.optimizations.apply(other)
     with pytest.raises(InputError, match="made for another model"):
         quantize(net.prepared, best.calibration)
 
 
 def test_an_altered_file_is_refused(best, tmp_path):
-    path = tmp_path / "repairs.npz"
-    write_repairs(path, best.repairs)
+    path = tmp_path / "optimizations.npz"
+    write_optimizations(path, best.optimizations)
     arrays = dict(np.load(path))
     arrays["bias/0/values"] = arrays["bias/0/values"] + np.float32(1.0)
     np.savez(path, **arrays)
     with pytest.raises(InputError, match="was altered"):
-        read_repairs(path)
+        read_optimizations(path)
     path.write_bytes(b"PK nothing")
     with pytest.raises(InputError):
-        read_repairs(path)
+        read_optimizations(path)
 
 
-def test_a_plan_leaves_repaired_layers_in_float_as_they_were(net, best):
-    model = best.repairs.apply(net.prepared)
+def test_a_plan_leaves_optimized_layers_in_float_as_they_were(net, best):
+    model = best.optimizations.apply(net.prepared)
     floats = dict.fromkeys([one.name for one in find_layers(model).layers], "fp32")
     quantized = quantize(model, best.calibration, Plan("int8", floats))
     feeds = next(net.dataset.batches(16))
@@ -168,30 +168,30 @@ def test_a_plan_leaves_repaired_layers_in_float_as_they_were(net, best):
     assert np.abs(after - before).max() < 1e-3 * np.abs(before).max()
 
 
-def test_sensitivities_of_the_repaired_model_are_less(net, best):
-    model = best.repairs.apply(net.prepared)
-    repaired = measure_sensitivities(model, best.calibration, net.dataset, 32)
+def test_sensitivities_of_the_optimized_model_are_less(net, best):
+    model = best.optimizations.apply(net.prepared)
+    optimized = measure_sensitivities(model, best.calibration, net.dataset, 32)
     plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, 32)
-    assert repaired.whole.noise < 0.2 * plain.whole.noise
+    assert optimized.whole.noise < 0.2 * plain.whole.noise
 
 
 def test_plans_are_held_against_the_given_model(net, best):
-    name, values = next(iter(best.repairs.changes.constants.items()))
-    changes = best.repairs.changes.then(Changes({name: 1.1 * values}))
-    worse = replace(best.repairs, changes=changes)
+    name, values = next(iter(best.optimizations.changes.constants.items()))
+    changes = best.optimizations.changes.then(Changes({name: 1.1 * values}))
+    worse = replace(best.optimizations, changes=changes)
     losses = []
-    for repairs in (best.repairs, worse):
-        model = repairs.apply(net.prepared)
+    for optimizations in (best.optimizations, worse):
+        model = optimizations.apply(net.prepared)
         ranges = replace(best.calibration, model=model.fingerprint)
         units = [one.name for one in find_layers(model).layers]
-        memory = Memory(None, {})
+        memory = EvaluationCache(None, {})
         with Evaluator(model, ranges, units, net.dataset, 32, "fp32", memory) as evaluator:
             losses.append(evaluator.loss(frozenset()).noise)
     assert losses[0] < 1e-4 < losses[1]
 
 
-def test_the_repaired_model_in_float_is_near_the_quantized_one(net, best):
-    model = in_float(best.repairs.apply(net.prepared))
+def test_the_optimized_model_in_float_is_near_the_quantized_one(net, best):
+    model = in_float(best.optimizations.apply(net.prepared))
     calibration = replace(best.calibration, model=model.fingerprint)
     again = quantize(model, calibration)
     assert abs(judged(net, again) - judged(net, best.quantized)) < 3.0
@@ -209,19 +209,19 @@ def test_moved_tensors_are_not_held_against_the_given_model(net, best):
 def test_no_time_tries_ranges_only(net):
     made = improved(net, Wanted("best", seconds=0.0))
     assert all(one.name.startswith("ranges") for one in made.tries)
-    assert "adaptive rounding" in made.repairs.record["untried"]
+    assert "adaptive rounding" in made.optimizations.record["untried"]
 
 
-def test_a_repair_that_takes_too_long_is_left(net, monkeypatch):
+def test_a_optimization_that_takes_too_long_is_left(net, monkeypatch):
     def found_by(seconds):
         ticks = itertools.count()  # one each time that somebody looks
         monkeypatch.setattr(improving, "monotonic", lambda: next(ticks))
         return improved(net, Wanted("best", seconds=seconds)), next(ticks)
 
     whole, ticks = found_by(1e9)
-    assert not whole.repairs.record["untried"]
+    assert not whole.optimizations.record["untried"]
     part, _ = found_by(ticks - 5)  # within the last walk, which looks once a layer
-    assert part.repairs.record["untried"] == ["weight clipping"]
+    assert part.optimizations.record["untried"] == ["weight clipping"]
     assert [one.name for one in part.tries] == [one.name for one in whole.tries[:-1]]
 
 
@@ -272,7 +272,7 @@ def test_a_metric_decides(net, tmp_path):
     )
     made = improved(net, Wanted("fast", metric=load_metric(path)))
     values = [one.value for one in made.tries]
-    assert made.repairs.record["objective"] == "metric"
+    assert made.optimizations.record["objective"] == "metric"
     assert len(set(values)) > 1
 
 
@@ -285,25 +285,25 @@ def test_the_command_writes_all_that_later_ones_take(tmp_path, capsys):
     model = separable_net(tmp_path / "net.onnx")
     data = samples(tmp_path / "data.npz", count=48)
     output = tmp_path / "int8.onnx"
-    floats = tmp_path / "repaired.onnx"
+    floats = tmp_path / "optimized.onnx"
     arguments = ("quantize", model, "--improve", "fast", "--data", data, "-o", output)
     status, said = run(capsys, *arguments, "--float-output", floats)
     assert status == 0
     assert "bias correction" in said.out
-    record = read_document(tmp_path / "int8.repairs.json", "repairs")
+    record = read_document(tmp_path / "int8.optimizations.json", "optimizations")
     assert record["samples"]["selection"] == 16
     ranges = ("--calibration", tmp_path / "int8.calibration.json")
-    repairs = ("--repairs", tmp_path / "int8.repairs.npz")
+    optimizations = ("--optimizations", tmp_path / "int8.optimizations.npz")
     again = tmp_path / "again.onnx"
-    status, _ = run(capsys, "quantize", model, *ranges, *repairs, "-o", again)
+    status, _ = run(capsys, "quantize", model, *ranges, *optimizations, "-o", again)
     assert status == 0
     assert again.read_bytes() == output.read_bytes()
     status, said = run(capsys, "quantize", model, *ranges, "-o", again)
     assert status == 2
     assert "another model" in said.err
-    own = ("--calibration", tmp_path / "repaired.calibration.json")
+    own = ("--calibration", tmp_path / "optimized.calibration.json")
     assert run(capsys, "quantize", floats, *own, "-o", again)[0] == 0
-    assert run(capsys, "sensitivity", model, *ranges, *repairs, "--data", data)[0] == 0
+    assert run(capsys, "sensitivity", model, *ranges, *optimizations, "--data", data)[0] == 0
 
 
 def test_options_that_say_nothing_together(tmp_path, capsys):
@@ -311,7 +311,7 @@ def test_options_that_say_nothing_together(tmp_path, capsys):
     status, said = run(capsys, "quantize", model, "--data", data, "-o", tmp_path / "y.onnx")
     assert status == 2
     assert "belong to --improve" in said.err
-    both = ("--improve", "fast", "--repairs", "none.npz")
+    both = ("--improve", "fast", "--optimizations", "none.npz")
     status, said = run(capsys, "quantize", model, *both, "-o", tmp_path / "y.onnx")
     assert status == 2
     assert open_dataset(data, load_model(model)).name == "data"

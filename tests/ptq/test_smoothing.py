@@ -11,9 +11,9 @@ from tests.zoo import ZOO
 from trtcal.backends.lowering import lower
 from trtcal.errors import InputError
 from trtcal.model.graph import import_graph
-from trtcal.model.overrides import Overlay
+from trtcal.model.overrides import Int8Overrides
 from trtcal.ptq.affine import affine_places, with_affines
-from trtcal.ptq.artifact import Repairs, read_repairs, write_repairs
+from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
 from trtcal.ptq.equalization import smoothed
 from trtcal.ptq.shifts import find_extremes
 from trtcal.quantization import Plan, find_layers, quantize
@@ -76,12 +76,17 @@ def test_where_nothing_is_bent_nothing_is_put(subject):
 def test_affines_lie_in_the_file(tmp_path, subject):
     net = subject(block_net)
     found = smoothed(net.prepared, net.dataset, 48)
-    repairs = Repairs(net.prepared.fingerprint, found, Overlay(moved=found.tensors), {})
-    write_repairs(tmp_path / "repairs.npz", repairs)
-    read = read_repairs(tmp_path / "repairs.npz")
+    optimizations = Optimizations(
+        net.prepared.fingerprint, found, Int8Overrides(moved=found.tensors), {}
+    )
+    write_optimizations(tmp_path / "optimizations.npz", optimizations)
+    read = read_optimizations(tmp_path / "optimizations.npz")
     assert read.changes.affines == ("n", "g", "r")
-    assert read.apply(net.prepared).proto == repairs.apply(net.prepared).proto
-    assert replace(repairs, changes=replace(found, affines=("n",))).digest != repairs.digest
+    assert read.apply(net.prepared).proto == optimizations.apply(net.prepared).proto
+    assert (
+        replace(optimizations, changes=replace(found, affines=("n",))).digest
+        != optimizations.digest
+    )
     model = read.apply(net.prepared)
     ranges = replace(net.calibrated(model), model=model.fingerprint)
     ops = [one.op_type for one in quantize(model, ranges).proto.graph.node]

@@ -185,7 +185,7 @@ def _improvement(name: Names) -> dict[str, object]:
     tries = [{**one, "name": name(), "what": name()} for one in improvement()["tries"]]
     layers = [{"name": name(), "weights": 9, "rounded": 1, "bias": 0.5}]
     told = {"effort": name(), "objective": name(), "untried": [name()], "warnings": [name()]}
-    return improvement(tries=tries, layers=layers, repairs=name(), model=name(), **told)
+    return improvement(tries=tries, layers=layers, optimizations=name(), model=name(), **told)
 
 
 def _plan(name: Names) -> Plan:

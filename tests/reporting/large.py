@@ -55,7 +55,7 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
         row(CANDIDATES[2], accuracy(8.4, 6.0, 10.8), latency(0.9, 2.2)),
     )
     rows = tuple(replace(one, **real[one.name]) for one in rows)
-    write_improvement(folder, improvement(layers=_repaired(layers)))
+    write_improvement(folder, improvement(layers=_optimized(layers)))
     compared = comparison(*rows, gates=Gates(1.0, None), reference="backbone")
     write_comparison(folder / "comparison.json", compared)
     for number, name in enumerate(CANDIDATES):
@@ -120,8 +120,8 @@ def _outcomes(layers: int, lost: int) -> dict[str, str]:
     return dict(zip(nodes, got, strict=True))
 
 
-def _repaired(layers: int) -> list[dict[str, Any]]:
-    """Return what was made up that repairs changed in each layer."""
+def _optimized(layers: int) -> list[dict[str, Any]]:
+    """Return what was made up that optimizations changed in each layer."""
     return [
         {"name": _node(place), "weights": 4, "rounded": place % 5, "bias": place / 1000}
         for place in range(layers)

@@ -14,7 +14,7 @@ from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.ptq.artifact import KIND as REPAIRS
-from trtcal.ptq.artifact import repaired_fingerprint
+from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange, write_calibration
 
@@ -116,7 +116,7 @@ def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
 
 
 def improvement(**changes: Any) -> Document:
-    """Return a record of repairs: ranges, one that did not help and one that did."""
+    """Return a record of optimizations: ranges, one that did not help and one that did."""
     tries = (
         ("ranges: percentile", "", True, -12.9, 0.05),
         ("ranges: auto", "", True, -14.0, 0.01),
@@ -127,7 +127,7 @@ def improvement(**changes: Any) -> Document:
         "kind": REPAIRS,
         "schema_version": 1,
         "model": "sha256:prepared",
-        "repairs": "sha256:repairs",
+        "optimizations": "sha256:optimizations",
         "effort": "best",
         "objective": "sqnr",
         "samples": {"fitted": 64, "calibration": 96, "selection": 32},
@@ -153,9 +153,9 @@ def improvement(**changes: Any) -> Document:
 
 
 def write_improvement(folder: Path, record: Document) -> Calibration:
-    """Write a record of repairs into a run folder, and the ranges of the repaired model."""
-    write_document(folder / "repairs" / "improved.json", seal(record))
-    fingerprint = repaired_fingerprint(record["model"], record["repairs"])
+    """Write a record of optimizations into a run folder, and the ranges of the optimized model."""
+    write_document(folder / "optimizations" / "improved.json", seal(record))
+    fingerprint = optimized_fingerprint(record["model"], record["optimizations"])
     made = replace(calibration("auto"), model=fingerprint)
     write_calibration(folder / "calibrations" / "improved.json", made)
     return made

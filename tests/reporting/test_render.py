@@ -114,7 +114,7 @@ def test_sections_stand_in_their_order(page):
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == [
         *("verdict", "steps", "against", "chart", "tests", "slices", "candidates"),
-        *("errors", "repairs", "findings", "layers", "ranges", "fusions", "skipped", "log"),
+        *("errors", "optimizations", "findings", "layers", "ranges", "fusions", "skipped", "log"),
         *("calibration", "reproduce", "provenance", "glossary"),
     ]
 

@@ -176,7 +176,9 @@ def test_a_report_of_the_first_version_is_shown_as_it_was_written(tmp_path):
         write_run(tmp_path / "run", comparison(row("a", GOOD)), build("a", {"c": "int8"}))
     )
     old = {
-        key: value for key, value in document.items() if key not in ("tests", "tensors", "repairs")
+        key: value
+        for key, value in document.items()
+        if key not in ("tests", "tensors", "optimizations")
     }
     old["schema_version"] = 1
     for made in old["builds"]:
@@ -227,7 +229,7 @@ def test_ab_tests_in_the_folder_are_shown(tmp_path):
         "samples": 500,
         "seen": 500,
         "looks": [],
-        "measured": {"verdict": {**verdict, "cautions": [], "rule": {}}, "latency": None},
+        "measured": {"verdict": {**verdict, "warnings": [], "rule": {}}, "latency": None},
     }
     write_document(folder / "ab.json", seal(body))
     page = render(assemble(folder))

@@ -23,7 +23,7 @@ def drop(value: float, low: float, high: float, limit: float = 1.0) -> Check:
     ("figures", "speedup", "gates", "word"),
     [
         (GOOD, 2.0, SPEED, SHIP),
-        (GOOD, 2.0, Gates(), WITH_CARE),  # speed is not judged, and that is a caution
+        (GOOD, 2.0, Gates(), WITH_CARE),  # speed is not judged, and that is a warning
         (OPEN, 2.0, SPEED, INCONCLUSIVE),
         (BAD, 2.0, SPEED, DO_NOT),
         (GOOD, 1.0, SPEED, DO_NOT),
@@ -70,7 +70,7 @@ def test_nothing_compared_is_inconclusive():
     assert (verdict.word, verdict.candidate) == (INCONCLUSIVE, None)
 
 
-def test_fallbacks_of_the_candidates_own_builds_are_cautions():
+def test_fallbacks_of_the_candidates_own_builds_are_warnings():
     compared = comparison(row("a", GOOD), gates=SPEED)
     lost = build("a", {"conv": "fp32", "gemm": "int8"})
     other = build("b", {"conv": "fp16"})
@@ -95,7 +95,7 @@ def test_what_is_not_known_is_a_caution_too(made, words):
     assert verdict.reasons[0].startswith(words)
 
 
-def test_a_failed_build_is_a_caution():
+def test_a_failed_build_is_a_warning():
     compared = comparison(row("a", GOOD), gates=SPEED)
     verdict = judge(compared, [build("a", {"c": "int8"})], {"a for sm86": "no kernel"})
     assert verdict.word == WITH_CARE
@@ -118,7 +118,7 @@ def test_what_a_cpu_runs_in_float_is_no_caution_where_a_gpu_s_engine_is_known():
     assert "run in float on cpu" in alone.reasons[0]
 
 
-def test_an_engine_larger_than_fp32_s_is_a_caution():
+def test_an_engine_larger_than_fp32_s_is_a_warning():
     plain = build("fp32", {}, measured={"engine_bytes": 1_000_000})
     larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
     (reason,) = judge(comparison(row("a", GOOD), gates=SPEED), [larger, plain]).reasons

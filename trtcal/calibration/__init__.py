@@ -1,4 +1,4 @@
-"""Look once at the data: histograms of all tensors that a plan can give a range to."""
+"""Response once at the data: histograms of all tensors that a plan can give a range to."""
 
 from trtcal.calibration.observation import (
     Observation,

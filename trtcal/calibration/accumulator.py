@@ -23,7 +23,7 @@ SHARE = 0.05  # at most, of the time goes into checkpoints
 
 
 @dataclass
-class Tally:
+class HistogramAccumulator:
     """Histograms, and which samples are in them: spans for each pass over the data.
 
     `seconds` and `bytes` are sums for each stage, over all workers.
@@ -42,7 +42,7 @@ class Tally:
         """Note that a pass has these samples in the histograms now."""
         self.done[number] = joined([*self.done.get(number, []), *spans])
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: HistogramAccumulator) -> None:
         """Add what another worker counted of other samples."""
         for name, histogram in other.histograms.items():
             self.of(name).merge(histogram)
@@ -70,7 +70,7 @@ class Tally:
 
 
 class Checkpoint:
-    """A file beside the result that keeps a tally while the work is under way.
+    """A file beside the result that keeps a accumulator while the work is under way.
 
     It belongs to one job: `job` says everything that the counts depend on.
     """
@@ -81,7 +81,7 @@ class Checkpoint:
         self.last = time.perf_counter()
         self.cost_s = 0.0
 
-    def read(self) -> tuple[Tally, list[list[str]]] | None:
+    def read(self) -> tuple[HistogramAccumulator, list[list[str]]] | None:
         """Return what was counted, and the tensors of each pass; None if it is of another job.
 
         `InputError` if the file is damaged.
@@ -91,21 +91,23 @@ class Checkpoint:
         arrays = read_npz(self.path)
         if "job" not in arrays or str(arrays["job"]) != self.job:
             return None
-        found: tuple[Tally, list[list[str]]] = parsing(self.path, lambda: self._parse(arrays))
+        found: tuple[HistogramAccumulator, list[list[str]]] = parsing(
+            self.path, lambda: self._parse(arrays)
+        )
         return found
 
-    def _parse(self, arrays: dict[str, Any]) -> tuple[Tally, list[list[str]]]:
-        tally = Tally(unpack(arrays))
+    def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
+        accumulator = HistogramAccumulator(unpack(arrays))
         for number, start, stop in arrays["done"].tolist():
-            tally.finish(number, [(start, stop)])
+            accumulator.finish(number, [(start, stop)])
         passes = [arrays[f"pass/{number}"].tolist() for number in range(int(arrays["passes"]))]
         self.dataset.learn(arrays["witnessed"])
-        return tally, passes
+        return accumulator, passes
 
-    def write(self, tally: Tally, passes: list[list[str]]) -> None:
-        """Write the tally, whole or not at all."""
+    def write(self, accumulator: HistogramAccumulator, passes: list[list[str]]) -> None:
+        """Write the accumulator, whole or not at all."""
         started = time.perf_counter()
-        done = [(number, *span) for number, spans in tally.done.items() for span in spans]
+        done = [(number, *span) for number, spans in accumulator.done.items() for span in spans]
         arrays = {
             "job": np.array(self.job),
             "done": np.array(done, np.int64).reshape(-1, 3),
@@ -113,11 +115,11 @@ class Checkpoint:
             "witnessed": self.dataset.witnessed(),
         }
         arrays |= {f"pass/{number}": np.array(names) for number, names in enumerate(passes)}
-        write_npz(self.path, chain(arrays.items(), pack(tally.histograms)), compressed=False)
+        write_npz(self.path, chain(arrays.items(), pack(accumulator.histograms)), compressed=False)
         self.last = time.perf_counter()
         self.cost_s = self.last - started
-        tally.seconds["checkpoint"] += self.cost_s
-        tally.bytes["checkpoint"] += self.path.stat().st_size
+        accumulator.seconds["checkpoint"] += self.cost_s
+        accumulator.bytes["checkpoint"] += self.path.stat().st_size
 
     @property
     def due(self) -> bool:
@@ -131,15 +133,15 @@ class Checkpoint:
 
 def resumed(
     checkpoint: Checkpoint | None, passes: list[list[str]]
-) -> tuple[Tally, list[list[str]], str]:
+) -> tuple[HistogramAccumulator, list[list[str]], str]:
     """Return what to go on from, the tensors of each pass, and what to tell the user of it."""
     if checkpoint is None:
-        return Tally(), passes, ""
+        return HistogramAccumulator(), passes, ""
     try:
         found = checkpoint.read()
     except InputError as error:
-        return Tally(), passes, f"{error.message}; starting again"
+        return HistogramAccumulator(), passes, f"{error.message}; starting again"
     if found is not None:
         return *found, f"going on from {checkpoint.path}"
     text = f"{checkpoint.path} is unfinished work of another kind; starting again"
-    return Tally(), passes, text if checkpoint.path.exists() else ""
+    return HistogramAccumulator(), passes, text if checkpoint.path.exists() else ""

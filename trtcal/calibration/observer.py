@@ -13,13 +13,13 @@ from types import FrameType
 
 from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
-from trtcal.calibration.accumulator import Checkpoint, Tally, resumed
+from trtcal.calibration.accumulator import Checkpoint, HistogramAccumulator, resumed
 from trtcal.calibration.memory import passes_within
 from trtcal.calibration.observation import Observation
 from trtcal.calibration.profile import Profile, Settings
-from trtcal.calibration.scheduler import Hand, LocalHand, share_out
+from trtcal.calibration.scheduler import LocalWorker, Worker, share_out
 from trtcal.calibration.shards import Job, count
-from trtcal.calibration.worker import Looker
+from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, fixed_batch
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
@@ -83,17 +83,19 @@ def observe(
             "memory": max_memory,
         }
         kept = checkpoint and Checkpoint(checkpoint, work, dataset)
-        tally, passes, message = resumed(kept or None, passes)
+        accumulator, passes, message = resumed(kept or None, passes)
         if message:
             say(message)
         size = fixed_batch(model) or batch
         job = Job(folder, dataset, passes, into, unit, size, settings.threads, room)
-        _Work(job, tally, kept or None, progress).do(settings)
-        profile.of(tally, len(dataset) * len(passes))
+        _Work(job, accumulator, kept or None, progress).do(settings)
+        profile.of(accumulator, len(dataset) * len(passes))
     profiled(profile)
-    for histogram in tally.histograms.values():
+    for histogram in accumulator.histograms.values():
         histogram.compact()
-    histograms = {name: _sum([tally.of(part) for part in parts]) for name, parts in made.items()}
+    histograms = {
+        name: _sum([accumulator.of(part) for part in parts]) for name, parts in made.items()
+    }
     for tensor, histogram in histograms.items():
         _check(tensor, histogram)
     if kept:
@@ -110,12 +112,16 @@ class _Work:
     """The counting itself, with all that goes on between two batches."""
 
     def __init__(
-        self, job: Job, tally: Tally, checkpoint: Checkpoint | None, progress: Progress
+        self,
+        job: Job,
+        accumulator: HistogramAccumulator,
+        checkpoint: Checkpoint | None,
+        progress: Progress,
     ) -> None:
-        self.job, self.tally, self.checkpoint = job, tally, checkpoint
+        self.job, self.accumulator, self.checkpoint = job, accumulator, checkpoint
         self.whole = len(job.dataset) * len(job.passes)
         self.steps = progress
-        self.before = count(span for spans in tally.done.values() for span in spans)
+        self.before = count(span for spans in accumulator.done.values() for span in spans)
         self.seen = 0
 
     def do(self, settings: Settings) -> None:
@@ -128,7 +134,7 @@ class _Work:
                 self._shared(crew, asked.is_set)
             else:
                 self._alone(asked.is_set)
-        if asked.is_set() and self.job.left(self.tally):
+        if asked.is_set() and self.job.left(self.accumulator):
             self._interrupted()
 
     def _progress(self, samples: int) -> None:
@@ -139,36 +145,36 @@ class _Work:
             self.steps(self.seen // passes - before)
 
     def _alone(self, asked: Callable[[], bool]) -> None:
-        with Looker(self.job) as looker:
+        with Observer(self.job) as observer:
 
             def between(samples: int) -> bool:
                 if self.checkpoint and self.checkpoint.due:
-                    looker.settle()
+                    observer.settle()
                     self._keep()
                 self._progress(samples)
                 return not asked()
 
             for number in range(len(self.job.passes)):
-                spans = [span for other, span in self.job.left(self.tally) if other == number]
+                spans = [span for other, span in self.job.left(self.accumulator) if other == number]
                 if spans and not asked():
-                    looker.look((number, spans), self.tally, between)
+                    observer.look((number, spans), self.accumulator, between)
 
-    def _shared(self, crew: Sequence[Hand], asked: Callable[[], bool]) -> None:
+    def _shared(self, crew: Sequence[Worker], asked: Callable[[], bool]) -> None:
         def between(samples: int) -> bool:
             if samples and self.checkpoint and self.checkpoint.due:
                 self._keep()
             self._progress(samples)
             return not asked()
 
-        share_out(self.job, self.tally, crew, between)
+        share_out(self.job, self.accumulator, crew, between)
 
     def _keep(self) -> None:
         if self.checkpoint:
-            self.checkpoint.write(self.tally, self.job.passes)
+            self.checkpoint.write(self.accumulator, self.job.passes)
 
     def _interrupted(self) -> None:
         self._keep()
-        done = count(span for spans in self.tally.done.values() for span in spans)
+        done = count(span for spans in self.accumulator.done.values() for span in spans)
         where = f"kept in {self.checkpoint.path}" if self.checkpoint else "and not kept"
         raise Interrupted(
             f"interrupted: {done / self.whole:.0%} of the observation is done, {where}",
@@ -181,13 +187,13 @@ def _settings(workers: int, threads: int, cluster: str | None) -> Settings:
     return Settings(workers if cluster else max(workers, 1), threads or max(cores, 1), cluster)
 
 
-def hands(job: Job, settings: Settings) -> Sequence[Hand]:
+def hands(job: Job, settings: Settings) -> Sequence[Worker]:
     """Return the workers, on this machine or of a cluster."""
     if settings.cluster:
-        from trtcal.calibration.ray import ray_hands
+        from trtcal.calibration.ray import ray_workers
 
-        return ray_hands(job, settings.workers)
-    return [LocalHand(job) for _ in range(settings.workers)]
+        return ray_workers(job, settings.workers)
+    return [LocalWorker(job) for _ in range(settings.workers)]
 
 
 def _sum(parts: list[Histogram]) -> Histogram:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from trtcal.calibration.accumulator import Tally
+from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.documents import Document, seal
 
 KIND = "profile"
@@ -75,12 +75,14 @@ class Profile:
         profile.elapsed_s = time.perf_counter() - started
         profile.busy = (_cpu_s() - spent) / profile.elapsed_s
 
-    def of(self, tally: Tally, samples: int) -> None:
+    def of(self, accumulator: HistogramAccumulator, samples: int) -> None:
         """Take in what the workers measured."""
         self.samples = samples
-        self.seconds = {stage: tally.seconds[stage] for stage in STAGES}
-        self.bytes = {stage: tally.bytes[stage] for stage in STAGES if tally.bytes[stage]}
-        self.waited_s = tally.seconds["wait for data"] / max(self.settings.workers, 1)
+        self.seconds = {stage: accumulator.seconds[stage] for stage in STAGES}
+        self.bytes = {
+            stage: accumulator.bytes[stage] for stage in STAGES if accumulator.bytes[stage]
+        }
+        self.waited_s = accumulator.seconds["wait for data"] / max(self.settings.workers, 1)
 
     def advice(self) -> Advice:
         """Return the change that should bring most."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from trtcal.calibration.accumulator import Tally
+from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.shards import Job, Task
-from trtcal.calibration.worker import Looker
+from trtcal.calibration.worker import Observer
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.model import first_line
 
@@ -29,38 +29,38 @@ ADDRESS = "RAY_ADDRESS"
 REACH_S = 10.0
 
 
-class Worker:
-    """What runs in an actor: a looker over its own copy of the model."""
+class RayActor:
+    """What runs in an actor: a observer over its own copy of the model."""
 
     def __init__(self, job: Job, files: dict[str, Any]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="trtcal-")
         for name, content in files.items():
             content.tofile(Path(self.folder.name) / name)
-        self.looker = Looker(dataclasses.replace(job, folder=Path(self.folder.name)))
-        self.tally = Tally()
+        self.observer = Observer(dataclasses.replace(job, folder=Path(self.folder.name)))
+        self.accumulator = HistogramAccumulator()
 
     def hired(self) -> bool:
         """Say that the actor is there."""
         return True
 
-    def work(self, task: Task) -> Tally | TrtcalError:
+    def work(self, task: Task) -> HistogramAccumulator | TrtcalError:
         """Count the samples of a task; errors of ours are returned, as Ray wraps what is raised."""
-        self.tally.clear()  # what it had was sent when the last task was done
+        self.accumulator.clear()  # what it had was sent when the last task was done
         try:
-            self.looker.look(task, self.tally, lambda samples: True)
+            self.observer.look(task, self.accumulator, lambda samples: True)
         except TrtcalError as error:
             return error
-        return self.tally
+        return self.accumulator
 
 
-class RayHand:
+class RayWorker:
     """An actor of the cluster."""
 
     def __init__(self, ray: Any, job: Job, files: Any) -> None:
         self.ray, self.job, self.files = ray, job, files
         self.lost: type[BaseException] = ray.exceptions.RayActorError
         options = {"num_cpus": job.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self.actor = ray.remote(Worker).options(**options).remote(job, files)
+        self.actor = ray.remote(RayActor).options(**options).remote(job, files)
         self.hired: Future[bool] = self.actor.hired.remote().future()
 
     @property
@@ -73,14 +73,14 @@ class RayHand:
             ) from error
         return self.hired.done()
 
-    def submit(self, task: Task) -> Future[Tally | TrtcalError]:
+    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
         """Begin a task."""
-        future: Future[Tally | TrtcalError] = self.actor.work.remote(task).future()
+        future: Future[HistogramAccumulator | TrtcalError] = self.actor.work.remote(task).future()
         return future
 
-    def again(self) -> RayHand:
+    def again(self) -> RayWorker:
         """Return a new actor, ready when the cluster has room for it."""
-        return RayHand(self.ray, self.job, self.files)
+        return RayWorker(self.ray, self.job, self.files)
 
     def stop(self) -> None:
         """Do nothing: a task is short, and is finished."""
@@ -90,7 +90,7 @@ class RayHand:
         self.ray.kill(self.actor)
 
 
-def ray_hands(job: Job, workers: int) -> list[RayHand]:
+def ray_workers(job: Job, workers: int) -> list[RayWorker]:
     """Return workers of the cluster at `RAY_ADDRESS` or, if that is not set, of this machine's cluster.
 
     0 workers are as many as the cluster has cores for. `BackendError` if there is no Ray or no
@@ -107,7 +107,7 @@ def ray_hands(job: Job, workers: int) -> list[RayHand]:
         path.name: np.fromfile(path, np.uint8) for path in job.folder.iterdir() if path.is_file()
     }
     files = ray.put(content)
-    return [RayHand(ray, job, files) for _ in range(workers or most)]
+    return [RayWorker(ray, job, files) for _ in range(workers or most)]
 
 
 def connected() -> Any:

@@ -17,9 +17,9 @@ from multiprocessing.synchronize import Event
 from types import ModuleType
 from typing import Protocol
 
-from trtcal.calibration.accumulator import Tally
+from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.shards import Job, Span, Task, count
-from trtcal.calibration.worker import Looker
+from trtcal.calibration.worker import Observer
 from trtcal.errors import BackendError, TrtcalError
 
 TASK_S = 10.0  # about how long a worker is on its own
@@ -29,7 +29,7 @@ PATIENCE_S = 0.2
 LONELY_S = 120.0
 
 
-class Hand(Protocol):
+class Worker(Protocol):
     """One worker, here or on another machine."""
 
     @property
@@ -40,10 +40,10 @@ class Hand(Protocol):
     def ready(self) -> bool:
         """Whether it can be given a task."""
 
-    def submit(self, task: Task) -> Future[Tally | TrtcalError]:
+    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
         """Begin a task."""
 
-    def again(self) -> Hand:
+    def again(self) -> Worker:
         """Return a worker in the place of this one, which is lost."""
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Hand(Protocol):
         """Send it home."""
 
 
-class LocalHand:
+class LocalWorker:
     """A worker process on this machine."""
 
     lost: type[BaseException] = BrokenProcessPool
@@ -69,15 +69,15 @@ class LocalHand:
         """A process can always be given a task."""
         return True
 
-    def submit(self, task: Task) -> Future[Tally | TrtcalError]:
+    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
         """Begin a task."""
         with _alone():
             return self.pool.submit(_work, task)
 
-    def again(self) -> LocalHand:
+    def again(self) -> LocalWorker:
         """Return a new process."""
         self.pool.shutdown(wait=False)
-        return LocalHand(self.job)
+        return LocalWorker(self.job)
 
     def stop(self) -> None:
         """Ask it to end its task after the batch at hand."""
@@ -102,8 +102,8 @@ def _alone() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-_looker: Looker
-_tally: Tally
+_looker: Observer
+_tally: HistogramAccumulator
 _stop: Event
 
 
@@ -113,7 +113,7 @@ def _begin(job: Job, stop: Event) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _looker, _tally, _stop = Looker(job), Tally(), stop
+    _looker, _tally, _stop = Observer(job), HistogramAccumulator(), stop
 
 
 def _end_with_parent() -> None:
@@ -123,7 +123,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(task: Task) -> Tally | TrtcalError:
+def _work(task: Task) -> HistogramAccumulator | TrtcalError:
     _tally.clear()  # what it had was sent when the last task was done
     _looker.look(task, _tally, lambda samples: not _stop.is_set())
     return _tally
@@ -131,16 +131,16 @@ def _work(task: Task) -> Tally | TrtcalError:
 
 def share_out(
     job: Job,
-    tally: Tally,
-    hands: Sequence[Hand],
+    accumulator: HistogramAccumulator,
+    hands: Sequence[Worker],
     between: Callable[[int], bool],
 ) -> None:
-    """Do what the tally lacks, with all hands, and add it to the tally.
+    """Do what the accumulator lacks, with all hands, and add it to the accumulator.
 
     `between` is called whenever something was added, with the number of samples, and now and then
     with 0; once it returns False, no more is begun. `BackendError` if workers die again and again.
     """
-    office = _Office(job, tally, list(hands))
+    office = _Scheduler(job, accumulator, list(hands))
     try:
         while office.unfinished() and between(0):
             office.assign()
@@ -151,13 +151,13 @@ def share_out(
         office.close()
 
 
-class _Office:
+class _Scheduler:
     """Knows which hand does what."""
 
-    def __init__(self, job: Job, tally: Tally, hands: list[Hand]) -> None:
-        self.tally, self.hands = tally, hands
-        self.queue: deque[tuple[int, Span]] = deque(job.left(tally))
-        self.running: dict[Future[Tally | TrtcalError], tuple[int, Task, float]] = {}
+    def __init__(self, job: Job, accumulator: HistogramAccumulator, hands: list[Worker]) -> None:
+        self.accumulator, self.hands = accumulator, hands
+        self.queue: deque[tuple[int, Span]] = deque(job.left(accumulator))
+        self.running: dict[Future[HistogramAccumulator | TrtcalError], tuple[int, Task, float]] = {}
         self.deaths: Counter[tuple[int, Span]] = Counter()
         self.pace_s = TASK_S  # of a shard; so that the first task is a single one
         self.idle_since = time.perf_counter()
@@ -196,13 +196,15 @@ class _Office:
         if not self.running:
             time.sleep(PATIENCE_S)
         done, _ = wait(self.running, PATIENCE_S, FIRST_COMPLETED)
-        made = [tally for future in done if (tally := self._taken(future))]
+        made = [accumulator for future in done if (accumulator := self._taken(future))]
         self.assign()  # before the sums are made, so that nobody waits for them
-        for tally in made:
-            self.tally.add(tally)
-        return [sum(count(spans) for spans in tally.done.values()) for tally in made]
+        for accumulator in made:
+            self.accumulator.add(accumulator)
+        return [sum(count(spans) for spans in accumulator.done.values()) for accumulator in made]
 
-    def _taken(self, future: Future[Tally | TrtcalError]) -> Tally | None:
+    def _taken(
+        self, future: Future[HistogramAccumulator | TrtcalError]
+    ) -> HistogramAccumulator | None:
         """Return what a task gave; None if its worker was lost."""
         number, task, started = self.running.pop(future)
         hand = self.hands[number]
@@ -233,7 +235,9 @@ class _Office:
         for hand in self.hands:
             hand.stop()
         for future in wait(self.running).done:
-            if future.exception() is None and isinstance(made := future.result(), Tally):
-                self.tally.add(made)
+            if future.exception() is None and isinstance(
+                made := future.result(), HistogramAccumulator
+            ):
+                self.accumulator.add(made)
         for hand in self.hands:
             hand.close()

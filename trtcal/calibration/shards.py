@@ -19,7 +19,7 @@ Span = tuple[int, int]
 """Samples from the first up to, not including, the second."""
 
 if TYPE_CHECKING:
-    from trtcal.calibration.accumulator import Tally
+    from trtcal.calibration.accumulator import HistogramAccumulator
 
 
 def shards(samples: int, unit: int = 1) -> list[Span]:
@@ -89,10 +89,10 @@ class Job:
         """Return all shards of the data."""
         return shards(len(self.dataset), self.unit)
 
-    def left(self, tally: Tally) -> list[tuple[int, Span]]:
-        """Return what a tally lacks, in pieces that are no longer than a shard."""
+    def left(self, accumulator: HistogramAccumulator) -> list[tuple[int, Span]]:
+        """Return what a accumulator lacks, in pieces that are no longer than a shard."""
         return [
             (number, span)
             for number in range(len(self.passes))
-            for span in missing(self.spans(), joined(tally.done.get(number, [])))
+            for span in missing(self.spans(), joined(accumulator.done.get(number, [])))
         ]

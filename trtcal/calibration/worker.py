@@ -1,4 +1,4 @@
-"""Look at samples in this process: load, infer and count, each going on while the others do."""
+"""Response at samples in this process: load, infer and count, each going on while the others do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from trtcal.backends.sessions import give_back
 from trtcal.backends.taps import Reading, Taps
-from trtcal.calibration.accumulator import Tally
+from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.shards import Job, Span, Task, batches
 from trtcal.data import Feeds
 
@@ -20,11 +20,11 @@ Between = Callable[[int], bool]
 """Called after each batch with its number of samples; says whether to go on."""
 
 
-class Looker:
-    """Counts into one tally. A context manager."""
+class Observer:
+    """Counts into one accumulator. A context manager."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.tally = job, Tally()
+        self.job, self.accumulator = job, HistogramAccumulator()
         self.number = -1
         self.taps: Taps | None = None
         self.loader = ThreadPoolExecutor(1, "load")
@@ -32,7 +32,7 @@ class Looker:
         self.collected: list[Span] = []
         self.counting: tuple[list[Future[float]], list[Span]] = ([], [])
 
-    def __enter__(self) -> Looker:
+    def __enter__(self) -> Observer:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -41,10 +41,10 @@ class Looker:
         if self.taps is not None:
             self.taps.close()
 
-    def look(self, task: Task, tally: Tally, between: Between) -> None:
-        """Count the samples of a task into `tally`, batch by batch while `between` says to go on."""
+    def look(self, task: Task, accumulator: HistogramAccumulator, between: Between) -> None:
+        """Count the samples of a task into `accumulator`, batch by batch while `between` says to go on."""
         number, spans = task
-        self.tally = tally
+        self.accumulator = accumulator
         self._open(number)
         parts = [part for span in spans for part in batches(span, self.size)]
         for part, feeds in zip(parts, self._loaded(spans), strict=False):
@@ -59,7 +59,7 @@ class Looker:
         self.settle()
 
     def settle(self) -> None:
-        """Count what is collected; afterwards the tally holds every sample that was run."""
+        """Count what is collected; afterwards the accumulator holds every sample that was run."""
         self._count(self._taps.rest())
         self._wait()
 
@@ -74,7 +74,7 @@ class Looker:
         if self.taps is not None:
             self.taps.close()
             self.taps = None
-            for histogram in self.tally.histograms.values():  # of the pass before
+            for histogram in self.accumulator.histograms.values():  # of the pass before
                 histogram.compact()
             give_back()
         job = self.job
@@ -98,8 +98,8 @@ class Looker:
                 if batch is None:
                     return
                 following = self.loader.submit(_next, feeds)
-                self.tally.seconds["load"] += seconds
-                self.tally.bytes["load"] += sum(array.nbytes for array in batch.values())
+                self.accumulator.seconds["load"] += seconds
+                self.accumulator.bytes["load"] += sum(array.nbytes for array in batch.values())
                 yield batch
         finally:
             wait([following])
@@ -107,18 +107,18 @@ class Looker:
     def _count_inputs(self, feeds: Feeds) -> None:
         with self._timed("count"):
             for name in self.inputs:
-                self.tally.of(self.job.into[name]).update(feeds[name])
+                self.accumulator.of(self.job.into[name]).update(feeds[name])
 
     def _count(self, readings: list[Reading]) -> None:
         """Count readings: here, or in threads while the model runs on into other buffers."""
         self._wait()
-        self.tally.bytes["count"] += sum(reading.values.nbytes for reading in readings)
+        self.accumulator.bytes["count"] += sum(reading.values.nbytes for reading in readings)
         done, self.collected = self.collected, []
         for reading in readings:
-            self.tally.of(self.job.into[reading.tensor])
+            self.accumulator.of(self.job.into[reading.tensor])
         if self.job.threads == 1:
-            self.tally.seconds["count"] += self._fill(readings)
-            self.tally.finish(self.number, done)
+            self.accumulator.seconds["count"] += self._fill(readings)
+            self.accumulator.finish(self.number, done)
         else:
             parts = shared_out(readings, self.job.into, self.job.threads)
             self.counting = [self.counters.submit(self._fill, part) for part in parts], done
@@ -126,7 +126,7 @@ class Looker:
     def _fill(self, readings: list[Reading]) -> float:
         started = time.perf_counter()
         for reading in readings:
-            histogram = self.tally.of(self.job.into[reading.tensor])
+            histogram = self.accumulator.of(self.job.into[reading.tensor])
             histogram.update(reading.values, reading.padding)
         return time.perf_counter() - started
 
@@ -134,16 +134,16 @@ class Looker:
         tasks, done = self.counting
         with self._timed("wait for counts"):
             counted = [task.result() for task in tasks]
-        self.tally.seconds["count"] += sum(counted)
+        self.accumulator.seconds["count"] += sum(counted)
         if done:
-            self.tally.finish(self.number, done)
+            self.accumulator.finish(self.number, done)
         self.counting = [], []
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.tally.seconds[stage] += time.perf_counter() - started
+        self.accumulator.seconds[stage] += time.perf_counter() - started
 
 
 def _next(feeds: Iterator[Feeds]) -> tuple[Feeds | None, float]:

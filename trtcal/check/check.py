@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from trtcal.check.evidence import BORDERLINE, Evidence, advantage, weigh
-from trtcal.check.issues import Suspicion, channel_order, values
+from trtcal.check.issues import DataIssue, channel_order, values
 from trtcal.check.preprocessing import Change, changes
-from trtcal.check.probe import Eye, Look
+from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.samples import (
     check_labels,
     check_layout,
@@ -32,14 +32,14 @@ ORDERED = 16  # of them: so many see exchanged channels, more only if these do n
 TOGETHER = 16  # of them in a batch
 ROOM = 1 << 28  # bytes of samples, up to which more of them are looked at in doubt
 
-Checked = tuple[Suspicion | None, Drawn]
+Checked = tuple[DataIssue | None, Drawn]
 More = Callable[[Drawn], Drawn]
 """Gives more samples than those drawn, or the same where there are no more."""
 
 
 def check_data(
     model: Model, dataset: Dataset, samples: int = SAMPLES, together: int = TOGETHER
-) -> tuple[Suspicion, ...]:
+) -> tuple[DataIssue, ...]:
     """Return what seems wrong with data for a model; nothing for data that look right.
 
     Up to `samples` samples from all over the data are run, and up to `CORRECTED` of them once more for
@@ -50,14 +50,14 @@ def check_data(
     if any(one.code in ("zero_samples", "constant_samples") for one in found):
         return tuple(found)
     drawn = _without_copies(drawn)
-    eye = Eye(model, together)
+    probe = ModelProbe(model, together)
     if drawn.labels is not None:
-        numbers = check_numbers(eye.look(drawn), drawn.labels)
+        numbers = check_numbers(probe.look(drawn), drawn.labels)
         if numbers:
             found.append(numbers)
             drawn = replace(drawn, labels=None)
     more = partial(_more, model, dataset, drawn)
-    return (*found, *_of_model(eye, find_images(model), drawn, more))
+    return (*found, *_of_model(probe, find_images(model), drawn, more))
 
 
 def _without_copies(drawn: Drawn) -> Drawn:
@@ -74,39 +74,41 @@ def _more(model: Model, dataset: Dataset, first: Drawn, drawn: Drawn) -> Drawn:
     return twice if drawn.labels is not None else replace(twice, labels=None)
 
 
-def _of_model(eye: Eye, images: Images | None, drawn: Drawn, more: More) -> list[Suspicion]:
+def _of_model(
+    probe: ModelProbe, images: Images | None, drawn: Drawn, more: More
+) -> list[DataIssue]:
     """Return what the model shows; each fault is looked for with those before it mended."""
-    found = list[Suspicion]()
+    found = list[DataIssue]()
     if images is not None:
-        suspicion, mended = _layout(images, drawn)
-        found += [suspicion] if suspicion else []
+        issue, mended = _layout(images, drawn)
+        found += [issue] if issue else []
         for check in (_values, _channel_order):
-            suspicion, mended = check(eye, images, mended, more)
-            found += [suspicion] if suspicion else []
+            issue, mended = check(probe, images, mended, more)
+            found += [issue] if issue else []
     if not found and drawn.labels is not None:
-        suspicion = check_labels(eye.look(drawn), drawn.labels)
-        found += [suspicion] if suspicion else []
+        issue = check_labels(probe.look(drawn), drawn.labels)
+        found += [issue] if issue else []
     return found
 
 
 def _layout(images: Images, drawn: Drawn) -> Checked:
     array = drawn.feeds[images.name]
-    suspicion = check_layout(images, array)
-    return suspicion, _changed(drawn, images, relaid(images, array)) if suspicion else drawn
+    issue = check_layout(images, array)
+    return issue, _changed(drawn, images, relaid(images, array)) if issue else drawn
 
 
-def _values(eye: Eye, images: Images, drawn: Drawn, more: More) -> Checked:
+def _values(probe: ModelProbe, images: Images, drawn: Drawn, more: More) -> Checked:
     """Try the samples in every form that they might have been meant to have."""
     array = drawn.feeds[images.name]
     if array.dtype.kind != "f":
         return None, drawn
-    ways = _hopeful(eye, images, drawn, changes(images.planes(array)))
+    ways = _hopeful(probe, images, drawn, changes(images.planes(array)))
     tried, looked_at = list[tuple[Evidence, Change]](), 0
     for some in _larger_and_larger(drawn, more):
         if not ways or len(some) <= looked_at:
             break
-        given, looked_at = eye.look(some), len(some)
-        tried = [(_tried(eye, images, some, given, way), way) for way in ways]
+        given, looked_at = probe.look(some), len(some)
+        tried = [(_tried(probe, images, some, given, way), way) for way in ways]
         if not any(_is_borderline(evidence) for evidence, _ in tried):
             break
         ways = [way for one, way in tried if one.is_clear or _is_borderline(one)]
@@ -114,7 +116,7 @@ def _values(eye: Eye, images: Images, drawn: Drawn, more: More) -> Checked:
     if not clear:
         return None, drawn
     evidence, change = _best(clear)
-    if change.is_mild and _order_evidence(eye, images, drawn).surpasses(evidence):
+    if change.is_mild and _order_evidence(probe, images, drawn).surpasses(evidence):
         return None, drawn
     return values(images.name, array, change, evidence), _through(images, drawn, change)
 
@@ -125,13 +127,15 @@ def _larger_and_larger(drawn: Drawn, more: More) -> Iterator[Drawn]:
     yield more(drawn)
 
 
-def _hopeful(eye: Eye, images: Images, drawn: Drawn, ways: Sequence[Change]) -> list[Change]:
+def _hopeful(
+    probe: ModelProbe, images: Images, drawn: Drawn, ways: Sequence[Change]
+) -> list[Change]:
     """Return the changes that a few samples do not speak against: most can be left out at once."""
     few = drawn.first(SCREENED)
     if not ways or len(few) == len(drawn):
         return list(ways)
-    given = eye.look(few)
-    tried = [(_tried(eye, images, few, given, change), change) for change in ways]
+    given = probe.look(few)
+    tried = [(_tried(probe, images, few, given, change), change) for change in ways]
     return [change for evidence, change in tried if evidence.may_be_clear]
 
 
@@ -142,8 +146,10 @@ def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
     return min(as_good, key=lambda one: one[1].gain)
 
 
-def _tried(eye: Eye, images: Images, drawn: Drawn, given: Look, change: Change) -> Evidence:
-    changed = eye.look(_through(images, drawn, change))
+def _tried(
+    probe: ModelProbe, images: Images, drawn: Drawn, given: Response, change: Change
+) -> Evidence:
+    changed = probe.look(_through(images, drawn, change))
     return weigh(given, changed, change.gain, drawn.labels, change.is_from_odd)
 
 
@@ -156,25 +162,25 @@ def _through(images: Images, drawn: Drawn, change: Change) -> Drawn:
     return _changed(drawn, images, images.packed(planes))
 
 
-def _channel_order(eye: Eye, images: Images, drawn: Drawn, more: More) -> Checked:
+def _channel_order(probe: ModelProbe, images: Images, drawn: Drawn, more: More) -> Checked:
     few = drawn.first(ORDERED)
-    if len(few) < len(drawn) and not _order_evidence(eye, images, few).may_be_clear:
+    if len(few) < len(drawn) and not _order_evidence(probe, images, few).may_be_clear:
         return None, drawn
-    evidence = _order_evidence(eye, images, drawn)
+    evidence = _order_evidence(probe, images, drawn)
     if _is_borderline(evidence):
-        evidence = _order_evidence(eye, images, more(drawn))
+        evidence = _order_evidence(probe, images, more(drawn))
     if not evidence.is_clear:
         return None, drawn
     return channel_order(images.name, evidence), _turned(images, drawn)
 
 
-def _order_evidence(eye: Eye, images: Images, drawn: Drawn) -> Evidence:
+def _order_evidence(probe: ModelProbe, images: Images, drawn: Drawn) -> Evidence:
     """Weigh the samples with their first and last channel exchanged; nothing changes in grey ones."""
-    turned, given = _turned(images, drawn), eye.look(drawn)
+    turned, given = _turned(images, drawn), probe.look(drawn)
     if np.array_equal(turned.feeds[images.name], drawn.feeds[images.name]):
         return weigh(given, given, None, drawn.labels)
-    evidence = weigh(given, eye.look(turned), None, drawn.labels)
-    return evidence.with_depths(advantage(eye.depths.stir(turned), eye.depths.stir(drawn)))
+    evidence = weigh(given, probe.look(turned), None, drawn.labels)
+    return evidence.with_depths(advantage(probe.depths.stir(turned), probe.depths.stir(drawn)))
 
 
 def _turned(images: Images, drawn: Drawn) -> Drawn:

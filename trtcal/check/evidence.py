@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trtcal.check.probe import Look, Values
+from trtcal.check.probe import Response, Values
 from trtcal.evaluate.per_sample import Labels
 from trtcal.stats import mcnemar
 
@@ -44,8 +44,8 @@ class Evidence:
     t-statistic of by how much more inner layers tell them apart (see `Depths`), 0 if nobody asked.
     """
 
-    given: Look
-    changed: Look
+    given: Response
+    changed: Response
     seen: float
     needed: float
     won: int
@@ -150,7 +150,7 @@ class Evidence:
 
 
 def weigh(
-    given: Look, changed: Look, gain: float | None, labels: Labels | None, odd: bool = False
+    given: Response, changed: Response, gain: float | None, labels: Labels | None, odd: bool = False
 ) -> Evidence:
     """Compare two looks at the same samples.
 
@@ -165,7 +165,7 @@ def weigh(
     return Evidence(given, changed, seen, CLEAR_ODD if odd else CLEAR, won, lost)
 
 
-def _seen(given: Look, changed: Look, gain: float | None, odd: bool) -> float:
+def _seen(given: Response, changed: Response, gain: float | None, odd: bool) -> float:
     if given.told is None or changed.told is None:
         return 0.0
     before, after = float(given.told.mean()), float(changed.told.mean())
@@ -185,7 +185,7 @@ def _seen(given: Look, changed: Look, gain: float | None, odd: bool) -> float:
     return seen
 
 
-def _tells_less(given: Look, changed: Look) -> bool:
+def _tells_less(given: Response, changed: Response) -> bool:
     if given.told is None or changed.told is None:
         return False
     return float(given.told.mean()) > LOSES * float(changed.told.mean())

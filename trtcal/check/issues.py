@@ -1,4 +1,4 @@
-"""A suspicion: a fault that data seem to have, in words."""
+"""A issue: a fault that data seem to have, in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class DataIssue:
     """A fault that data seem to have.
 
     `code` is a stable word, `seen` says in one sentence what was seen, with figures, `fix` what to do.
@@ -43,10 +43,10 @@ FIXES = {
 }
 
 
-def values(name: str, array: Array, change: Change, evidence: Evidence) -> Suspicion:
-    """Return the suspicion that pixels reach the input in another form than the model's."""
+def values(name: str, array: Array, change: Change, evidence: Evidence) -> DataIssue:
+    """Return the issue that pixels reach the input in another form than the model's."""
     low, high = np.quantile(array, (0.001, 0.999))
-    return Suspicion(
+    return DataIssue(
         change.code,
         f"{name!r} has values of {low:.4g} to {high:.4g}, which look like pixels as {change.had.text}; "
         f"as {change.wanted.text}, {evidence.sentence()}",
@@ -54,9 +54,9 @@ def values(name: str, array: Array, change: Change, evidence: Evidence) -> Suspi
     )
 
 
-def channel_order(name: str, evidence: Evidence) -> Suspicion:
-    """Return the suspicion that red and blue are swapped."""
-    return Suspicion(
+def channel_order(name: str, evidence: Evidence) -> DataIssue:
+    """Return the issue that red and blue are swapped."""
+    return DataIssue(
         "channel_order",
         f"the channels of {name!r} look swapped: with red and blue exchanged {evidence.sentence()}",
         "read the images as BGR if they are RGB now, as RGB if they are BGR (`channels` in [images])",

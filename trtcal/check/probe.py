@@ -30,7 +30,7 @@ SMALLEST = 1e-38  # of float32: a probability of 0 was rounded to it
 
 
 @dataclass(frozen=True)
-class Look:
+class Response:
     """What a model made of samples, one value a sample where nothing else is said.
 
     `classes`: the class with the highest score, `sureness` its probability; `peak`: its logit minus the
@@ -60,7 +60,7 @@ class Norm:
     variance: Values
 
 
-class Eye:
+class ModelProbe:
     """A model, opened once and run on samples again and again."""
 
     def __init__(self, model: Model, together: int) -> None:
@@ -82,7 +82,7 @@ class Eye:
         """The inner layers of the model."""
         return Depths(self.model, self.together)
 
-    def look(self, drawn: Drawn) -> Look:
+    def look(self, drawn: Drawn) -> Response:
         """Run the model on samples; `BackendError` if that fails."""
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
         for feeds in drawn.batches(self.together):
@@ -99,7 +99,7 @@ class Eye:
         known = [one for one in drives if one is not None]
         return replace(look, drive=float(np.mean(known)) if known else None)
 
-    def _judged(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Look:
+    def _judged(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
         known = [one for one in found if one is not None]
         if len(known) < len(found):
             return _look(None, misfit)
@@ -176,16 +176,16 @@ def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
     return found if found.sum() >= FEWEST_CLASSES else np.full_like(found, alone)
 
 
-def _look(scores: Array | None, misfit: float | None) -> Look:
+def _look(scores: Array | None, misfit: float | None) -> Response:
     if scores is None or not np.isfinite(scores).all():
-        return Look(None, None, None, None, None, None, misfit)
+        return Response(None, None, None, None, None, None, misfit)
     logits = _logits(scores.astype(np.float64))
     peak = logits.max(1) - logits.mean(1)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     shares = powers / powers.sum(1, keepdims=True)
     logs = np.log(np.maximum(shares, LEAST))
     others = np.log(np.maximum(shares.mean(0), LEAST))
-    return Look(
+    return Response(
         logits.argmax(1),
         shares.max(1),
         peak,

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import stats
 
 from trtcal.check.evidence import ENOUGH, P
-from trtcal.check.issues import Suspicion
-from trtcal.check.probe import Look
+from trtcal.check.issues import DataIssue
+from trtcal.check.probe import Response
 from trtcal.check.sampling import Drawn, Images
 from trtcal.data.dataset import Array, Feeds
 from trtcal.evaluate.per_sample import Labels
@@ -22,12 +22,12 @@ SHARE = 0.05  # of the samples looked at; a blank or repeated one now and then i
 SMALLEST = 16  # values below which an input may well be constant: a mask, a size
 
 
-def check_plain(drawn: Drawn) -> list[Suspicion]:
+def check_plain(drawn: Drawn) -> list[DataIssue]:
     """Return what is wrong with the samples themselves."""
     found = []
     if drawn.total < FEWEST:
         found.append(
-            Suspicion(
+            DataIssue(
                 "too_few_samples",
                 f"there are only {drawn.total} samples",
                 f"give at least {FEWEST}, better some hundreds, of all that the model will see",
@@ -41,7 +41,7 @@ def check_plain(drawn: Drawn) -> list[Suspicion]:
     repeated = int((~own & ~constant).sum())
     if repeated > SHARE * len(drawn) and repeated > 1:
         found.append(
-            Suspicion(
+            DataIssue(
                 "repeated_samples",
                 f"{repeated} of {len(drawn)} samples looked at are exact copies of others among them",
                 "drop the copies: they narrow what ranges are chosen from",
@@ -50,10 +50,10 @@ def check_plain(drawn: Drawn) -> list[Suspicion]:
     return found
 
 
-def _constant(zeros: Array, constant: Array) -> Suspicion:
+def _constant(zeros: Array, constant: Array) -> DataIssue:
     all_zero = zeros.sum() > constant.sum() / 2
     what = "nothing but zeros" if all_zero else "one value everywhere in each channel"
-    return Suspicion(
+    return DataIssue(
         "zero_samples" if all_zero else "constant_samples",
         f"{int(constant.sum())} of {len(constant)} samples looked at have {what}",
         "check how they are read and prepared: that is no content to choose ranges from",
@@ -96,8 +96,8 @@ PART = 0.5  # of what the model is sure of: other numbers have to be right in mo
 GAP = 0.2  # between what the model is sure of and the most that labels may grant it
 
 
-def check_numbers(look: Look, labels: Labels) -> Suspicion | None:
-    """Return the suspicion that labels are numbered from another class than the model's first."""
+def check_numbers(look: Response, labels: Labels) -> DataIssue | None:
+    """Return the issue that labels are numbered from another class than the model's first."""
     if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
         return None
     least = PART * look.sureness.mean()
@@ -111,8 +111,8 @@ def check_numbers(look: Look, labels: Labels) -> Suspicion | None:
     return None
 
 
-def check_labels(look: Look, labels: Labels) -> Suspicion | None:
-    """Return the suspicion that labels are not those of the samples."""
+def check_labels(look: Response, labels: Labels) -> DataIssue | None:
+    """Return the issue that labels are not those of the samples."""
     if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
         return None
     right, expected = int((look.classes == labels).sum()), float(look.sureness.mean())
@@ -134,8 +134,8 @@ def _like_shuffled(classes: Labels, labels: Labels) -> bool:
     return (1 + sum(other >= right for other in others)) / (1 + SHUFFLES) > AS_GOOD
 
 
-def _moved(offset: int, right: int, moved: int, samples: int) -> Suspicion:
-    return Suspicion(
+def _moved(offset: int, right: int, moved: int, samples: int) -> DataIssue:
+    return DataIssue(
         "labels_off_by_one",
         f"the FP32 model agrees with {right} of {samples} labels, and with {moved} if "
         f"{'1 is added to' if offset > 0 else '1 is taken from'} each",
@@ -143,8 +143,8 @@ def _moved(offset: int, right: int, moved: int, samples: int) -> Suspicion:
     )
 
 
-def _unlike(right: int, samples: int, expected: float) -> Suspicion:
-    return Suspicion(
+def _unlike(right: int, samples: int, expected: float) -> DataIssue:
+    return DataIssue(
         "labels_disagree",
         f"the FP32 model agrees with {right} of {samples} labels, no more than with the same labels in "
         f"another order, though it is sure of its classes to {expected:.0%}",
@@ -166,8 +166,8 @@ def relaid(images: Images, array: Array) -> Array:
     return np.moveaxis(array.reshape(n, height, width, channels), -1, 1)
 
 
-def check_layout(images: Images, array: Array) -> Suspicion | None:
-    """Return the suspicion that an input was reshaped where it had to be transposed."""
+def check_layout(images: Images, array: Array) -> DataIssue | None:
+    """Return the issue that an input was reshaped where it had to be transposed."""
     planes = images.planes(array)
     if planes.shape[1] == 1 or min(planes.shape[2:]) < 4:
         return None
@@ -177,7 +177,7 @@ def check_layout(images: Images, array: Array) -> Suspicion | None:
     if np.mean(smoother) < LABEL_SHARE:
         return None
     wanted, had = ("NHWC", "NCHW") if images.channels_last else ("NCHW", "NHWC")
-    return Suspicion(
+    return DataIssue(
         "layout",
         f"{images.name!r} looks like {had} values read as {wanted}: neighbouring pixels differ by "
         f"{np.median(given):.2f} of the images' spread, read as {had} by {np.median(mended):.2f}",

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     help="What agreement, cosine and KL are measured against.  [default: BASELINE]",
 )
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Error rate of it all.")
-@click.option("--sequential", is_flag=True, help="Look five times, and stop as soon as decided.")
+@click.option(
+    "--sequential", is_flag=True, help="Response five times, and stop as soon as decided."
+)
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @trust_option
 @click.option(
@@ -164,8 +166,8 @@ def show(result: ABTest) -> None:
     if rule.min_speedup is not None:
         parts.append(f"at least {rule.min_speedup:g} times as fast")
     say(f"rule: {'; '.join(parts)}; by the whole interval, error rate {rule.alpha:g} in all")
-    for caution in result.verdict.cautions:
-        say(f"care: {caution}")
+    for warning in result.verdict.warnings:
+        say(f"care: {warning}")
     say(f"{result.verdict.word}: {result.verdict.sentence}")
 
 

@@ -21,7 +21,7 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check import Suspicion
+    from trtcal.check import DataIssue
 
 
 @click.command(epilog="Example: trtcal check-data model.onnx --data images.npz")
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=64,
     show_default=True,
-    help="Look at so many, from all over the data.",
+    help="Response at so many, from all over the data.",
 )
 @config_option
 @json_option
@@ -64,7 +64,7 @@ def command(
                 "model": loaded.fingerprint,
                 "data": dataset.name,
                 "samples": len(dataset),
-                "suspicions": [one.to_document() for one in found],
+                "issues": [one.to_document() for one in found],
             }
         )
     else:
@@ -78,8 +78,8 @@ def command(
         say(f"nothing suspected of {dataset.name} ({min(samples, len(dataset))} samples looked at)")
 
 
-def warn(suspicions: Iterable[Suspicion]) -> None:
-    """Print suspicions as warnings on standard error."""
-    for one in suspicions:
+def warn(issues: Iterable[DataIssue]) -> None:
+    """Print issues as warnings on standard error."""
+    for one in issues:
         note(f"warning: {one.seen} ({one.code})")
         note(f"hint: {one.fix}")

@@ -280,7 +280,7 @@ def command(
     document = write_comparison(output, result)
     if as_json:
         print_json(document)
-        _say_remarks(result, note)
+        _say_warnings(result, note)
     else:
         show_details(result)
         show(result)
@@ -317,14 +317,14 @@ def show(comparison: Comparison) -> None:
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)
-    _say_remarks(comparison, say)
+    _say_warnings(comparison, say)
 
 
-def _say_remarks(comparison: Comparison, tell: Callable[[str], None]) -> None:
-    from trtcal.evaluate.comparison import remarks
+def _say_warnings(comparison: Comparison, tell: Callable[[str], None]) -> None:
+    from trtcal.evaluate.comparison import warnings
 
-    for remark in remarks(comparison):
-        tell(f"care: {remark}")
+    for warning in warnings(comparison):
+        tell(f"care: {warning}")
 
 
 def _check(comparison: Comparison, drop: bool, speed: bool) -> None:

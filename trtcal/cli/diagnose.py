@@ -121,7 +121,7 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
         note(f"note: nothing to accept under [[suppress]] {one}")
     counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())
     notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
-    say(f"{summary_line(diagnosis)}; counted: {counts}{'; remarks: ' + notes if notes else ''}")
+    say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 
 
 def _show_one(number: int, finding: Finding) -> None:

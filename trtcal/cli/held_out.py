@@ -95,9 +95,9 @@ def show_curve(
     from trtcal.ptq.learning_curve import learning_curve
     from trtcal.ptq.subsets import draw
 
-    draws = draw(model, dataset)
-    with progress("observing and judging", draws.work) as advance:
-        curve = learning_curve(model, dataset, method, given, draws, advance)
+    subsets = draw(model, dataset)
+    with progress("observing and judging", subsets.work) as advance:
+        curve = learning_curve(model, dataset, method, given, subsets, advance)
     document = curve.to_document()
     if output is not None:
         write_document(output, document)
@@ -112,7 +112,7 @@ def show_curve(
 
 
 def _print(curve: LearningCurve, name: str) -> None:
-    columns = ("samples", "draws", "loss", "95 %", "one draw ±", f"against {curve.most}", "95 %")
+    columns = ("samples", "subsets", "loss", "95 %", "one draw ±", f"against {curve.most}", "95 %")
     rows = [
         (
             one.samples,
@@ -127,7 +127,7 @@ def _print(curve: LearningCurve, name: str) -> None:
     what = "KL divergence in nats" if curve.measure == "kl" else "error power over signal power"
     title = (
         f"{curve.method}, loss ({what}) on the last {curve.held_back} samples of {name}, held back;"
-        f" draws of chunks of {curve.chunk} samples with seed {curve.seed}"
+        f" subsets of chunks of {curve.chunk} samples with seed {curve.seed}"
     )
     print_table(columns, rows, title)
     say(curve.sentence)

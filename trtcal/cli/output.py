@@ -171,9 +171,9 @@ def _number(text: str) -> int | float | str:
 
 
 def prepared_model(
-    model: Model, config: Config, skipped: Sequence[str], repairs: Path | None = None
+    model: Model, config: Config, skipped: Sequence[str], optimizations: Path | None = None
 ) -> Model:
-    """Return a model made ready for Q/DQ, with repairs if there are any.
+    """Return a model made ready for Q/DQ, with optimizations if there are any.
 
     What the passes left alone is said on standard error.
     """
@@ -183,15 +183,15 @@ def prepared_model(
     prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
     for line in prepared.notes:
         note(f"note: left alone: {line}")
-    if repairs is None:
+    if optimizations is None:
         return prepared.model
-    from trtcal.ptq import read_repairs
+    from trtcal.ptq import read_optimizations
 
-    return read_repairs(repairs).apply(prepared.model)
+    return read_optimizations(optimizations).apply(prepared.model)
 
 
-repairs_option = click.option(
-    "--repairs",
+optimizations_option = click.option(
+    "--optimizations",
     type=click.Path(path_type=Path),
     help="What `quantize --improve` found; the ranges have to be those written beside it.",
 )

@@ -16,11 +16,11 @@ from trtcal.cli.output import (
     data_option,
     json_option,
     note,
+    optimizations_option,
     prepared_model,
     print_json,
     print_table,
     progress,
-    repairs_option,
     required,
     say,
     skip_option,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trtcal.model.files import OnnxFile
     from trtcal.ptq import Wanted
     from trtcal.quantization import Plan, QuantizedModel
-    from trtcal.quantization.fp16_subgraphs import Islands
+    from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
 
@@ -49,10 +49,12 @@ class Asked:
     output: Path
     floats: Path | None
 
-    def check(self, repairs: Path | None) -> None:
+    def check(self, optimizations: Path | None) -> None:
         """Refuse options that say nothing together."""
-        if self.effort and repairs:
-            raise click.UsageError("--improve finds repairs of its own: leave --repairs out")
+        if self.effort and optimizations:
+            raise click.UsageError(
+                "--improve finds optimizations of its own: leave --optimizations out"
+            )
         if not self.effort and (self.data or self.metric or self.floats):
             raise click.UsageError("--data, --metric and --float-output belong to --improve")
 
@@ -68,7 +70,7 @@ class Asked:
 def improved_model(
     original: Model, prepared: Model, config: Config, asked: Asked
 ) -> tuple[Model, Calibration, dict[str, Any]]:
-    """Find repairs, write them and the ranges beside the output; return model, ranges and record."""
+    """Find optimizations, write them and the ranges beside the output; return model, ranges and record."""
     from trtcal.check import check_data
     from trtcal.data import open_dataset
     from trtcal.ptq import improve
@@ -80,17 +82,17 @@ def improved_model(
     found = improve(prepared, dataset, asked.wanted(), original, progress)
     for line in found.warnings:
         note(f"warning: {line}")
-    endings = (".repairs.npz", ".repairs.json", ".calibration.json")
-    repairs, record, ranges = (asked.output.with_suffix(one) for one in endings)
-    write_files(found, repairs, record, ranges)
-    note(f"wrote {repairs}, {record} and {ranges}")
+    endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
+    optimizations, record, ranges = (asked.output.with_suffix(one) for one in endings)
+    write_files(found, optimizations, record, ranges)
+    note(f"wrote {optimizations}, {record} and {ranges}")
     if asked.floats:
-        _write_floats(asked.floats, found.repaired, found.calibration)
-    return found.repaired, found.calibration, found.repairs.document
+        _write_floats(asked.floats, found.optimized, found.calibration)
+    return found.optimized, found.calibration, found.optimizations.document
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
-    """Write the repaired model in float, and its ranges, for builders that quantize by themselves."""
+    """Write the optimized model in float, and its ranges, for builders that quantize by themselves."""
     from dataclasses import replace
 
     from trtcal.model import load_model
@@ -120,7 +122,7 @@ def show_tries(document: dict[str, Any]) -> None:
     samples = document["samples"]
     title = f"on {samples['selection']} samples held back"
     loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
-    print_table(("repair", loss, "SQNR dB", "disagreement %", ""), rows, title)
+    print_table(("optimization", loss, "SQNR dB", "disagreement %", ""), rows, title)
     for name in document["untried"]:
         say(f"not tried for lack of time: {name}")
 
@@ -183,7 +185,7 @@ SHOWN = 5
     "--improve",
     "effort",
     type=click.Choice(["fast", "best"]),
-    help="Calibrate from --data, and try repairs of weights, biases and ranges.",
+    help="Calibrate from --data, and try optimizations of weights, biases and ranges.",
 )
 @data_option
 @click.option(
@@ -191,14 +193,14 @@ SHOWN = 5
     type=click.FloatRange(min=0),
     default=600.0,
     show_default=True,
-    help="Seconds after which no repair is begun or goes on.",
+    help="Seconds after which no optimization is begun or goes on.",
 )
 @click.option(
     "--objective",
     type=click.Choice(["sqnr", "kl"]),
     default="sqnr",
     show_default=True,
-    help="What a repair has to better.",
+    help="What a optimization has to better.",
 )
 @click.option(
     "--metric",
@@ -209,9 +211,9 @@ SHOWN = 5
     "--float-output",
     "floats",
     type=click.Path(path_type=Path),
-    help="Write the repaired model in float too, for TensorRT up to 10 with a cache.",
+    help="Write the optimized model in float too, for TensorRT up to 10 with a cache.",
 )
-@repairs_option
+@optimizations_option
 @config_option
 @json_option
 def command(
@@ -230,7 +232,7 @@ def command(
     objective: str,
     metric: Path | None,
     floats: Path | None,
-    repairs: Path | None,
+    optimizations: Path | None,
     config_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -242,7 +244,7 @@ def command(
 
     With --improve the ranges are chosen here, and what helps on samples held back is kept: channels
     scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
-    it writes the ranges, and what was changed, which --repairs takes.
+    it writes the ranges, and what was changed, which --optimizations takes.
     """
     from trtcal.backends.options import parse_shapes
     from trtcal.model import load_model
@@ -251,10 +253,10 @@ def command(
 
     config = config_here(config_path)
     asked = Asked(effort, time_limit, objective, metric, data, output, floats)
-    asked.check(repairs)
+    asked.check(optimizations)
     plan = _plan(plan_path, keep_float, only)
     loaded, record = load_model(required(model or config.model, "the model", "MODEL")), None
-    prepared = prepared_model(loaded, config, skipped, repairs)
+    prepared = prepared_model(loaded, config, skipped, optimizations)
     if effort:
         prepared, calibration, record = improved_model(loaded, prepared, config, asked)
     else:
@@ -275,7 +277,7 @@ def command(
             "asked": quantized.asked,
             "skipped": quantized.skipped,
             "excluded": quantized.excluded,
-            "islands": asdict(quantized.islands),
+            "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
             "improvement": record,
         }
     )
@@ -304,8 +306,8 @@ def _show(
         say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
-    if quantized.islands.nodes:
-        _tell(quantized.islands)
+    if quantized.fp16_subgraphs.nodes:
+        _tell(quantized.fp16_subgraphs)
     say(f"wrote {output}  {written.digest[:19]}")
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
@@ -341,12 +343,18 @@ def _tuned(
     return tuned.plan
 
 
-def _tell(islands: Islands) -> None:
+def _tell(fp16_subgraphs: Fp16Subgraphs) -> None:
     """Say how much is in float16, and what of it nobody knows."""
-    say(f"{len(islands.nodes)} nodes are in fp16, with {islands.casts} casts around them")
-    for name, count in islands.subnormal.items():
+    say(
+        f"{len(fp16_subgraphs.nodes)} nodes are in fp16, with {fp16_subgraphs.casts} casts around them"
+    )
+    for name, count in fp16_subgraphs.subnormal.items():
         say(f"{count} values of {name} are subnormal in fp16 and lose digits")
-    if islands.unknown:
-        first = ", ".join(islands.unknown[:SHOWN])
-        more = f" and {len(islands.unknown) - SHOWN} more" if len(islands.unknown) > SHOWN else ""
+    if fp16_subgraphs.unknown:
+        first = ", ".join(fp16_subgraphs.unknown[:SHOWN])
+        more = (
+            f" and {len(fp16_subgraphs.unknown) - SHOWN} more"
+            if len(fp16_subgraphs.unknown) > SHOWN
+            else ""
+        )
         say(f"nothing known keeps these within fp16: {first}{more}")

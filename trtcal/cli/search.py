@@ -14,11 +14,11 @@ from trtcal.cli.output import (
     config_option,
     json_option,
     note,
+    optimizations_option,
     prepared_model,
     print_json,
     print_table,
     progress,
-    repairs_option,
     required,
     say,
     skip_option,
@@ -28,7 +28,7 @@ from trtcal.errors import GateFailed, InputError
 if TYPE_CHECKING:
     from trtcal.data import Dataset
     from trtcal.evaluate.placement_search import Measured
-    from trtcal.evaluate.search.caches import Memory
+    from trtcal.evaluate.search.caches import EvaluationCache
     from trtcal.evaluate.search.methods import Chosen
     from trtcal.model import Model
     from trtcal.quantization import QuantizedModel
@@ -211,7 +211,7 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
     show_default=True,
     help="Folder for search.json, the plans, and what was measured.",
 )
-@repairs_option
+@optimizations_option
 @skip_option
 @config_option
 @json_option
@@ -235,7 +235,7 @@ def command(
     plans: int,
     time_limit: float | None,
     output: Path,
-    repairs: Path | None,
+    optimizations: Path | None,
     skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
@@ -249,7 +249,7 @@ def command(
     """
     from trtcal.data import open_dataset
     from trtcal.evaluate.comparison import batch_for
-    from trtcal.evaluate.search import Limits, Settings, find_plans, memory_beside
+    from trtcal.evaluate.search import Limits, Settings, cache_beside, find_plans
     from trtcal.evaluate.search.document import write_search
     from trtcal.evidence.layers.roofline import find_target
     from trtcal.model import load_model
@@ -258,12 +258,12 @@ def command(
     config = config_here(config_path)
     limits = Limits(max_drop, sqnr, min_speedup, budget_ms)
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped, repairs)
+    prepared = prepared_model(loaded, config, skipped, optimizations)
     settings = config.evaluation
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)
     gpu_target = find_target(gpu)
-    memory = memory_beside(output, loaded, dataset)
+    memory = cache_beside(output, loaded, dataset)
     calibration, chosen = ranges, None
     if methods:
         chosen = _chosen(prepared, dataset, methods, histograms, samples, evaluate, memory)
@@ -321,7 +321,7 @@ def _chosen(
     histograms: Path | None,
     samples: int,
     evaluated: int,
-    memory: Memory,
+    memory: EvaluationCache,
 ) -> Chosen:
     """Choose a method for each tensor from histograms that calibrate kept."""
     from trtcal.calibration import read_observation

@@ -12,11 +12,11 @@ from trtcal.cli.output import (
     config_option,
     data_option,
     json_option,
+    optimizations_option,
     prepared_model,
     print_json,
     print_table,
     progress,
-    repairs_option,
     required,
     say,
     skip_option,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--exact", is_flag=True, help="Run every layer on all samples, even if it is known earlier."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the table here too.")
-@repairs_option
+@optimizations_option
 @skip_option
 @config_option
 @json_option
@@ -57,7 +57,7 @@ def command(
     samples: int,
     exact: bool,
     output: Path | None,
-    repairs: Path | None,
+    optimizations: Path | None,
     skipped: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
@@ -78,7 +78,7 @@ def command(
 
     config = config_here(config_path)
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped, repairs)
+    prepared = prepared_model(loaded, config, skipped, optimizations)
     source = required(data or config.evaluation.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, config.evaluation.labels)
     table = read_calibration(ranges)

@@ -110,8 +110,8 @@ def ab_test(
     check_candidates([baseline, candidate, *([reference] if reference else [])])
     timing = _time(baseline, candidate, dataset, batch) if rule.min_speedup is not None else None
     times = (timing.blocks.baseline, timing.blocks.candidate) if timing else None
-    remarks = timing.blocks.remarks if timing else ()
-    looks = _Looks(rule, len(dataset), LOOKS if sequential else 1)
+    warnings = timing.blocks.warnings if timing else ()
+    looks = _Responses(rule, len(dataset), LOOKS if sequential else 1)
     made: list[dict[str, Any]] = []
     verdict, seen = None, 0
     for found in collect((baseline, candidate), dataset, batch, reference, own, progress):
@@ -119,7 +119,7 @@ def ab_test(
             continue
         seen, now = found.samples, looks.rule()
         here = {name: where[:seen] for name, where in (slices or {}).items()}
-        verdict = decide(now, ask(now, found.whole(), here, times), remarks)
+        verdict = decide(now, ask(now, found.whole(), here, times), warnings)
         verdict = replace(verdict, rule=rule)
         made.append({"samples": seen, "alpha": now.alpha, "word": verdict.word})
         if verdict.word != OPEN:
@@ -133,7 +133,7 @@ def ab_test(
     )
 
 
-class _Looks:
+class _Responses:
     """When to look at the figures, and at which error rate."""
 
     def __init__(self, rule: Rule, samples: int, count: int) -> None:

@@ -116,7 +116,7 @@ class Verdict:
     sentence: str
     rule: Rule
     answers: tuple[Answer, ...]
-    cautions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     more_samples: int | None = None
 
     @property
@@ -131,7 +131,7 @@ class Verdict:
             "sentence": self.sentence,
             "rule": asdict(self.rule),
             "answers": [answer.to_document() for answer in self.answers],
-            "cautions": list(self.cautions),
+            "warnings": list(self.warnings),
             "more_samples": self.more_samples,
         }
 
@@ -218,25 +218,25 @@ def _adjusted(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     return tuple(Answer(**one) for one in fields)
 
 
-def decide(rule: Rule, answers: Sequence[Answer], remarks: Sequence[str] = ()) -> Verdict:
-    """Return the verdict that the rule gives to its answers; `remarks` make it one with care."""
+def decide(rule: Rule, answers: Sequence[Answer], warnings: Sequence[str] = ()) -> Verdict:
+    """Return the verdict that the rule gives to its answers; `warnings` make it one with care."""
     limited = [answer for answer in answers if answer.state is not None]
     failing = [answer for answer in limited if answer.state == FAILS]
     undecided = [answer for answer in limited if answer.state == UNDECIDED]
-    cautions = (*_cautions(answers), *remarks)
+    warnings = (*_warnings(answers), *warnings)
     told = tuple(answers)
     if failing:
         sentence = f"B fails: {'; '.join(map(_sentence, failing))}."
-        return Verdict(BACK, sentence, rule, told, cautions)
+        return Verdict(BACK, sentence, rule, told, warnings)
     if undecided:
         more = [answer.more_samples for answer in undecided]
         needed = None if None in more else max(one for one in more if one is not None)
         sentence = (
             f"Not decided: {'; '.join(map(_sentence, undecided))}.{_advice(undecided, needed)}"
         )
-        return Verdict(OPEN, sentence, rule, told, cautions, needed)
+        return Verdict(OPEN, sentence, rule, told, warnings, needed)
     sentence = f"B holds every limit: {'; '.join(map(_sentence, limited))}."
-    return Verdict(CARE if cautions else SHIP, sentence, rule, told, cautions)
+    return Verdict(CARE if warnings else SHIP, sentence, rule, told, warnings)
 
 
 def _sentence(answer: Answer) -> str:
@@ -254,7 +254,7 @@ def _advice(undecided: Sequence[Answer], needed: int | None) -> str:
     return f" About {needed:,} more {what} would decide, if it stays where it is."
 
 
-def _cautions(answers: Sequence[Answer]) -> list[str]:
+def _warnings(answers: Sequence[Answer]) -> list[str]:
     """Return what to know before shipping: what is really lower, within its limit or without one."""
     return [
         f"{answer.name} is lower by {-answer.difference.value:.3g} {answer.unit}".rstrip()

@@ -40,7 +40,7 @@ __all__ = [
     "compare",
     "open_candidate",
     "read_comparison",
-    "remarks",
+    "warnings",
     "with_layers",
     "write_comparison",
 ]
@@ -284,7 +284,7 @@ def _accuracy(item: dict[str, Any]) -> Accuracy:
 
 
 def _latency(item: dict[str, Any]) -> Latency:
-    tuples = _tuples(item, "p50_interval_ms", "speedup_interval", "remarks")
+    tuples = _tuples(item, "p50_interval_ms", "speedup_interval", "warnings")
     rates = tuple(Throughput(**one) for one in item.get("throughput", ()))
     return Latency(**{**item, **tuples, "throughput": rates})
 
@@ -297,7 +297,7 @@ def _tuples(item: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...]]:
 NAMED = 3
 
 
-def remarks(comparison: Comparison) -> tuple[str, ...]:
+def warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one sentence for each thing that the table of means does not show."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
     return (*accuracy, *_of_latency(comparison.rows))
@@ -314,11 +314,11 @@ def _of_latency(rows: Sequence[Row]) -> Iterator[str]:
     """Say each thing once for all that it is true of."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        for remark in row.latency.remarks:
-            found.setdefault(remark, []).append(row.name)
-    for remark, names in found.items():
+        for warning in row.latency.warnings:
+            found.setdefault(warning, []).append(row.name)
+    for warning, names in found.items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"latency of {', '.join(names[:NAMED])}{more}: {remark}"
+        yield f"latency of {', '.join(names[:NAMED])}{more}: {warning}"
 
 
 def _simulated(found: Simulation, samples: int) -> str:

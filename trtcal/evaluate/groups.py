@@ -94,7 +94,7 @@ class _Sums:
 
 
 @dataclass
-class GroupTally:
+class GroupAccumulator:
     """Collects the figures of one candidate, batch by batch."""
 
     attributes: Sequence[Attribute]

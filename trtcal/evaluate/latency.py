@@ -72,7 +72,7 @@ class Blocks:
         return float(np.median(both[half:]) / np.median(both[:half]) - 1.0)
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What somebody should know who reads the times."""
         found = []
         if self.outliers > len(self.baseline) // 10:
@@ -212,7 +212,7 @@ class Latency:
     warm_up: int = 0
     outliers: int = 0
     drift: float = 0.0
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     throughput: tuple[Throughput, ...] = ()
 
     @property
@@ -274,7 +274,7 @@ def _speedup(blocks: Blocks) -> tuple[Interval, bool]:
     return Interval(found.value, float(ratios.min()), float(ratios.max())), False
 
 
-def _summary(blocks: Blocks, batch: int, remarks: tuple[str, ...] = ()) -> Latency:
+def _summary(blocks: Blocks, batch: int, warnings: tuple[str, ...] = ()) -> Latency:
     times = blocks.candidate_ms.reshape(-1)
     p90, p99 = np.quantile(times, [0.9, 0.99])
     median = median_interval(times)
@@ -292,7 +292,7 @@ def _summary(blocks: Blocks, batch: int, remarks: tuple[str, ...] = ()) -> Laten
         warm_up=blocks.warm_up,
         outliers=blocks.outliers,
         drift=blocks.drift,
-        remarks=(*blocks.remarks, *remarks, *few),
+        warnings=(*blocks.warnings, *warnings, *few),
     )
 
 

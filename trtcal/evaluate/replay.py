@@ -16,7 +16,7 @@ from trtcal.data import Dataset
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import InputError
 from trtcal.evaluate.equality import Simulation, hold_against
-from trtcal.evaluate.groups import Breakdown, Group, GroupTally, Sample, Worst, files_of
+from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst, files_of
 from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, OwnMetric, load_metric
 from trtcal.evaluate.per_sample import WHAT, Labels, compare_rows
 from trtcal.evaluate.variants import Candidate, open_simulation
@@ -138,7 +138,7 @@ class _Batch:
 class _Watch:
     """Collects what one candidate's outputs tell."""
 
-    tallies: dict[str, GroupTally]
+    accumulators: dict[str, GroupAccumulator]
     worst: Worst
     simulated: Session | None = None
     meter: AccuracyMeter = field(default_factory=AccuracyMeter)
@@ -159,8 +159,8 @@ class _Watch:
 
     def divide(self, start: int, figures: Mapping[str, tuple[Values, Values]]) -> None:
         """Take in the figures that are told by groups."""
-        for tally in self.tallies.values():
-            tally.add(start, figures)
+        for accumulator in self.accumulators.values():
+            accumulator.add(start, figures)
 
     def result(self) -> Evaluation:
         """Return what was collected."""
@@ -168,12 +168,16 @@ class _Watch:
         if self.simulated is not None:
             results = (self.meter.result(), self.literal.result(), self.apart.result())
             simulation = hold_against(*results)
-        whole = self.tallies[SLICES]
+        whole = self.accumulators[SLICES]
         return Evaluation(
             self.meter.result(),
             simulation,
             tuple(whole.whole(name) for name in sorted(self.own)),
-            tuple(one for by, tally in self.tallies.items() for one in tally.result(by)),
+            tuple(
+                one
+                for by, accumulator in self.accumulators.items()
+                for one in accumulator.result(by)
+            ),
             self.worst.result(),
         )
 
@@ -199,11 +203,11 @@ def evaluate(
 
 
 def _watch(one: Candidate, dataset: Dataset, wanted: Wanted, is_reference: bool) -> _Watch:
-    tallies = {SLICES: GroupTally(() if is_reference else wanted.attributes)}
+    accumulators = {SLICES: GroupAccumulator(() if is_reference else wanted.attributes)}
     if dataset.labels is not None and not is_reference:
-        tallies[CLASSES] = GroupTally((classes_of(dataset.labels),))
+        accumulators[CLASSES] = GroupAccumulator((classes_of(dataset.labels),))
     simulated = open_simulation(one) if wanted.simulate else None
-    return _Watch(tallies, Worst(files_of(dataset)), simulated)
+    return _Watch(accumulators, Worst(files_of(dataset)), simulated)
 
 
 def _batches(

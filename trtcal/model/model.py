@@ -13,7 +13,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from trtcal.documents import digest_file
 from trtcal.errors import InputError
 from trtcal.model.files import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
-from trtcal.model.overrides import Overlay
+from trtcal.model.overrides import Int8Overrides
 
 Shape = tuple[int | str, ...]
 
@@ -35,14 +35,14 @@ class Model:
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
     `proto` holds the weights, or refers to the files in which they were left (`trtcal.model.files`).
-    `overlay` has what repairs found for layers that are in INT8; the fingerprint covers it too.
-    `given` is then the model before the repairs, which also change constants of the float model.
+    `overrides` has what optimizations found for layers that are in INT8; the fingerprint covers it too.
+    `given` is then the model before the optimizations, which also change constants of the float model.
     """
 
     path: Path
     proto: onnx.ModelProto
     fingerprint: str
-    overlay: Overlay = field(default_factory=Overlay)
+    overrides: Int8Overrides = field(default_factory=Int8Overrides)
     given: onnx.ModelProto | None = None
 
     @property

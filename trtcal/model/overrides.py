@@ -34,7 +34,7 @@ def _none() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Overlay:
+class Int8Overrides:
     """By layer: the integer weights and the biases, (channels,), that it takes if it is in INT8.
 
     `moved` are tensors that have other values than in the model as it was given, and the outputs of
@@ -45,8 +45,8 @@ class Overlay:
     biases: Mapping[str, Floats] = field(default_factory=_none)
     moved: frozenset[str] = frozenset()
 
-    def with_layer(self, name: str, weight: Grid | None, bias: Floats | None) -> Overlay:
-        """Return the overlay with one layer's values in place of those before."""
+    def with_layer(self, name: str, weight: Grid | None, bias: Floats | None) -> Int8Overrides:
+        """Return the overrides with one layer's values in place of those before."""
         weights = self.weights if weight is None else {**self.weights, name: weight}
         biases = self.biases if bias is None else {**self.biases, name: bias}
         return replace(self, weights=weights, biases=biases)

@@ -1,6 +1,6 @@
-"""Repairs: what can be changed in a model's constants so that INT8 loses less, tried and judged."""
+"""Optimizations: what can be changed in a model's constants so that INT8 loses less, tried and judged."""
 
-from trtcal.ptq.artifact import Repairs, in_float, read_repairs, write_repairs
+from trtcal.ptq.artifact import Optimizations, in_float, read_optimizations, write_optimizations
 from trtcal.ptq.improver import LEAST, improve, parted
 from trtcal.ptq.method_choice import METHODS, Choice, choose_method
 from trtcal.ptq.records import layer_changes, write_improved
@@ -11,7 +11,7 @@ __all__ = [
     "METHODS",
     "Choice",
     "Improved",
-    "Repairs",
+    "Optimizations",
     "Try",
     "Wanted",
     "choose_method",
@@ -19,7 +19,7 @@ __all__ = [
     "in_float",
     "layer_changes",
     "parted",
-    "read_repairs",
+    "read_optimizations",
     "write_improved",
-    "write_repairs",
+    "write_optimizations",
 ]

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from trtcal.backends.sessions import Array, open_session, run_session
-from trtcal.evaluate.search.segments import Twins
+from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model.graph import reads
 from trtcal.model.overrides import Floats
 
@@ -51,41 +51,41 @@ class Activation:
         return run_session(self.session, [self.made], {self.read: values})[0]
 
 
-def activation_of(twins: Twins, place: int) -> Activation | None:
+def activation_of(pair: PairedGraph, place: int) -> Activation | None:
     """Return what becomes of the first output of the node at a place before anything else reads it.
 
     These are as many nodes as work on each value by itself, have one tensor that is read behind them,
     and are not all linear; None if there are none.
     """
-    made = twins.nodes[place].output[0]
-    taken = [] if made in twins.outputs else _behind(twins, place, made)
+    made = pair.nodes[place].output[0]
+    taken = [] if made in pair.outputs else _behind(pair, place, made)
     for count in range(len(taken), 0, -1):
         nodes = taken[:count]
-        left = _left(twins, made, nodes)
+        left = _left(pair, made, nodes)
         if len(left) == 1 and any(node.op_type in BENDING for node in nodes):
-            return Activation(twins.apart(nodes, [made], left))
+            return Activation(pair.apart(nodes, [made], left))
     return None
 
 
-def _behind(twins: Twins, place: int, made: str) -> list[onnx.NodeProto]:
+def _behind(pair: PairedGraph, place: int, made: str) -> list[onnx.NodeProto]:
     """Return the nodes that work on each value of a tensor, or of what they made of it, by itself."""
-    taken, inside, known = list[onnx.NodeProto](), {made}, set(twins.tensors)
-    unseen = twins.readers[made]
-    for node in twins.nodes[place + 1 :]:
+    taken, inside, known = list[onnx.NodeProto](), {made}, set(pair.tensors)
+    unseen = pair.readers[made]
+    for node in pair.nodes[place + 1 :]:
         read = set(reads(node))
         unseen -= len(read & inside)
         if node.op_type in EACH and read & inside and read <= inside | known:
             taken.append(node)
             inside |= set(node.output)
-            unseen += sum(twins.readers[name] for name in node.output)
+            unseen += sum(pair.readers[name] for name in node.output)
         if not unseen:
             break
     return taken
 
 
-def _left(twins: Twins, made: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+def _left(pair: PairedGraph, made: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """Return the tensors of these nodes that something else reads too."""
-    unread = {name: twins.readers[name] for name in (made, *(n.output[0] for n in nodes))}
+    unread = {name: pair.readers[name] for name in (made, *(n.output[0] for n in nodes))}
     for name in (name for node in nodes for name in set(reads(node)) & set(unread)):
         unread[name] -= 1
     return [name for name, readers in unread.items() if readers]

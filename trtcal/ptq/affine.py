@@ -96,7 +96,7 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
         readers = readers_of(known[name], layers) if name in known else []
         if not readers:
             raise InputError(
-                f"the model has no layers that read {name!r}, which the repairs change",
+                f"the model has no layers that read {name!r}, which the optimizations change",
                 HINT,
             )
         channels = _channels(readers[0], known[name])

@@ -1,4 +1,4 @@
-"""What repairs changed in a model, as one file: `repairs.npz`."""
+"""What optimizations changed in a model, as one file: `optimizations.npz`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
 from trtcal.model.graph import export_model, import_graph, is_op, tensor_names
-from trtcal.model.overrides import Floats, Grid, Overlay
+from trtcal.model.overrides import Floats, Grid, Int8Overrides
 from trtcal.ptq.affine import HINT, with_affines
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import set_bias
 
-KIND = "repairs"
+KIND = "optimizations"
 NAMED = ("moved", "affines")  # arrays of names of tensors
 Bounds = tuple[float, float]
 
@@ -65,8 +65,8 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Repairs:
-    """`changes` are there in float too; `overlay` is for INT8 alone.
+class Optimizations:
+    """`changes` are there in float too; `overrides` is for INT8 alone.
 
     `model` is the fingerprint of the model that they are for, `record` the document of how they were
     found.
@@ -74,7 +74,7 @@ class Repairs:
 
     model: str
     changes: Changes
-    overlay: Overlay
+    overrides: Int8Overrides
     record: Document
 
     @property
@@ -86,27 +86,27 @@ class Repairs:
     @property
     def document(self) -> Document:
         """The sealed record, with the digest of the changes."""
-        return seal({**self.record, "repairs": self.digest})
+        return seal({**self.record, "optimizations": self.digest})
 
     def apply(self, prepared: Model) -> Model:
-        """Return a prepared model with the repairs; its fingerprint covers them.
+        """Return a prepared model with the optimizations; its fingerprint covers them.
 
         `InputError` if they are for another model, or for one that was prepared otherwise.
         """
         if prepared.fingerprint != self.model:
             raise InputError(
-                f"the repairs are for another model ({self.model[:19]}…) "
+                f"the optimizations are for another model ({self.model[:19]}…) "
                 f"than {prepared.path} ({prepared.fingerprint[:19]}…)",
                 "make them again for this one",
             )
         proto = self.changes.of(prepared.proto)
-        fingerprint = repaired_fingerprint(self.model, self.digest)
+        fingerprint = optimized_fingerprint(self.model, self.digest)
         return checked(
             replace(
                 prepared,
                 proto=proto,
                 fingerprint=fingerprint,
-                overlay=self.overlay,
+                overrides=self.overrides,
                 given=prepared.proto,
             )
         )
@@ -118,22 +118,22 @@ class Repairs:
         for number, (name, bounds) in enumerate(self.changes.bounds.items()):
             yield f"bounds/{number}/name", np.array(name)
             yield f"bounds/{number}/values", np.array(bounds)
-        for number, (name, grid) in enumerate(self.overlay.weights.items()):
+        for number, (name, grid) in enumerate(self.overrides.weights.items()):
             yield f"weight/{number}/name", np.array(name)
             yield f"weight/{number}/values", grid.values
             yield f"weight/{number}/scale", grid.scale
-        for number, (name, bias) in enumerate(self.overlay.biases.items()):
+        for number, (name, bias) in enumerate(self.overrides.biases.items()):
             yield f"bias/{number}/name", np.array(name)
             yield f"bias/{number}/values", bias
-        if self.overlay.moved:
-            yield "moved", np.array(sorted(self.overlay.moved))
+        if self.overrides.moved:
+            yield "moved", np.array(sorted(self.overrides.moved))
         if self.changes.affines:
             yield "affines", np.array(self.changes.affines)
 
 
-def repaired_fingerprint(model: str, repairs: str) -> str:
-    """Return the fingerprint of a model with repairs, of its own and the digest of these."""
-    return digest_bytes(canonical_json([model, repairs]))
+def optimized_fingerprint(model: str, optimizations: str) -> str:
+    """Return the fingerprint of a model with optimizations, of its own and the digest of these."""
+    return digest_bytes(canonical_json([model, optimizations]))
 
 
 def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> onnx.ModelProto:
@@ -146,10 +146,12 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
         if array is None:
             continue
         if tuple(one.dims) != array.shape or one.data_type != onnx.TensorProto.FLOAT:
-            raise InputError(f"the repairs do not fit the constant {one.name!r}", HINT)
+            raise InputError(f"the optimizations do not fit the constant {one.name!r}", HINT)
         one.CopyFrom(numpy_helper.from_array(array, one.name))
     if left:
-        raise InputError(f"the model has no constant {min(left)!r}, which the repairs change", HINT)
+        raise InputError(
+            f"the model has no constant {min(left)!r}, which the optimizations change", HINT
+        )
     return changed
 
 
@@ -166,7 +168,7 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
         if node.name not in left:
             continue
         if not is_op(node, "Relu", "Clip"):
-            raise InputError(f"the repairs do not fit {node.name!r}, a {node.op}", HINT)
+            raise InputError(f"the optimizations do not fit {node.name!r}, a {node.op}", HINT)
         least, largest = left.pop(node.name)
         ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
         given = [
@@ -175,49 +177,53 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
         ]
         node.op, node.inputs = "Clip", [node.inputs[0], *given]
     if left:
-        raise InputError(f"the model has no node {min(left)!r}, which the repairs change", HINT)
+        raise InputError(
+            f"the model has no node {min(left)!r}, which the optimizations change", HINT
+        )
     return export_model(graph, proto)
 
 
-def in_float(repaired: Model) -> Model:
-    """Return a repaired model in which float has what INT8 would: weights on the grid, and biases.
+def in_float(optimized: Model) -> Model:
+    """Return a optimized model in which float has what INT8 would: weights on the grid, and biases.
 
     For builders that quantize weights themselves from ranges (TensorRT up to 10): they round these
     once more, to the grid that the largest weight of each channel gives.
     """
-    graph = import_graph(repaired.proto)
-    layers = {one.name: one for one in find_layers(repaired).layers}
+    graph = import_graph(optimized.proto)
+    layers = {one.name: one for one in find_layers(optimized).layers}
     names = tensor_names(graph)
-    overlay = repaired.overlay
+    overrides = optimized.overrides
     for node in list(graph.nodes):
-        if node.name in overlay.biases:
-            bias = overlay.biases[node.name]
+        if node.name in overrides.biases:
+            bias = overrides.biases[node.name]
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", names), bias))
         weight = layers[node.name].weight if node.name in layers else None
-        if weight is not None and node.name in overlay.weights:
-            values = overlay.weights[node.name].floats(weight.axis)
+        if weight is not None and node.name in overrides.weights:
+            values = overrides.weights[node.name].floats(weight.axis)
             node.inputs[weight.index] = gs.Constant(unique(f"{node.name}/weight", names), values)
-    return checked(replace(repaired, proto=export_model(graph, repaired.proto), overlay=Overlay()))
+    return checked(
+        replace(optimized, proto=export_model(graph, optimized.proto), overrides=Int8Overrides())
+    )
 
 
-def write_repairs(path: Path, repairs: Repairs) -> Document:
-    """Write `repairs.npz`, and return the sealed record in it."""
-    document = repairs.document
+def write_optimizations(path: Path, optimizations: Optimizations) -> Document:
+    """Write `optimizations.npz`, and return the sealed record in it."""
+    document = optimizations.document
     header = {
         "record": document,
-        "model": repairs.model,
-        "constants": list(repairs.changes.constants),
+        "model": optimizations.model,
+        "constants": list(optimizations.changes.constants),
     }
     first = ("header", np.array(json.dumps(header, allow_nan=False)))
-    write_npz(path, chain([first], repairs._arrays()), compressed=False)
+    write_npz(path, chain([first], optimizations._arrays()), compressed=False)
     return document
 
 
-def read_repairs(path: Path) -> Repairs:
-    """Read `repairs.npz`; `InputError` if it is missing, altered or malformed."""
+def read_optimizations(path: Path) -> Optimizations:
+    """Read `optimizations.npz`; `InputError` if it is missing, altered or malformed."""
     arrays = read_npz(path)
 
-    def build() -> Repairs:
+    def build() -> Optimizations:
         header = json.loads(str(arrays["header"]))
         record = dict(header["record"])
         names = [str(name) for name in header["constants"]]
@@ -229,15 +235,15 @@ def read_repairs(path: Path) -> Repairs:
         biases = {name: _floats(of["values"]) for name, of in _numbered(arrays, "bias")}
         bounds = {name: _bounds(of["values"]) for name, of in _numbered(arrays, "bounds")}
         moved, affines = (map(str, arrays[one].tolist()) if one in arrays else () for one in NAMED)
-        overlay = Overlay(weights, biases, frozenset(moved))
+        overrides = Int8Overrides(weights, biases, frozenset(moved))
         changes = Changes(constants, bounds, tuple(affines))
-        found = Repairs(str(header["model"]), changes, overlay, record)
-        if record["repairs"] != found.digest or record["digest"] != digest_document(record):
+        found = Optimizations(str(header["model"]), changes, overrides, record)
+        if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
             raise InputError(f"{path} was altered", HINT)
         return found
 
-    repairs: Repairs = parsing(path, build)
-    return repairs
+    optimizations: Optimizations = parsing(path, build)
+    return optimizations
 
 
 def _numbered(arrays: Mapping[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:

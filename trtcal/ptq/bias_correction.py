@@ -11,26 +11,26 @@ from scipy.stats import norm
 
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, import_graph, is_op
-from trtcal.model.overrides import Floats, Grid, Overlay
+from trtcal.model.overrides import Floats, Grid, Int8Overrides
 from trtcal.ptq.patches import Form, Shares, form_of
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import bias_of
 from trtcal.quantization.weights import quantize_weight
 
 
-def corrected_by_normalization(model: Model, original: Model) -> Overlay | None:
-    """Return the model's overlay with the biases that `original`'s BatchNorms tell, None if none do.
+def corrected_by_normalization(model: Model, original: Model) -> Int8Overrides | None:
+    """Return the model's overrides with the biases that `original`'s BatchNorms tell, None if none do.
 
     `original` is the model before it was prepared: then its BatchNorms may be part of convolutions.
     """
     means = _means(import_graph(original.proto))
-    graph, overlay = import_graph(model.proto), model.overlay
+    graph, overrides = import_graph(model.proto), model.overrides
     layers = {one.name: one for one in find_layers(model).layers if one.weight is not None}
     changed = False
     for node in graph.nodes:
         form = form_of(node, layers[node.name]) if node.name in layers else None
         read = node.inputs[0].name
-        mean = means.get(read) if form is not None and read not in overlay.moved else None
+        mean = means.get(read) if form is not None and read not in overrides.moved else None
         bias = bias_of(node)
         if (
             form is None
@@ -40,13 +40,13 @@ def corrected_by_normalization(model: Model, original: Model) -> Overlay | None:
         ):
             continue
         weight, axis = np.asarray(constant(node.inputs[1])), 0
-        grid = overlay.weights.get(node.name) or Grid(*quantize_weight(weight, axis))
+        grid = overrides.weights.get(node.name) or Grid(*quantize_weight(weight, axis))
         error = form.matrix(grid.floats(axis) - weight)
         taps = error.reshape(*error.shape[:2], len(mean) // form.groups, -1).sum(axis=3)
         shift = (taps @ mean.reshape(form.groups, -1, 1)).reshape(-1)
-        overlay = overlay.with_layer(node.name, None, (bias.values - shift).astype(np.float32))
+        overrides = overrides.with_layer(node.name, None, (bias.values - shift).astype(np.float32))
         changed = True
-    return overlay if changed else None
+    return overrides if changed else None
 
 
 def _is_same(mean: Floats, shape: tuple[int, ...], groups: int) -> bool:

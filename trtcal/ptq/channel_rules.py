@@ -151,7 +151,7 @@ def _reduce(node: gs.Node, found: Channels) -> bool:
 
 
 def _flat(node: gs.Node, found: Channels) -> bool:
-    """Hand on the channels of what has one value each."""
+    """Worker on the channels of what has one value each."""
     source, result = node.inputs[0], node.outputs[0]
     if source.name not in found.of or source.shape is None or result.shape is None:
         return False
@@ -219,7 +219,7 @@ def _mul(node: gs.Node, found: Channels) -> bool:
 
 
 def _gate(node: gs.Node, found: Channels) -> bool:
-    """Hand on the channels that a computed factor multiplies; that factor stays as it is."""
+    """Worker on the channels that a computed factor multiplies; that factor stays as it is."""
     source, gate = sorted(node.inputs, key=lambda one: one.name not in found.of)
     found.freeze(gate.name)
     known, made = found.of.get(source.name), node.outputs[0]

@@ -1,4 +1,4 @@
-"""What a quantized model loses on samples that no repair has seen."""
+"""What a quantized model loses on samples that no optimization has seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtcal.data.dataset import fixed_batch
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.per_sample import Values
-from trtcal.evaluate.search.caches import Shelf
+from trtcal.evaluate.search.caches import SpillCache
 from trtcal.evaluate.search.losses import Loss, joined, rows_of, total
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, is_op
@@ -115,13 +115,13 @@ class Judge:
         self.parts = find_parts(reference)
         self.shown = list(dict.fromkeys((*self.names, *itertools.chain(*self.parts))))
         self.size = fixed_batch(reference) or BATCH
-        self.shelf = Shelf(ROOM)
+        self.spill = SpillCache(ROOM)
         session = open_session(self._showing(reference.proto))
         self.batches = 0
         for feeds in dataset.batches(self.size):
             outputs = run_session(session, self.shown, feeds)
-            self.shelf.keep("feeds", self.batches, feeds)
-            self.shelf.keep("expected", self.batches, dict(zip(self.shown, outputs, strict=True)))
+            self.spill.keep("feeds", self.batches, feeds)
+            self.spill.keep("expected", self.batches, dict(zip(self.shown, outputs, strict=True)))
             self.batches += 1
             if any(one.shape[:1] != outputs[0].shape[:1] for one in outputs):  # not a row a sample
                 self.parts = [(name,) for name in self.names]
@@ -130,7 +130,7 @@ class Judge:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.shelf.close()
+        self.spill.close()
 
     def measure(self, proto: onnx.ModelProto) -> Verdict:
         """Return what a quantized model loses."""
@@ -141,9 +141,9 @@ class Judge:
             session = open_session(shown, as_it_is=True)
         rows, own, powers = [], list[float](), []
         for number in range(self.batches):
-            made = run_session(session, self.shown, self.shelf.get("feeds", number))
+            made = run_session(session, self.shown, self.spill.get("feeds", number))
             said = dict(zip(self.shown, made, strict=True))
-            expected = self.shelf.get("expected", number)
+            expected = self.spill.get("expected", number)
             start = number * self.size
             labels = self.dataset.labels
             mine = None if labels is None else labels[start : start + self.size]

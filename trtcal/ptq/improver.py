@@ -1,4 +1,4 @@
-"""Try repairs one after another on one model, and keep those that help on samples held back."""
+"""Try optimizations one after another on one model, and keep those that help on samples held back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.model.overrides import Overlay
-from trtcal.ptq.artifact import KIND, Changes, Repairs
+from trtcal.model.overrides import Int8Overrides
+from trtcal.ptq.artifact import KIND, Changes, Optimizations
 from trtcal.ptq.bias_correction import corrected_by_normalization
 from trtcal.ptq.channel_splitting import split
 from trtcal.ptq.equalization import Moved, equalized, smoothed
@@ -37,12 +37,12 @@ from trtcal.ranges import Calibration
 
 METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
-FINER = ("splitting", "centring")  # only make steps finer: kept unless they clearly lose more
+FINER = ("splitting", "zero-centering")  # only make steps finer: kept unless they clearly lose more
 REFINING = 1 / 3  # of the time left, at most: what comes after it mostly brings more
 SMOOTH = "percentile"  # for what was smoothed: its channels have no tails of their own any more
 LEAST = 32  # samples in all
 FEW = 64
-FITTED = {"fast": 64, "best": 256}  # samples that repairs are fitted to, at most
+FITTED = {"fast": 64, "best": 256}  # samples that optimizations are fitted to, at most
 BATCH = 32
 
 Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -59,7 +59,7 @@ def improve(
     original: Model,
     reporter: Reporter,
 ) -> Improved:
-    """Find the ranges and repairs with which a prepared model loses least in INT8.
+    """Find the ranges and optimizations with which a prepared model loses least in INT8.
 
     Of the samples a quarter (16 to 128) is held back: on these, every try is judged, and nothing else
     sees them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
@@ -71,10 +71,10 @@ def improve(
         state = work.run()
     warnings = _warnings(len(fit), held)
     record = _record(prepared, dataset, wanted, work, len(fit), held, warnings)
-    repairs = Repairs(prepared.fingerprint, state.changes, state.overlay, record)
-    repaired = repairs.apply(prepared)
-    calibration = replace(state.calibration, model=repaired.fingerprint)
-    return Improved(repairs, repaired, calibration, tuple(work.tries), warnings)
+    optimizations = Optimizations(prepared.fingerprint, state.changes, state.overrides, record)
+    optimized = optimizations.apply(prepared)
+    calibration = replace(state.calibration, model=optimized.fingerprint)
+    return Improved(optimizations, optimized, calibration, tuple(work.tries), warnings)
 
 
 def parted(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -137,7 +137,7 @@ class _Work:
         tables = {one: calibrate(observation, one) for one in METHODS[self.wanted.effort]}
         for method, calibration in tables.items():
             self._judge(f"ranges: {method}", "", partial(State, calibration, tables))
-        for name, what, make in self._repairs():
+        for name, what, make in self._optimizations():
             if not self.wanted.takes(name):
                 continue
             try:
@@ -162,8 +162,8 @@ class _Work:
 
             yield step
 
-    def _repairs(self) -> Iterator[tuple[str, str, Make]]:
-        """Yield the repairs in their order, each with its source and what makes it."""
+    def _optimizations(self) -> Iterator[tuple[str, str, Make]]:
+        """Yield the optimizations in their order, each with its source and what makes it."""
         yield (
             "equalization",
             "channels scaled alike, undone in the weights behind (Nagel et al. 2019, section 4.1)",
@@ -186,7 +186,7 @@ class _Work:
             self._split,
         )
         yield (
-            "centring",
+            "zero-centering",
             "zero in the middle of what a Relu makes (Outlier Suppression+ 2023, section 4.1)",
             self._centred,
         )
@@ -252,10 +252,10 @@ class _Work:
         return self.best
 
     def model_of(self, state: State) -> Model:
-        """Return the model with what was repaired."""
+        """Return the model with what was optimized."""
         if self.changed is None or self.changed[0] is not state.changes:
             self.changed = state.changes, state.changes.of(self.prepared.proto)
-        return replace(self.prepared, proto=self.changed[1], overlay=state.overlay)
+        return replace(self.prepared, proto=self.changed[1], overrides=state.overrides)
 
     def _observe(self, model: Model, tensors: Sequence[str]) -> Observation:
         batch = fixed_batch(model) or BATCH
@@ -295,7 +295,7 @@ class _Work:
             before.calibration,
             before.tables,
             before.changes.then(moved),
-            Overlay(moved=before.overlay.moved | moved.tensors),
+            Int8Overrides(moved=before.overrides.moved | moved.tensors),
         )
 
     def _equalized(self) -> Sequence[State]:
@@ -318,8 +318,8 @@ class _Work:
 
     def _by_normalization(self) -> State | None:
         model = self.model_of(self.state)
-        overlay = corrected_by_normalization(model, self.original)
-        return None if overlay is None else replace(self.state, overlay=overlay)
+        overrides = corrected_by_normalization(model, self.original)
+        return None if overrides is None else replace(self.state, overrides=overrides)
 
     def _mended(self, mending: Mending, state: State | None = None) -> State:
         state = (state or self.state).float_only
@@ -330,7 +330,7 @@ class _Work:
             Walk(model, state.calibration, self.fit, self.samples) as walk,
             self._reported(name, layers) as advance,
         ):
-            return replace(state, overlay=walk.mend(mending, advance))
+            return replace(state, overrides=walk.mend(mending, advance))
 
     def _refined(self) -> State | None:
         """Refine ranges without biases corrected for others, and correct biases for them."""
@@ -351,7 +351,9 @@ class _Work:
         if table is None:
             return None
         self.refined = replace(before, calibration=table)
-        return self._mended(Mending(), self.refined) if self.state.overlay.biases else self.refined
+        return (
+            self._mended(Mending(), self.refined) if self.state.overrides.biases else self.refined
+        )
 
     def _refined_and_rounded(self) -> State | None:
         """Round for refined ranges that were not kept: rounding may bring out what they bring."""

@@ -1,4 +1,4 @@
-"""How sure the mean losses of draws are, and how far apart those of two sizes."""
+"""How sure the mean losses of subsets are, and how far apart those of two sizes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trtcal.calibration.choose import calibrate, create_calibrator
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.losses import Rows
 from trtcal.evaluate.search.plan_loss import Evaluator
 from trtcal.model import Model
-from trtcal.ptq.subsets import HELD_BACK, Chunks, Draws, draw
+from trtcal.ptq.subsets import HELD_BACK, Chunks, Subsets, draw
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 from trtcal.ranges import Calibration, Parameters
 from trtcal.stats import LEVEL, Interval
@@ -33,10 +33,10 @@ NEGLIGIBLE = {"kl": 1e-3, "noise": 1e-4}  # a loss that no number of samples mak
 
 @dataclass(frozen=True)
 class Point:
-    """What INT8 loses with ranges from `samples` samples; `losses` are those of the draws.
+    """What INT8 loses with ranges from `samples` samples; `losses` are those of the subsets.
 
-    `loss` is their mean, with the interval over draws, on these held-back samples. `excess` is how much
-    more that is than with most samples (0.05: 5 % more); its interval is over draws and over
+    `loss` is their mean, with the interval over subsets, on these held-back samples. `excess` is how much
+    more that is than with most samples (0.05: 5 % more); its interval is over subsets and over
     held-back samples. `deviation` is the standard deviation of one draw, from the variances of all
     sizes together.
     """
@@ -132,17 +132,17 @@ def learning_curve(
     dataset: Dataset,
     method: str,
     parameters: Parameters | None = None,
-    draws: Draws | None = None,
+    subsets: Subsets | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> LearningCurve:
     """Measure what INT8 loses with ranges from 8, 16, 32, ... samples of a prepared model's data.
 
-    `draws` are `draw(model, dataset)` if not given; `progress` is told samples run, of `draws.work`.
+    `subsets` are `draw(model, dataset)` if not given; `progress` is told samples run, of `subsets.work`.
     `InputError` for too few samples, an unknown method, or outputs that are not finite.
     """
     chosen = dict(parameters or {})
     create_calibrator(method, chosen)
-    drawn = draws or draw(model, dataset)
+    drawn = subsets or draw(model, dataset)
     ranges = _choose(model, dataset, drawn, lambda seen: calibrate(seen, method, chosen), progress)
     found = _judge(model, dataset, drawn, ranges, progress)
     measure, losses = _losses(found)
@@ -165,7 +165,7 @@ def learning_curve(
 def _choose(
     model: Model,
     dataset: Dataset,
-    drawn: Draws,
+    drawn: Subsets,
     choose: Callable[[Observation], Calibration],
     progress: Callable[[int], None],
 ) -> dict[int, list[Calibration]]:
@@ -181,13 +181,13 @@ def _choose(
 def _judge(
     model: Model,
     dataset: Dataset,
-    drawn: Draws,
+    drawn: Subsets,
     ranges: Mapping[int, Sequence[Calibration]],
     progress: Callable[[int], None],
 ) -> dict[int, list[Rows]]:
     """Return the figures of each held-back sample with all layers in INT8, for each draw's ranges."""
     found: dict[int, list[Rows]] = {size: [] for size in ranges}
-    any_, memory = ranges[drawn.largest][0], Memory(None, {})
+    any_, memory = ranges[drawn.largest][0], EvaluationCache(None, {})
     arguments = (dataset, drawn.held_back, "fp32", memory, drawn.first)
     with Evaluator(model, any_, (), *arguments) as evaluator:
         for size, one in ((size, one) for size, all_ in ranges.items() for one in all_):
@@ -212,7 +212,7 @@ def _losses(found: Mapping[int, list[Rows]]) -> tuple[str, Losses]:
     return measure, {size: np.array([loss(one) for one in all_]) for size, all_ in found.items()}
 
 
-def _points(losses: Losses, drawn: Draws) -> tuple[Point, ...]:
+def _points(losses: Losses, drawn: Subsets) -> tuple[Point, ...]:
     means = {size: values.mean(1) for size, values in losses.items()}
     shares = {size: 0.0 if size in drawn.disjoint else size / drawn.pool for size in losses}
     spread = spread_of(means, shares)
@@ -235,7 +235,7 @@ def _interval(value: float, margin: float) -> Interval:
 
 
 def _notes(
-    points: tuple[Point, ...], measure: str, losses: Losses, dataset: Dataset, drawn: Draws
+    points: tuple[Point, ...], measure: str, losses: Losses, dataset: Dataset, drawn: Subsets
 ) -> list[str]:
     """Return what a reader of the curve should know."""
     notes = []
@@ -263,7 +263,7 @@ def _notes(
     labels = dataset.labels
     if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
         notes.append(
-            "the samples come in the order of their classes: shuffle them, so that draws are random"
+            "the samples come in the order of their classes: shuffle them, so that subsets are random"
         )
     return notes
 
@@ -281,12 +281,12 @@ NOTHING = 1e-9  # a loss below that is none: what is divided by is no less
 
 Values = npt.NDArray[np.float64]
 Losses = Mapping[int, Values]
-"""By size: the losses of each draw on each held-back sample, shape (draws, samples)."""
+"""By size: the losses of each draw on each held-back sample, shape (subsets, samples)."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Why draws differ, as variances of one draw's loss over the mean loss of that size.
+    """Why subsets differ, as variances of one draw's loss over the mean loss of that size.
 
     `rounding` is the part that does not fall with samples: every other scale rounds otherwise.
     `sampling` over the number of samples is the part of which samples they are.
@@ -300,20 +300,20 @@ class Spread:
         """Return the standard deviation of one draw, over the mean."""
         return math.sqrt(self.rounding + self.sampling / size)
 
-    def margin(self, size: int, draws: int, share: float) -> float:
+    def margin(self, size: int, subsets: int, share: float) -> float:
         """Return the half width of the mean's interval, over the mean.
 
         Each draw holds a `share` of the pool; 0 where they share no samples.
         """
-        kept = share + (1 - share) / draws  # the error of the pool itself is in all of them
-        variance = self.rounding / draws + self.sampling / size * kept
+        kept = share + (1 - share) / subsets  # the error of the pool itself is in all of them
+        variance = self.rounding / subsets + self.sampling / size * kept
         return _quantile(self.degrees) * math.sqrt(variance)
 
 
 def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Spread:
-    """Fit both parts to the variances of all sizes; `means` are the draws' losses.
+    """Fit both parts to the variances of all sizes; `means` are the subsets' losses.
 
-    Draws that share samples, each a `share` of the pool, vary by 1 - share of the sampling part
+    Subsets that share samples, each a `share` of the pool, vary by 1 - share of the sampling part
     (finite population correction). Least squares relative to the fit, both parts at least 0.
     """
     several = [size for size, values in means.items() if len(values) > 1]
@@ -333,8 +333,8 @@ def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Sprea
 def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
     """Return how much more a size loses than the largest, relative to that, with its interval.
 
-    `margins` are those of the sizes' means over draws, relative too. The interval is that of the
-    logarithm of the ratio. Draws of two sizes are taken for independent, though they share
+    `margins` are those of the sizes' means over subsets, relative too. The interval is that of the
+    logarithm of the ratio. Subsets of two sizes are taken for independent, though they share
     samples: that rather widens it.
     """
     most = max(losses)

@@ -24,12 +24,12 @@ from trtcal.backends.sessions import Array, Session, give_back, open_session, ru
 from trtcal.calibration.memory import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.search.caches import Shelf
-from trtcal.evaluate.search.segments import Segment, Twins
+from trtcal.evaluate.search.caches import SpillCache
+from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.overrides import Floats, Grid, Overlay
+from trtcal.model.overrides import Floats, Grid, Int8Overrides
 from trtcal.ptq.activations import activation_of, matched
 from trtcal.ptq.adaptive_rounding import adapted, clipped, rounded
 from trtcal.ptq.bias_correction import measure_moments
@@ -98,9 +98,9 @@ class Walk:
         self, model: Model, calibration: Calibration, dataset: Dataset, samples: int
     ) -> None:
         self.model, self.calibration = model, calibration
-        self.twins = Twins(model, quantize(model, calibration).proto)
+        self.pair = PairedGraph(model, quantize(model, calibration).proto)
         self.dataset, self.samples = dataset, samples
-        self.shelf = Shelf(ROOM)
+        self.spill = SpillCache(ROOM)
         self.batches = 0
         self.masks: list[Mask] = []
 
@@ -108,25 +108,25 @@ class Walk:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.shelf.close()
+        self.spill.close()
         give_back()
 
     def mend(
         self, mending: Mending, progress: Callable[[int], None] = lambda done: None
-    ) -> Overlay:
+    ) -> Int8Overrides:
         """Walk once, and return what was found for the layers, one step of progress each."""
         size = fixed_batch(self.model) or BATCH
         for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
             for side in SIDES:
-                self.shelf.keep(side, number, feeds)
+                self.spill.keep(side, number, feeds)
             self.masks.append(mask_of(feeds))
             self.batches = number + 1
-        overlay = self.model.overlay
+        overrides = self.model.overrides
         for step in self.steps():
             self._advance(step, mending.rounding)
-            overlay = self._mend(step, mending, overlay)
+            overrides = self._mend(step, mending, overrides)
             progress(1)
-        return overlay
+        return overrides
 
     def steps(self) -> Iterator[_Step]:
         """Yield the layers that have constant weights, in graph order."""
@@ -134,9 +134,9 @@ class Walk:
         placement = find_layers(self.model)
         layers = {one.name: one for one in placement.layers}
         place = 0
-        for number, node in enumerate(self.twins.nodes):
+        for number, node in enumerate(self.pair.nodes):
             layer = layers.get(node.name)
-            if layer is None or layer.weight is None or node.name not in self.twins.quantizable:
+            if layer is None or layer.weight is None or node.name not in self.pair.quantizable:
                 continue
             own = nodes[node.name]
             (read,) = layer.activations.values()
@@ -145,9 +145,9 @@ class Walk:
                 continue
             yield _Step(
                 layer,
-                self.twins.segment(place, number),
-                self.twins.segment(number, number + 1),
-                self.twins.segment(place, number + 1),
+                self.pair.segment(place, number),
+                self.pair.segment(number, number + 1),
+                self.pair.segment(place, number + 1),
                 read,
                 np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
                 values,
@@ -164,9 +164,9 @@ class Walk:
         if reading and step.read not in whole.inputs:
             whole = replace(whole, outputs=tuple(dict.fromkeys((*whole.outputs, step.read))))
         if before.outputs:
-            self._run_all("int8", before, self.twins.part(before, self.twins.quantizable))
+            self._run_all("int8", before, self.pair.part(before, self.pair.quantizable))
         kept = (step.read,) if reading else ()
-        self._run_all("float", whole, self.twins.part(whole, ()), kept)
+        self._run_all("float", whole, self.pair.part(whole, ()), kept)
 
     def _run_all(
         self, side: str, segment: Segment, part: onnx.ModelProto, kept: Collection[str] = ()
@@ -185,20 +185,20 @@ class Walk:
         kept: Collection[str] = (),
     ) -> None:
         """Run a segment, on `instead` where given; keep what later nodes read, and what is `kept`."""
-        known = self.shelf.get(side, number)
+        known = self.spill.get(side, number)
         fed = {name: {**known, **(instead or {})}[name] for name in segment.inputs}
         made = run_session(session, segment.outputs, fed)
         after = {**known, **dict(zip(segment.outputs, made, strict=True))}
-        last = self.twins.last
+        last = self.pair.last
         later = {
             name: one
             for name, one in after.items()
             if last.get(name, -1) >= segment.stop or name in kept
         }
-        self.shelf.keep(side, number, later)
+        self.spill.keep(side, number, later)
 
-    def _mend(self, step: _Step, mending: Mending, overlay: Overlay) -> Overlay:
-        grid = overlay.weights.get(step.layer.name)
+    def _mend(self, step: _Step, mending: Mending, overrides: Int8Overrides) -> Int8Overrides:
+        grid = overrides.weights.get(step.layer.name)
         shares = self._shares(step)
         if mending.rounding and step.form is not None:
             with threadpool_limits(1, "blas"):  # more wait for each other longer than they work
@@ -209,11 +209,11 @@ class Walk:
             shift = self._lack(step, shares).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
-        return overlay.with_layer(step.layer.name, grid, bias)
+        return overrides.with_layer(step.layer.name, grid, bias)
 
     def _make(self, step: _Step, grid: Grid | None) -> None:
         """Run a layer in INT8, on the grid."""
-        part = _with_weight(self.twins.part(step.itself, ()), step, grid or self._nearest(step))
+        part = _with_weight(self.pair.part(step.itself, ()), step, grid or self._nearest(step))
         session = open_session(part)
         for number in range(self.batches):
             instead = {step.read: self._snapped(step, number)}
@@ -225,7 +225,7 @@ class Walk:
             return None
         energies = []
         for number in range(self.batches):
-            made = self.shelf.get("float", number)[step.made]
+            made = self.spill.get("float", number)[step.made]
             if made.ndim < 3:  # one row a sample
                 return None
             if step.bias is not None:
@@ -237,7 +237,7 @@ class Walk:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
         mean = partial(self._mean, step, shares)
         lack = mean("float") - mean("int8")
-        activation = activation_of(self.twins, step.itself.start)
+        activation = activation_of(self.pair, step.itself.start)
         if activation is None:
             return lack
         wanted = mean("float", activation)
@@ -254,7 +254,7 @@ class Walk:
         """Return what a layer's channels are in the mean, shifted and behind an activation."""
         total, places = np.zeros(()), 0.0
         for number in range(self.batches):
-            values = self.shelf.get(side, number)[step.made]
+            values = self.spill.get(side, number)[step.made]
             if shift is not None:
                 values = values + _along(step, values, shift)
             made = activation(values)
@@ -268,17 +268,17 @@ class Walk:
         return np.asarray(total / places)
 
     def _nearest(self, step: _Step) -> Grid:
-        """Return the weight as it is quantized without repairs."""
-        node = self.twins.twins[step.layer.name]
-        pair = self.twins.producers[node.input[step.weight.index]]
-        values, scale = (numpy_helper.to_array(self.twins.tensors[name]) for name in pair.input[:2])
+        """Return the weight as it is quantized without optimizations."""
+        node = self.pair.pair[step.layer.name]
+        pair = self.pair.producers[node.input[step.weight.index]]
+        values, scale = (numpy_helper.to_array(self.pair.tensors[name]) for name in pair.input[:2])
         return Grid(values, scale)
 
     def _shift(self, step: _Step, shift: Floats) -> None:
         for number in range(self.batches):
-            values = self.shelf.get("int8", number)
+            values = self.spill.get("int8", number)
             moved = values[step.made] + _along(step, values[step.made], shift)
-            self.shelf.keep("int8", number, {**values, step.made: moved})
+            self.spill.keep("int8", number, {**values, step.made: moved})
 
     def _rounded(self, step: _Step, form: Form, mending: Mending, shares: Shares) -> Grid:
         centred = mending.bias and step.bias is not None
@@ -293,11 +293,11 @@ class Walk:
 
     def _read(self, step: _Step, number: int) -> tuple[Floats, Floats]:
         """Return what a layer reads in a batch, on both sides."""
-        return self.shelf.get("float", number)[step.read], self._snapped(step, number)
+        return self.spill.get("float", number)[step.read], self._snapped(step, number)
 
     def _snapped(self, step: _Step, number: int) -> Floats:
         """Return what Q and DQ hand on to a layer in INT8."""
-        steps = np.rint(self.shelf.get("int8", number)[step.read] / step.scale)
+        steps = np.rint(self.spill.get("int8", number)[step.read] / step.scale)
         np.clip(steps, -128, 127, out=steps)
         steps *= step.scale
         return steps

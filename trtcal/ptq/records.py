@@ -12,7 +12,7 @@ from trtcal.documents import write_document
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, only_consumer
 from trtcal.model.overrides import Floats, Grid
-from trtcal.ptq.artifact import write_repairs
+from trtcal.ptq.artifact import write_optimizations
 from trtcal.ptq.state import Improved
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
@@ -23,18 +23,18 @@ LEVELS = 127
 
 
 def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]]:
-    """Return what the overlay of a repaired model changes, layer by layer in the graph's order.
+    """Return what the overrides of a optimized model changes, layer by layer in the graph's order.
 
     `weights` is how many a layer has and `rounded` how many of them have another integer than the
     nearest one on their grid; None where no integers were found for it. `bias` is the largest change
     of a channel's bias, in steps of the INT8 tensor that the layer makes; None where there is none.
     """
-    graph, overlay = import_graph(model.proto), model.overlay
+    graph, overrides = import_graph(model.proto), model.overrides
     nodes = {node.name: node for node in graph.nodes}
     placement = find_layers(model)
     found = []
     for layer in placement.layers:
-        grid, bias = overlay.weights.get(layer.name), overlay.biases.get(layer.name)
+        grid, bias = overrides.weights.get(layer.name), overrides.biases.get(layer.name)
         if grid is None and bias is None:
             continue
         node = nodes[layer.name]
@@ -75,20 +75,20 @@ def _step(
     return None
 
 
-REPAIRS = "repairs/improved.npz"
-RECORD = "repairs/improved.json"
+REPAIRS = "optimizations/improved.npz"
+RECORD = "optimizations/improved.json"
 RANGES = "calibrations/improved.json"
 
 
 def write_improved(folder: Path, found: Improved) -> dict[str, str]:
-    """Write repairs, the record of them and the ranges; return the digest of each by its path."""
+    """Write optimizations, the record of them and the ranges; return the digest of each by its path."""
     write_files(found, *(folder / name for name in (REPAIRS, RECORD, RANGES)))
-    record = str(found.repairs.document["digest"])
-    digests = (found.repairs.digest, record, found.calibration.digest)
+    record = str(found.optimizations.document["digest"])
+    digests = (found.optimizations.digest, record, found.calibration.digest)
     return dict(zip((REPAIRS, RECORD, RANGES), digests, strict=True))
 
 
-def write_files(found: Improved, repairs: Path, record: Path, ranges: Path) -> None:
-    """Write repairs, the record of them and the ranges to these places."""
-    write_document(record, write_repairs(repairs, found.repairs))
+def write_files(found: Improved, optimizations: Path, record: Path, ranges: Path) -> None:
+    """Write optimizations, the record of them and the ranges to these places."""
+    write_document(record, write_optimizations(optimizations, found.optimizations))
     write_calibration(ranges, found.calibration)

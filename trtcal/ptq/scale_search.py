@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.search.methods import quantized_in, scale_of, scales_by_range, with_range
-from trtcal.evaluate.search.segments import Rerun, Twins
+from trtcal.evaluate.search.segments import PairedGraph, Rerun
 from trtcal.evaluate.search.sensitivity import BATCH, TOLERANCE
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
@@ -33,15 +33,15 @@ def refined(
     again. It ends early when it no longer `may`.
     """
     placement = find_layers(model)
-    twins = Twins(model, quantize(model, calibration).proto)
-    units = [one.name for one in placement.layers if one.name in twins.quantizable]
-    scales = scales_by_range(twins, placement.range_of)
+    pair = PairedGraph(model, quantize(model, calibration).proto)
+    units = [one.name for one in placement.layers if one.name in pair.quantizable]
+    scales = scales_by_range(pair, placement.range_of)
     found, done = dict(calibration.ranges), set[str]()
-    with Rerun(twins, units, dataset, samples, fixed_batch(model) or BATCH, TOLERANCE) as rerun:
+    with Rerun(pair, units, dataset, samples, fixed_batch(model) or BATCH, TOLERANCE) as rerun:
         whole = rerun.whole()
         measure = "kl" if objective == "kl" and whole.kl is not None else "noise"
         for place, segment in rerun.segments():
-            for source in dict.fromkeys(map(placement.range_of, quantized_in(twins, segment))):
+            for source in dict.fromkeys(map(placement.range_of, quantized_in(pair, segment))):
                 if source in done or source not in scales or not may():
                     continue
                 done.add(source)
@@ -69,5 +69,5 @@ def _best_range(
     if best != amax:
         rerun.adopt(with_range(rerun, place, scales, best))
         for name in scales:
-            rerun.twins.tensors[name] = scale_of(best, rerun.twins.tensors[name])
+            rerun.pair.tensors[name] = scale_of(best, rerun.pair.tensors[name])
     return best

@@ -11,17 +11,23 @@ from typing import Any
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.search.losses import Loss
 from trtcal.model import Model
-from trtcal.model.overrides import Overlay
-from trtcal.ptq.artifact import Changes, Repairs
+from trtcal.model.overrides import Int8Overrides
+from trtcal.ptq.artifact import Changes, Optimizations
 from trtcal.quantization import QuantizedModel, quantize
 from trtcal.ranges import Calibration
 
-QUICK = ("equalization", "smoothing", "splitting", "centring", "bias correction")  # for `fast`
+QUICK = (
+    "equalization",
+    "smoothing",
+    "splitting",
+    "zero-centering",
+    "bias correction",
+)  # for `fast`
 
 
 @dataclass(frozen=True)
 class State:
-    """What a model is after some repairs: ranges, what changed in float, and what is for INT8 alone.
+    """What a model is after some optimizations: ranges, what changed in float, and what is for INT8 alone.
 
     `tables` are the ranges by method, before anything was found for INT8 alone.
     """
@@ -29,17 +35,17 @@ class State:
     calibration: Calibration
     tables: Mapping[str, Calibration] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
-    overlay: Overlay = field(default_factory=Overlay)
+    overrides: Int8Overrides = field(default_factory=Int8Overrides)
 
     @property
     def float_only(self) -> State:
         """The same without what is for INT8 alone."""
-        return replace(self, overlay=Overlay(moved=self.overlay.moved))
+        return replace(self, overrides=Int8Overrides(moved=self.overrides.moved))
 
 
 @dataclass(frozen=True)
 class Try:
-    """One repair that was tried: what it is by which source, and the loss with it."""
+    """One optimization that was tried: what it is by which source, and the loss with it."""
 
     name: str
     what: str
@@ -57,18 +63,18 @@ class Try:
 
 @dataclass(frozen=True)
 class Improved:
-    """The best that was found: repairs, the model with them, and ranges for it."""
+    """The best that was found: optimizations, the model with them, and ranges for it."""
 
-    repairs: Repairs
-    repaired: Model
+    optimizations: Optimizations
+    optimized: Model
     calibration: Calibration
     tries: tuple[Try, ...]
     warnings: tuple[str, ...]
 
     @cached_property
     def quantized(self) -> QuantizedModel:
-        """The repaired model with Q/DQ on every layer that takes INT8."""
-        return quantize(self.repaired, self.calibration)
+        """The optimized model with Q/DQ on every layer that takes INT8."""
+        return quantize(self.optimized, self.calibration)
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,8 @@ class Wanted:
     leave_out: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
-    def takes(self, repair: str) -> bool:
-        """Tell whether a repair is to be tried."""
-        within = QUICK if self.effort == "fast" else (repair,)
-        chosen = self.only is None or repair in self.only
-        return repair in within and chosen and repair not in self.leave_out
+    def takes(self, optimization: str) -> bool:
+        """Tell whether a optimization is to be tried."""
+        within = QUICK if self.effort == "fast" else (optimization,)
+        chosen = self.only is None or optimization in self.only
+        return optimization in within and chosen and optimization not in self.leave_out

@@ -18,14 +18,14 @@ from trtcal.calibration.observation import pack, unpack
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.data.dataset import ArrayDataset
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import Shelf
+from trtcal.evaluate.search.caches import SpillCache
 from trtcal.model import Model
 
 CHUNK = 8
 HELD_BACK = 16, 256  # samples, at least and at most
 POOL = 1024  # samples to draw from, at most
 DRAWS = 8  # of each size
-FEW = 4  # disjoint draws, below which draws that overlap tell more
+FEW = 4  # disjoint subsets, below which subsets that overlap tell more
 LARGEST = 0.75  # of the pool: with all of it there would be one draw only
 APART = 0.8  # of the largest size: others are below that
 
@@ -34,10 +34,10 @@ Draw = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Draws:
+class Subsets:
     """Sets of chunks by size in samples, rising; the `pool` is the first so many samples.
 
-    `held_back` samples from number `first` on are in no chunk. Draws of one size have no chunk in
+    `held_back` samples from number `first` on are in no chunk. Subsets of one size have no chunk in
     common where that size is in `disjoint`.
     """
 
@@ -57,10 +57,10 @@ class Draws:
     @property
     def work(self) -> int:
         """Samples to run in all."""
-        return self.pool + self.held_back * sum(len(draws) for draws in self.of.values())
+        return self.pool + self.held_back * sum(len(subsets) for subsets in self.of.values())
 
 
-def draw(model: Model, dataset: Dataset, seed: int = 0) -> Draws:
+def draw(model: Model, dataset: Dataset, seed: int = 0) -> Subsets:
     """Hold back the last quarter and draw from the rest; `InputError` if there are too few samples."""
     batch, samples = fixed_batch(model) or 1, len(dataset)
     chunk, least = (whole_batches(one, model) for one in (CHUNK, HELD_BACK[0]))
@@ -73,8 +73,8 @@ def draw(model: Model, dataset: Dataset, seed: int = 0) -> Draws:
         )
     random = np.random.default_rng(seed)
     drawn = {size: _draws(size // chunk, pool // chunk, random) for size in _sizes(pool, chunk)}
-    disjoint = tuple(size for size, draws in drawn.items() if _are_disjoint(draws))
-    return Draws(chunk, pool, samples - held_back, held_back, seed, drawn, disjoint)
+    disjoint = tuple(size for size, subsets in drawn.items() if _are_disjoint(subsets))
+    return Subsets(chunk, pool, samples - held_back, held_back, seed, drawn, disjoint)
 
 
 def _sizes(pool: int, chunk: int) -> Iterator[int]:
@@ -101,8 +101,8 @@ def _rising(chunks: Collection[int]) -> Draw:
     return tuple(sorted(int(one) for one in chunks))
 
 
-def _are_disjoint(draws: Sequence[Draw]) -> bool:
-    everything = [chunk for one in draws for chunk in one]
+def _are_disjoint(subsets: Sequence[Draw]) -> bool:
+    everything = [chunk for one in subsets for chunk in one]
     return len(everything) == len(set(everything))
 
 
@@ -111,13 +111,13 @@ class Chunks:
 
     def __init__(self, model: Model, dataset: Dataset, chunk: int) -> None:
         self.model, self.dataset, self.chunk = model, dataset, chunk
-        self.shelf = Shelf()
+        self.spill = SpillCache()
 
     def __enter__(self) -> Chunks:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.shelf.close()
+        self.spill.close()
 
     def look(self, number: int, tensors: Sequence[str]) -> None:
         """Run the samples of one chunk, which are read once: scripts need not begin again."""
@@ -125,13 +125,13 @@ class Chunks:
         feeds = next(self.dataset.batches(self.chunk, start, start + self.chunk))
         samples = ArrayDataset(self.dataset.name, feeds, None, self.dataset.identity)
         seen = observe(self.model, samples, tensors, self.chunk)
-        self.shelf.keep("histograms", number, dict(pack(seen.histograms)))
+        self.spill.keep("histograms", number, dict(pack(seen.histograms)))
 
     def seen(self, draw: Draw) -> Observation:
         """Return what a run over the samples of a draw would have seen."""
         total: dict[str, Histogram] = {}
         for number in draw:
-            for name, histogram in unpack(self.shelf.get("histograms", number)).items():
+            for name, histogram in unpack(self.spill.get("histograms", number)).items():
                 total.setdefault(name, Histogram()).merge(histogram)
         samples = self.chunk * len(draw)
         return Observation(self.model.fingerprint, self.dataset.identity, samples, total)

@@ -1,4 +1,4 @@
-"""Float16 islands in a float32 graph: which nodes are in them, and the casts at their shores.
+"""Float16 fp16_subgraphs in a float32 graph: which nodes are in them, and the casts at their shores.
 
 Tensors keep their names and types; what an island computes is called `<tensor>/half`. A cast is
 written where a tensor crosses, once, and none where a DequantizeLinear can give either type.
@@ -35,7 +35,7 @@ from trtcal.quantization.plan import Decision
 
 
 @dataclass(frozen=True)
-class Islands:
+class Fp16Subgraphs:
     """What was made float16: the nodes, the casts written, and what a user should know of it.
 
     `skipped` says why a node that was asked in float16 is not, `subnormal` how many values of a
@@ -49,12 +49,12 @@ class Islands:
     unknown: tuple[str, ...] = ()
 
 
-def make_islands(
+def make_fp16_subgraphs(
     graph: gs.Graph,
     decisions: Mapping[str, Decision],
     quantized: Collection[str],
     observed: Mapping[str, float],
-) -> Islands:
+) -> Fp16Subgraphs:
     """Turn what `decisions` ask in fp16, by node name, into float16, in place.
 
     `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. Other nodes
@@ -71,7 +71,7 @@ def make_islands(
     graph.cleanup(remove_unused_graph_inputs=False).toposort()
     casts = sum(node.name in writer.casts for node in graph.nodes)
     names = tuple(node.name for node in nodes)
-    return Islands(names, casts, survey.skipped, writer.subnormal, unknown)
+    return Fp16Subgraphs(names, casts, survey.skipped, writer.subnormal, unknown)
 
 
 class _Writer:
@@ -95,7 +95,7 @@ class _Writer:
             self._cast(self.halves[tensor.name], tensor)
 
     def meet_casts(self) -> None:
-        """Let Q nodes, and the model's own casts to float16, read what islands compute."""
+        """Let Q nodes, and the model's own casts to float16, read what fp16_subgraphs compute."""
         for node in self.graph.nodes:
             if not (node.inputs and self._is_ours(node.inputs[0])):
                 continue

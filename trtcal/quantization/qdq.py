@@ -17,10 +17,10 @@ from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import constant, export_model, import_graph, is_half, tensor_names
-from trtcal.model.overrides import Grid, Overlay
+from trtcal.model.overrides import Grid, Int8Overrides
 from trtcal.model.passes import raised_for_half
 from trtcal.quantization.decisions import decide
-from trtcal.quantization.fp16_subgraphs import Islands, make_islands
+from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan
 from trtcal.quantization.propagate import is_unpadded, spread
@@ -46,7 +46,7 @@ class QuantizedModel:
     asked: dict[str, str]
     skipped: dict[str, str]
     excluded: dict[str, str] = field(default_factory=dict)
-    islands: Islands = field(default_factory=Islands)
+    fp16_subgraphs: Fp16Subgraphs = field(default_factory=Fp16Subgraphs)
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
@@ -70,22 +70,22 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement, plan.apart, model.overlay)
+    writer = _Writer(graph, calibration, placement, plan.apart, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer in chosen:
         writer.write(layer)
     names = [layer.name for layer in chosen]
-    islands = Islands()
+    fp16_subgraphs = Fp16Subgraphs()
     if plan.asks_half:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-        islands = make_islands(graph, decisions, names, observed)
-        skipped |= islands.skipped
+        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, names, observed)
+        skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
     done |= dict.fromkeys(names, "int8")
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, islands)
-    _describe(result, calibration, plan, done, model.overlay.moved)
+    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, fp16_subgraphs)
+    _describe(result, calibration, plan, done, model.overrides.moved)
     return result
 
 
@@ -133,10 +133,10 @@ class _Writer:
         calibration: Calibration,
         placement: Placement,
         apart: tuple[str, ...] = (),
-        overlay: Overlay | None = None,
+        overrides: Int8Overrides | None = None,
     ) -> None:
         self.graph, self.calibration = graph, calibration
-        self.overlay = overlay or Overlay()
+        self.overrides = overrides or Int8Overrides()
         self.placement, self.apart = placement, apart
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
@@ -156,7 +156,7 @@ class _Writer:
         node = self.nodes[layer.name]
         dtype = np.float16 if is_half(node) else np.float32
         is_apart = layer.name in self.apart
-        if (bias := self.overlay.biases.get(layer.name)) is not None:
+        if (bias := self.overrides.biases.get(layer.name)) is not None:
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
         for index in layer.activations:
             node.inputs[index] = self._activation(node.inputs[index], dtype, is_apart)
@@ -164,7 +164,7 @@ class _Writer:
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
             index = layer.weight.index
-            found = self.overlay.weights.get(layer.name)
+            found = self.overrides.weights.get(layer.name)
             node.inputs[index] = self._weight(node.inputs[index], layer.weight.axis, found)
 
     def precision(self, layer: Layer) -> str:
@@ -256,7 +256,7 @@ def _describe(
     if moved:
         record["moved"] = sorted(moved)
     if plan.asks_half:
-        record["islands"] = asdict(result.islands)
+        record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
     proto = result.proto
     kept = [item for item in proto.metadata_props if item.key != METADATA]
     del proto.metadata_props[:]

@@ -46,8 +46,8 @@ def set_bias(node: gs.Node, value: gs.Constant) -> None:
     place = bias_of(node)
     if place is None or place.values.shape != value.values.shape:
         raise InputError(
-            f"layer {node.name!r} has no bias like the one that repairs found for it",
-            "make the repairs again, for this model",
+            f"layer {node.name!r} has no bias like the one that optimizations found for it",
+            "make the optimizations again, for this model",
         )
     if place.index < len(place.node.inputs):
         place.node.inputs[place.index] = value

@@ -54,7 +54,7 @@ class Findings:
     tails: tuple[Document, ...] = ()
     tests: tuple[Document, ...] = ()
     models: dict[str, Model] = field(default_factory=dict)
-    repairs: tuple[Document, ...] = ()
+    optimizations: tuple[Document, ...] = ()
 
     @property
     def failed_builds(self) -> dict[str, str]:
@@ -103,7 +103,7 @@ def collect(folder: Path) -> Findings:
         tails=documents(TAILS),
         tests=documents(AB),
         models=_models(folder, {build.model for build in builds}),
-        repairs=read(REPAIRS, read_record),
+        optimizations=read(REPAIRS, read_record),
     )
 
 

@@ -32,7 +32,7 @@ from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.histograms import tensor_facts, wire
 from trtcal.reporting.limits import check_limits, overall
-from trtcal.reporting.ptq import is_repaired, repair_facts
+from trtcal.reporting.ptq import is_optimized, optimization_facts
 from trtcal.reporting.verdict import judge, without_comparison
 
 KIND = "report"
@@ -54,8 +54,8 @@ def assemble(folder: Path) -> Document:
     findings = collect(folder)
     builds = sorted(findings.builds, key=_build_order)
     every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
-    calibrations = [one for one in every if not is_repaired(one, findings.repairs)]
-    told = [(one, _calibration(one)) for one in every if is_repaired(one, findings.repairs)]
+    calibrations = [one for one in every if not is_optimized(one, findings.optimizations)]
+    told = [(one, _calibration(one)) for one in every if is_optimized(one, findings.optimizations)]
     rows = findings.comparison.rows if findings.comparison else ()
     body = {
         "kind": KIND,
@@ -66,7 +66,7 @@ def assemble(folder: Path) -> Document:
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
-        "repairs": repair_facts(findings.repairs, told, rows),
+        "optimizations": optimization_facts(findings.optimizations, told, rows),
         "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
         "measured": _measured(findings),
     }

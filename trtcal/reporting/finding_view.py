@@ -149,7 +149,7 @@ WORDS = {
     "smoothing": "channels before MatMuls shifted around zero and scaled alike, undone behind",
     "bias absorption": "what a Relu never cuts off moved from one layer's bias into the next's",
     "splitting": "idle channels made into copies of those whose rounding hurts most",
-    "centring": "values behind a Relu moved so that zero lies in their middle, at half the step",
+    "zero-centering": "values behind a Relu moved so that zero lies in their middle, at half the step",
     "bias correction by BatchNorm": (
         "biases shifted back by what rounding adds, as the BatchNorm's statistics tell it"
     ),
@@ -160,7 +160,7 @@ WORDS = {
 }
 
 
-def repairs(document: Document) -> list[View]:
+def optimizations(document: Document) -> list[View]:
     """Return each improvement with its sentence, its tries before and after, and its layers."""
     return [
         {
@@ -171,23 +171,23 @@ def repairs(document: Document) -> list[View]:
             "is_sqnr": one["objective"] == "sqnr",
             "layers": [_layer(layer) for layer in one["layers"][:LAYERS_SHOWN]],
         }
-        for one in document["repairs"]
+        for one in document["optimizations"]
     ]
 
 
 def _sentence(record: Document) -> str:
-    """Return what repairs brought over the best ranges without them."""
+    """Return what optimizations brought over the best ranges without them."""
     kept = [one for one in record["tries"] if one["kept"]]
     plain = [one for one in kept if one["name"].startswith(RANGES)]
-    held = f"on {text.count(record['samples']['selection'], 'sample')} that no repair was fitted to"
+    held = f"on {text.count(record['samples']['selection'], 'sample')} that no optimization was fitted to"
     if not plain or kept[-1] is plain[-1]:
-        return f"No repair of the INT8 model helped {held}."
+        return f"No optimization of the INT8 model helped {held}."
     before, after = (sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
     if before is None or after is None:
-        return f"Repairs of the INT8 model lowered its loss {held}."
+        return f"Optimizations of the INT8 model lowered its loss {held}."
     word = "raised" if after >= before else "took"
     return (
-        f"Repairs of the INT8 model {word} its signal to noise from {text.number(before, 1)} to "
+        f"Optimizations of the INT8 model {word} its signal to noise from {text.number(before, 1)} to "
         f"{text.number(after, 1)} dB {held}."
     )
 

@@ -199,7 +199,7 @@ def heights(bars: Sequence[int]) -> str:
 
 
 def drawn_tensors(document: Document, wanted: Iterable[int]) -> View:
-    """Return what the page's script draws of tensors, by number: bars, largest value, ranges, tail.
+    """Return what the page's script subsets of tensors, by number: bars, largest value, ranges, tail.
 
     Ranges stand in the order of `methods`.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from trtcal.documents import Document
 from trtcal.reporting import finding_view, layer_view, sections, text, view
-from trtcal.reporting import finding_view as repair_view
+from trtcal.reporting import finding_view as optimization_view
 from trtcal.reporting.versions import current
 
 # The second and third would begin a list, a heading or a block of code at the start of a line.
@@ -32,7 +32,7 @@ def to_markdown(document: Document) -> str:
         _verdict(document),
         _candidates(document),
         _checks(document),
-        _repairs(document),
+        _optimizations(document),
         _findings(document),
         _layers(document),
         _against(document),
@@ -143,13 +143,13 @@ def _checks(document: Document) -> list[str]:
     return ["### Limits", "", *table, "", f"Rule: {escaped(found['rule'], 2 * SENTENCE_SHOWN)}"]
 
 
-def _repairs(document: Document) -> list[str]:
+def _optimizations(document: Document) -> list[str]:
     """Return what each improvement brought, and each of its tries in a line, where there is one."""
     lines = []
-    for one in repair_view.repairs(document):
+    for one in optimization_view.optimizations(document):
         lines.append(f"- {code(one['title'])}: {escaped(one['sentence'])}")
         lines += [f"  - {_try(made)}" for made in one["tries"]]
-    return ["### Repairs", "", *_within(lines, REPAIRS)] if lines else []
+    return ["### Optimizations", "", *_within(lines, REPAIRS)] if lines else []
 
 
 def _try(made: view.View) -> str:

@@ -1,4 +1,4 @@
-"""What repairs did to a model, for the report: the records of them, and whose they are."""
+"""What optimizations did to a model, for the report: the records of them, and whose they are."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from trtcal.documents import Document, parsing, read_document
 from trtcal.evaluate.comparison import Row
-from trtcal.ptq.artifact import KIND, repaired_fingerprint
+from trtcal.ptq.artifact import KIND, optimized_fingerprint
 from trtcal.ranges import Calibration
 
-PLAIN = ("digest", "repairs", "model", "effort", "objective", "untried", "warnings")
+PLAIN = ("digest", "optimizations", "model", "effort", "objective", "untried", "warnings")
 SAMPLES = ("fitted", "calibration", "selection")
 LAYERS_KEPT = 40
 
 
 def read_record(path: Path) -> Document:
-    """Read what a report tells of a record of repairs; `InputError` if it lacks a field."""
+    """Read what a report tells of a record of optimizations; `InputError` if it lacks a field."""
     document = read_document(path, KIND)
     found: Document = parsing(path, lambda: _record(document))
     return found
@@ -30,7 +30,7 @@ def _record(document: Document) -> Document:
         "samples": {key: document["samples"][key] for key in SAMPLES},
         "tries": [_try(one) for one in document["tries"]],
         "layers": [_layer(one) for one in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
-        "repaired_layers": len(layers),
+        "optimized_layers": len(layers),
     }
 
 
@@ -50,17 +50,17 @@ def _by_change(layer: Document) -> tuple[float, float]:
     return -(layer["bias"] or 0.0), -share
 
 
-def is_repaired(calibration: Calibration, records: Iterable[Document]) -> bool:
-    """Whether ranges are of a model as repairs made it, whose tensors may have other values."""
+def is_optimized(calibration: Calibration, records: Iterable[Document]) -> bool:
+    """Whether ranges are of a model as optimizations made it, whose tensors may have other values."""
     return calibration.model in {_fingerprint(one) for one in records}
 
 
-def repair_facts(
+def optimization_facts(
     records: Sequence[Document],
     calibrations: Sequence[tuple[Calibration, Document]],
     rows: Sequence[Row],
 ) -> list[Document]:
-    """Return each record with the ranges of the repaired model and the candidates that have them."""
+    """Return each record with the ranges of the optimized model and the candidates that have them."""
     found = []
     for one in sorted(records, key=lambda record: str(record["digest"])):
         own = [told for made, told in calibrations if made.model == _fingerprint(one)]
@@ -71,4 +71,4 @@ def repair_facts(
 
 
 def _fingerprint(record: Document) -> Any:
-    return repaired_fingerprint(record["model"], record["repairs"])
+    return optimized_fingerprint(record["model"], record["optimizations"])

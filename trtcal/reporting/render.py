@@ -21,7 +21,7 @@ from markupsafe import Markup
 from trtcal.documents import Document, digest_bytes, parsing, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import finding_view, layer_view, sections, text, view
-from trtcal.reporting import finding_view as repair_view
+from trtcal.reporting import finding_view as optimization_view
 from trtcal.reporting.document import assemble
 from trtcal.reporting.histograms import draw_histograms
 from trtcal.reporting.svg import inline
@@ -93,7 +93,7 @@ def _shown(document: Document) -> dict[str, Any]:
     chosen = next((row for row in rows if row["is_chosen"]), None)
     builds = layer_view.builds(document, chosen["model"] if chosen else None)
     verdict, tests = view.verdict(document), sections.tests(document)
-    slices, repairs = sections.slices(chosen), repair_view.repairs(document)
+    slices, optimizations = sections.slices(chosen), optimization_view.optimizations(document)
     findings, logs = finding_view.findings(document), finding_view.logs(document)
     events = finding_view.log_events(logs)
     layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
@@ -101,7 +101,7 @@ def _shown(document: Document) -> dict[str, Any]:
     return {
         "subject": rows[0]["name"] if rows else _subject(document),
         "places": _places(
-            bool(rows), costs is not None, tests=tests, slices=slices, repairs=repairs
+            bool(rows), costs is not None, tests=tests, slices=slices, optimizations=optimizations
         ),
         "verdict": verdict,
         "steps": sections.first_steps(findings["shown"], chosen, verdict["fails"]),
@@ -111,7 +111,7 @@ def _shown(document: Document) -> dict[str, Any]:
         "rows": rows,
         "tests": tests,
         "slices": slices,
-        "repairs": repairs,
+        "optimizations": optimizations,
         "errors": sections.errors(chosen),
         "findings": findings,
         "builds": builds,
@@ -136,7 +136,7 @@ def _shown(document: Document) -> dict[str, Any]:
 
 
 PLACES = (
-    ("steps", "Look here first", False),
+    ("steps", "Response here first", False),
     ("costs", "Costs", False),
     ("against", "Since the last run", False),
     ("chart", "Chart", False),
@@ -144,7 +144,7 @@ PLACES = (
     ("slices", "Slices", False),
     ("candidates", "Candidates", True),
     ("errors", "Errors", True),
-    ("repairs", "Repairs", False),
+    ("optimizations", "Optimizations", False),
     ("findings", "Findings", True),
     ("layers", "Layers", True),
     ("ranges", "Ranges", True),

@@ -236,7 +236,11 @@ def made_by(document: Document) -> dict[str, str]:
     """Return model -> the command that made it, with the names that the run gave its files."""
     stages = (document["measured"]["run"] or {}).get("stages", ())
     outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
-    repairs = {name: one["repairs"] for one in document["repairs"] for name in one["candidates"]}
+    optimizations = {
+        name: one["optimizations"]
+        for one in document["optimizations"]
+        for name in one["candidates"]
+    }
     found = {}
     for row in (document["comparison"] or {"rows": []})["rows"]:
         made = row["quantization"]
@@ -246,8 +250,8 @@ def made_by(document: Document) -> dict[str, str]:
             plan = outputs.get(given) or (None if given in (None, PLAIN) else "PLAN.json")
             output = outputs.get(row["model"], shlex.quote(f"{row['name']}.onnx"))
             parts = ["trtcal quantize MODEL.onnx --calibration", table]
-            if row["name"] in repairs:
-                parts += ["--repairs", outputs.get(repairs[row["name"]], "REPAIRS.npz")]
+            if row["name"] in optimizations:
+                parts += ["--optimizations", outputs.get(optimizations[row["name"]], "REPAIRS.npz")]
             found[row["model"]] = " ".join(
                 [*parts, *(["--plan", plan] if plan else []), "-o", output]
             )

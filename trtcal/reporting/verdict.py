@@ -36,7 +36,7 @@ NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: `reasons` are the cautions, `checks` the limits of the candidate it is about."""
+    """The answer: `reasons` are the warnings, `checks` the limits of the candidate it is about."""
 
     word: str
     candidate: str | None
@@ -93,10 +93,10 @@ def judge(
     undecided = [one for one in judged if one.state == UNDECIDED]
     if not (holding or undecided):
         nearest = min(judged, key=lambda one: one.shortfall)
-        reasons = cautions(nearest.row, comparison.gates, *known)
+        reasons = warnings(nearest.row, comparison.gates, *known)
         return _do_not_ship(comparison, nearest, reasons)
     best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
-    reasons = cautions(best.row, comparison.gates, *known)
+    reasons = warnings(best.row, comparison.gates, *known)
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
 
 
@@ -104,7 +104,7 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
     """Return the verdict on builds that nothing was compared of; `failed` are those that made none."""
     if not failed:
         sentence = "Engines were built, and none was compared with FP32."
-        reasons = [reason for build in builds for reason in _build_cautions(build)]
+        reasons = [reason for build in builds for reason in _build_warnings(build)]
         rule = "Without accuracy and speed beside FP32 there is no verdict: `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
     told = [_failed_build(one) for one in failed]
@@ -170,7 +170,7 @@ def _holding_sentence(reference: Row, row: Row) -> str:
     return f"{row.name} {first}; it {speed} and takes {text.number(100 * share, 0)} % of its size."
 
 
-def cautions(
+def warnings(
     row: Row,
     gates: Gates,
     builds: Sequence[Build] = (),
@@ -183,12 +183,12 @@ def cautions(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    reasons = [] if gates.min_speedup is not None else [_speed_caution(row, targets)]
+    reasons = [] if gates.min_speedup is not None else [_speed_warning(row, targets)]
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
     for build in own:
         if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
-            reasons += _build_cautions(build)
+            reasons += _build_warnings(build)
     reasons += _larger_engines(own, builds, reference)
     skipped = {node for build in own for node in build.skipped}
     if skipped:
@@ -217,14 +217,14 @@ def _larger_engines(
     return found
 
 
-def _speed_caution(row: Row, targets: Sequence[str]) -> str:
+def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     told = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
     if row.latency.speedup_interval[1] < 1.0:
         return f"{told}; on this machine it is slower than FP32."
     return f"{told}."
 
 
-def _build_cautions(build: Build) -> list[str]:
+def _build_warnings(build: Build) -> list[str]:
     asked = [outcome for outcome in build.outcomes if outcome.asked == "int8"]
     lost = [outcome.node for outcome in asked if outcome.got in FLOATS]
     unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, "int8")]

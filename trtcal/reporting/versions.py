@@ -8,7 +8,7 @@ from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.reporting.document import KIND, VERSION
 
 FIRST = 1
-NOTHING: Document = {"tests": [], "tensors": [], "repairs": []}
+NOTHING: Document = {"tests": [], "tensors": [], "optimizations": []}
 OF_BUILDS = {"wiring": None, "fusions": None, "estimated_on": None}
 OF_LAYERS = {"bytes": None, "macs": None, "estimated_ms": None}
 

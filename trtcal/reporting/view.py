@@ -180,7 +180,7 @@ def commands(document: Document) -> list[str]:
     lines += [
         f"trtcal quantize MODEL.onnx --improve {shlex.quote(one['effort'])} "
         "--data CALIBRATION_DATA -o INT8.onnx"
-        for one in document["repairs"]
+        for one in document["optimizations"]
     ]
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
@@ -219,10 +219,10 @@ def digests(document: Document) -> list[tuple[str, str]]:
         found.append((f"calibration {one['method']}", one["digest"]))
         found.append((f"calibration data of {one['method']}", one["dataset"]))
         found.append((f"histograms of {one['method']}", one["histograms"]))
-    for one in document["repairs"]:
+    for one in document["optimizations"]:
         names = ", ".join(one["candidates"]) or "no candidate"
-        found.append((f"repairs of {names}", one["repairs"]))
-        found.append((f"record of repairs of {names}", one["digest"]))
+        found.append((f"optimizations of {names}", one["optimizations"]))
+        found.append((f"record of optimizations of {names}", one["digest"]))
         found += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
     found += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
     found += [

@@ -100,8 +100,8 @@ def digests_of_run(report: Document) -> dict[str, str]:
         plan = row["quantization"].get("plan")
         if plan:
             found[f"plan of {row['name']}"] = plan
-    for one in report.get("repairs", []):
-        found[f"repairs, {one['effort']}"] = one["repairs"]
+    for one in report.get("optimizations", []):
+        found[f"optimizations, {one['effort']}"] = one["optimizations"]
     for build in report["builds"]:
         found[f"backend {build['backend']}"] = build["backend_version"]
     found |= {f"package {name}": str(one) for name, one in measured["packages"].items() if one}

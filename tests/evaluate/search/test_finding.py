@@ -13,7 +13,7 @@ from tests.networks import conv_net, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.search import Limits, Loss, Settings, find_plans
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.held_out import Pair
 from trtcal.evidence.layers.roofline import find_target
 
@@ -22,7 +22,7 @@ T4 = find_target("t4")
 
 def find(one, memory=None, **settings):
     wanted = Settings(**{"limits": Limits(), "gpu": T4, **settings})
-    known = memory or Memory(None, {})
+    known = memory or EvaluationCache(None, {})
     return find_plans(one.prepared, one.calibration, one.dataset, wanted, known)
 
 
@@ -79,12 +79,12 @@ def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
 
 
 def test_a_search_that_was_cut_short_goes_on(make):
-    one, memory = make(random_net, 1, 6), Memory(None, {})
+    one, memory = make(random_net, 1, 6), EvaluationCache(None, {})
     find(one, memory, time_limit_s=4.0, clock=Clock())
     assert memory.measured > 0
     whole = find(one, memory)
     assert not whole.missing
-    alone = Memory(None, {})
+    alone = EvaluationCache(None, {})
     assert find(one, alone).found.front == whole.found.front
     assert memory.measured == alone.measured
 

@@ -6,7 +6,7 @@ import pytest
 from tests.evaluate.search.conftest import Subject
 from tests.networks import conv_net, samples
 from trtcal.evaluate.search import choose_methods
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.plan_loss import judge
 
 
@@ -22,7 +22,7 @@ def outlier(tmp_path):
 
 
 def chosen(clean, observation, memory=None):
-    memory = memory or Memory(None, {})
+    memory = memory or EvaluationCache(None, {})
     with judge(clean.prepared, clean.dataset, 32, memory) as measure:
         return choose_methods(
             clean.prepared, observation, clean.dataset, measure, memory, ("minmax", "entropy")
@@ -31,7 +31,7 @@ def chosen(clean, observation, memory=None):
 
 def test_each_tensor_gets_what_is_best_at_the_outputs(outlier):
     clean, observation = outlier
-    memory = Memory(None, {})
+    memory = EvaluationCache(None, {})
     found = chosen(clean, observation, memory)
     methods = {choice.tensor: choice.method for choice in found.choices}
     assert methods["x"] == "entropy"

@@ -8,7 +8,7 @@ import pytest
 from tests.evaluate.search.nets import random_net
 from trtcal.errors import InputError
 from trtcal.evaluate.search import Limits, measure_sensitivities
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.exchange import Search
 from trtcal.evaluate.search.limits import Point, pareto, reliefs
@@ -29,7 +29,7 @@ class Table:
         work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
         self.costs = Costs(work, find_target("t4"), "fp32")
         arguments = (one.prepared, one.calibration, one.units, one.dataset, 24, "fp32")
-        with Evaluator(*arguments, Memory(None, {})) as evaluator:
+        with Evaluator(*arguments, EvaluationCache(None, {})) as evaluator:
             self.losses = {
                 frozenset(some): evaluator.loss(frozenset(some))
                 for count in range(len(one.units) + 1)

@@ -10,9 +10,9 @@ from tests.evaluate.search.nets import random_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.errors import InputError
 from trtcal.evaluate.search import measure_sensitivities
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.losses import Loss, rows_of, total
-from trtcal.evaluate.search.segments import Twins
+from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.quantization import Plan, quantize
 
 ROUNDING = 0.1  # integer kernels round a value between two steps to the other side now and then
@@ -48,8 +48,8 @@ def test_of_a_residual_network_they_are_those_of_whole_runs(residual):
 
 def test_of_a_chain_cut_into_segments_they_are_those_of_whole_runs(make):
     one = make(random_net, 3, 9)
-    twins = Twins(one.prepared, quantize(one.prepared, one.calibration).proto)
-    parts = twins.segments(one.units)
+    pair = PairedGraph(one.prepared, quantize(one.prepared, one.calibration).proto)
+    parts = pair.segments(one.units)
     assert len(parts) == 3
     assert [name for part in parts for name in part.units] == one.units
     assert all(len(part.inputs) == 1 for part in parts)
@@ -69,22 +69,22 @@ def test_a_layer_that_is_known_early_is_not_run_on_all_samples(make):
 def test_what_was_measured_is_not_measured_again(residual, tmp_path):
     arguments = (residual.prepared, residual.calibration, residual.dataset, 24)
     path = tmp_path / "evaluations.jsonl"
-    first = Memory(path, {})
+    first = EvaluationCache(path, {})
     seen = measure_sensitivities(*arguments, memory=first)
     assert first.measured == 2 * len(residual.units)
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:-1], lines[-1][:20]]))  # killed while it wrote
-    again = Memory(path, {})
+    again = EvaluationCache(path, {})
     assert measure_sensitivities(*arguments, memory=again) == seen
     assert again.measured == 1
-    other = Memory(path, {"model": "another"})
+    other = EvaluationCache(path, {"model": "another"})
     measure_sensitivities(*arguments, memory=other)
     assert other.measured == first.measured
 
 
 def test_without_time_what_is_known_is_used_and_the_rest_named(residual, tmp_path):
     arguments = (residual.prepared, residual.calibration, residual.dataset, 24)
-    memory, asked = Memory(tmp_path / "evaluations.jsonl", {}), iter([True, True])
+    memory, asked = EvaluationCache(tmp_path / "evaluations.jsonl", {}), iter([True, True])
     seen = measure_sensitivities(*arguments, memory=memory, may=lambda: next(asked, False))
     assert [one.layer for one in seen.layers] == residual.units[:2]
     assert list(seen.missing) == residual.units[2:]
@@ -102,8 +102,8 @@ def test_without_time_what_is_known_is_used_and_the_rest_named(residual, tmp_pat
 
 def test_infinite_noise_is_remembered(tmp_path):
     path = tmp_path / "evaluations.jsonl"
-    Memory(path, {}).recall({"plan": 1}, lambda: Loss(8, math.inf))
-    known = Memory(path, {}).recall({"plan": 1}, lambda: Loss(8, 0.0))
+    EvaluationCache(path, {}).recall({"plan": 1}, lambda: Loss(8, math.inf))
+    known = EvaluationCache(path, {}).recall({"plan": 1}, lambda: Loss(8, 0.0))
     assert known == Loss(8, math.inf)
     assert known.sqnr_db == -math.inf
     assert known.of("kl") == math.inf
@@ -113,7 +113,7 @@ def test_infinite_noise_is_remembered(tmp_path):
 def test_lines_that_mean_nothing_are_skipped(tmp_path):
     path = tmp_path / "evaluations.jsonl"
     path.write_text('{"key": 1}\n[]\nnull\n{"key": "a", "loss": {"samples": "x"}}\n\xff\n')
-    assert Memory(path, {}).known == {}
+    assert EvaluationCache(path, {}).known == {}
 
 
 def test_without_ranges_there_is_nothing_to_measure(residual):

@@ -1,4 +1,4 @@
-"""What a log alone tells: each thing once, remarks apart."""
+"""What a log alone tells: each thing once, warnings apart."""
 
 import pytest
 

@@ -51,7 +51,7 @@ def test_no_layer_is_in_two_pairs():
 
 def test_the_records_of_a_difference(engines):
     difference = compare_engines(*engines)
-    assert len(difference.twins) == 4
+    assert len(difference.pair) == 4
     assert [one.layer for one in difference.gone] == [
         "Reformatting CopyNode for Output Tensor 0 to MaxPool_12",
         "QuantizeLinear_15",

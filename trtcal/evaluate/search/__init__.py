@@ -3,7 +3,7 @@
 from trtcal.evaluate.search.limits import Limits, Point, Relief
 from trtcal.evaluate.search.losses import Loss
 from trtcal.evaluate.search.methods import choose_methods
-from trtcal.evaluate.search.pipeline import Result, Settings, find_plans, memory_beside
+from trtcal.evaluate.search.pipeline import Result, Settings, cache_beside, find_plans
 from trtcal.evaluate.search.sensitivity import Sensitivities, Sensitivity, measure_sensitivities
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Sensitivities",
     "Sensitivity",
     "Settings",
+    "cache_beside",
     "choose_methods",
     "find_plans",
     "measure_sensitivities",
-    "memory_beside",
 ]

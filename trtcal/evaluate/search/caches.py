@@ -18,7 +18,7 @@ from trtcal.evaluate.search.losses import Loss
 NUMBERS = ("noise", "kl", "disagreement", "top1_drop", "noise_error", "kl_error")
 
 
-class Memory:
+class EvaluationCache:
     """Losses by fingerprint of all that they depend on; None as path keeps them for this run only."""
 
     def __init__(self, path: Path | None, of: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _read(path: Path) -> Iterator[tuple[str, Loss]]:
 Arrays = dict[str, Array]
 
 
-class Shelf:
+class SpillCache:
     """A folder that goes with the process; names of tensors are no names of files.
 
     The bytes are plain, because several threads read them: numpy parses the header of an `.npz`

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.exchange import Found
 from trtcal.evaluate.search.limits import Plan
 from trtcal.evaluate.search.losses import Loss
@@ -54,7 +54,7 @@ def check_held_back(
     dataset: Dataset,
     evaluated: int,
     precision: str,
-    memory: Memory,
+    memory: EvaluationCache,
 ) -> HeldBack | None:
     """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
 

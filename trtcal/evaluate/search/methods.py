@@ -16,27 +16,27 @@ from trtcal.calibration import Observation
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.losses import Loss
-from trtcal.evaluate.search.segments import Rerun, Segment, Twins
+from trtcal.evaluate.search.segments import PairedGraph, Rerun, Segment
 from trtcal.evaluate.search.sensitivity import BATCH, SAMPLES, TOLERANCE
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration, TensorRange
 
 
-def scales_by_range(twins: Twins, range_of: Callable[[str], str]) -> dict[str, set[str]]:
+def scales_by_range(pair: PairedGraph, range_of: Callable[[str], str]) -> dict[str, set[str]]:
     """Return the scales that hang on each range, by the tensor whose range it is."""
     found: dict[str, set[str]] = {}
-    for node in twins.quantized.graph.node:
+    for node in pair.quantized.graph.node:
         if node.op_type == "QuantizeLinear":
             found.setdefault(range_of(node.input[0]), set()).add(node.input[1])
     return found
 
 
-def quantized_in(twins: Twins, segment: Segment) -> Iterator[str]:
+def quantized_in(pair: PairedGraph, segment: Segment) -> Iterator[str]:
     """Yield the tensors that are quantized in a segment."""
-    part = twins.part(segment, twins.quantizable)
+    part = pair.part(segment, pair.quantizable)
     return (node.input[0] for node in part.graph.node if node.op_type == "QuantizeLinear")
 
 
@@ -46,7 +46,7 @@ def with_range(
     """Return the segments of the all-INT8 run that have these scales, from one on, with a range."""
     instead = dict[int, onnx.ModelProto]()
     for place in range(start, len(rerun.parts)):
-        part = rerun.twins.part(rerun.parts[place], rerun.twins.quantizable)
+        part = rerun.pair.part(rerun.parts[place], rerun.pair.quantizable)
         if mine := [one for one in part.graph.initializer if one.name in scales]:
             for one in mine:
                 one.CopyFrom(scale_of(amax, one))
@@ -92,7 +92,7 @@ def choose_methods(
     observation: Observation,
     dataset: Dataset,
     judge: Callable[[Calibration], Loss],
-    memory: Memory,
+    memory: EvaluationCache,
     methods: Sequence[str] = METHODS,
     samples: int = SAMPLES,
 ) -> Chosen:
@@ -117,19 +117,19 @@ def _choices(
     tables: Mapping[str, Calibration],
     dataset: Dataset,
     measure: str,
-    memory: Memory,
+    memory: EvaluationCache,
     samples: int,
 ) -> Iterator[Choice]:
     first, *others = tables
     placement = find_layers(model)
-    twins = Twins(model, quantize(model, tables[first]).proto)
-    units = [one.name for one in placement.layers if one.name in twins.quantizable]
-    scales = scales_by_range(twins, placement.range_of)
+    pair = PairedGraph(model, quantize(model, tables[first]).proto)
+    units = [one.name for one in placement.layers if one.name in pair.quantizable]
+    scales = scales_by_range(pair, placement.range_of)
     size = fixed_batch(model) or BATCH
     done = set[str]()
-    with Rerun(twins, units, dataset, samples, size, TOLERANCE) as rerun:
+    with Rerun(pair, units, dataset, samples, size, TOLERANCE) as rerun:
         for place, _ in rerun.segments():
-            here = quantized_in(twins, rerun.parts[place])
+            here = quantized_in(pair, rerun.parts[place])
             for source in dict.fromkeys(placement.range_of(name) for name in here):
                 if source in done or source not in scales:
                     continue

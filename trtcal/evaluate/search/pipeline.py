@@ -14,7 +14,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import whole_batches
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.placement_search import Measured
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.costs import Costs, Times, listed_times
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.held_out import HeldBack, check_held_back
@@ -86,9 +86,11 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
     return nullcontext(lambda done: None)
 
 
-def memory_beside(folder: Path, model: Model, dataset: Dataset) -> Memory:
+def cache_beside(folder: Path, model: Model, dataset: Dataset) -> EvaluationCache:
     """Return what was measured by earlier searches with this output folder."""
-    return Memory(folder / REMEMBERED, {"model": model.fingerprint, "data": dataset.fingerprint})
+    return EvaluationCache(
+        folder / REMEMBERED, {"model": model.fingerprint, "data": dataset.fingerprint}
+    )
 
 
 def find_plans(
@@ -96,7 +98,7 @@ def find_plans(
     calibration: Calibration,
     dataset: Dataset,
     settings: Settings,
-    memory: Memory,
+    memory: EvaluationCache,
     reporter: Reporter = silent,
 ) -> Result:
     """Search for the plans of a prepared model that are worth having.

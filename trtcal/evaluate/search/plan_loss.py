@@ -17,7 +17,7 @@ from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.data import Dataset, Feeds
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import BackendError
-from trtcal.evaluate.search.caches import Memory, Shelf
+from trtcal.evaluate.search.caches import EvaluationCache, SpillCache
 from trtcal.evaluate.search.limits import Plan as Int8
 from trtcal.evaluate.search.losses import Loss, Rows, joined, rows_of, total
 from trtcal.model import Model
@@ -81,7 +81,7 @@ class Evaluator:
         dataset: Dataset,
         samples: int,
         precision: str,
-        memory: Memory,
+        memory: EvaluationCache,
         start: int = 0,
     ) -> None:
         self.model, self.calibration, self.units = model, calibration, units
@@ -91,7 +91,7 @@ class Evaluator:
         self.size = fixed_batch(model) or BATCH
         self.names = [spec.name for spec in model.outputs]
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "evaluate")
-        self.shelf, self.peaks = Shelf(), Peaks(model)
+        self.spill, self.peaks = SpillCache(), Peaks(model)
         self.batches = 0
 
     def __enter__(self) -> Evaluator:
@@ -99,7 +99,7 @@ class Evaluator:
 
     def __exit__(self, *exception: object) -> None:
         self.pool.shutdown(cancel_futures=True)
-        self.shelf.close()
+        self.spill.close()
 
     def plan(self, int8: Int8, precision: str | None = None) -> Plan:
         """Return the plan that has these layers in INT8, the others in another precision if named."""
@@ -134,10 +134,10 @@ class Evaluator:
 
     def _beyond(self, made: QuantizedModel) -> list[str]:
         """Return the float16 tensors of a plan that float16 is too small for."""
-        names = made.islands.unknown
+        names = made.fp16_subgraphs.unknown
         if names:
             self._expect()
-            feeds = (self.shelf.get("feeds", number) for number in range(self.batches))
+            feeds = (self.spill.get("feeds", number) for number in range(self.batches))
             self.peaks.look(names, feeds)
         return list(self.peaks.beyond(names))
 
@@ -162,15 +162,15 @@ class Evaluator:
         number = 0
         for feeds in self.dataset.batches(self.size, self.start, self.start + self.samples):
             outputs = run_session(session, self.names, feeds)
-            self.shelf.keep("feeds", number, feeds)
-            self.shelf.keep("expected", number, dict(zip(self.names, outputs, strict=True)))
+            self.spill.keep("feeds", number, feeds)
+            self.spill.keep("expected", number, dict(zip(self.names, outputs, strict=True)))
             number += 1
         self.batches = number
 
     def _one(self, session: Session, number: int) -> Rows | None:
         """Return the figures of a batch, None where the plan's outputs are not finite."""
-        said = run_session(session, self.names, self.shelf.get("feeds", number))
-        expected = list(self.shelf.get("expected", number).values())
+        said = run_session(session, self.names, self.spill.get("feeds", number))
+        expected = list(self.spill.get("expected", number).values())
         if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in said):
             return None
         start, labels = self.start + number * self.size, self.dataset.labels
@@ -188,7 +188,7 @@ def _opened(proto: onnx.ModelProto) -> Session:
 
 @contextmanager
 def judge(
-    model: Model, dataset: Dataset, samples: int, memory: Memory
+    model: Model, dataset: Dataset, samples: int, memory: EvaluationCache
 ) -> Iterator[Callable[[Calibration], Loss]]:
     """Yield what measures a calibration with every layer in INT8."""
     evaluators = list[Evaluator]()

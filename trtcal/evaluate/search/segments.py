@@ -20,7 +20,7 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.evaluate.search.caches import Shelf
+from trtcal.evaluate.search.caches import SpillCache
 from trtcal.evaluate.search.losses import Loss, Rows, joined, rows_of, total
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
@@ -45,20 +45,20 @@ class Segment:
     units: tuple[str, ...]
 
 
-class Twins:
+class PairedGraph:
     """The prepared float model and the same with Q/DQ."""
 
     def __init__(self, prepared: Model, quantized: onnx.ModelProto) -> None:
         self.proto, self.quantized = prepared.proto, quantized
         self.nodes = list(prepared.proto.graph.node)
-        self.twins = {node.name: node for node in quantized.graph.node}
+        self.pair = {node.name: node for node in quantized.graph.node}
         self.producers = {name: node for node in quantized.graph.node for name in node.output}
         self.tensors = {one.name: one for one in quantized.graph.initializer}
         self.tensors |= {one.name: one for one in prepared.proto.graph.initializer}
         self.quantizable = {
             node.name
             for node in self.nodes
-            if node.name in self.twins and list(node.input) != list(self.twins[node.name].input)
+            if node.name in self.pair and list(node.input) != list(self.pair[node.name].input)
         }
         self.inputs = [spec.name for spec in prepared.inputs]
         self.outputs = [spec.name for spec in prepared.outputs]
@@ -101,7 +101,7 @@ class Twins:
         """Return a segment as a model, these of its nodes quantized."""
         nodes, done = list[onnx.NodeProto](), set[str]()
         for node in self.nodes[segment.start : segment.stop]:
-            chosen = self.twins[node.name] if node.name in int8 else node
+            chosen = self.pair[node.name] if node.name in int8 else node
             for before in self._pairs(chosen) if node.name in int8 else ():
                 if before.name not in done:
                     done.add(before.name)
@@ -183,7 +183,7 @@ class Rerun:
 
     def __init__(
         self,
-        twins: Twins,
+        pair: PairedGraph,
         units: Sequence[str],
         dataset: Dataset,
         samples: int,
@@ -191,16 +191,16 @@ class Rerun:
         tolerance: float = 0.0,
     ) -> None:
         self.tolerance = tolerance
-        self.twins = twins
+        self.pair = pair
         self.units = len(units)
-        self.parts = twins.segments(units)
+        self.parts = pair.segments(units)
         self.labels, self.batch = dataset.labels, batch
         self.samples = min(samples, len(dataset))
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "rerun")
-        self.shelf = Shelf()
-        self.chosen: dict[str, Collection[str]] = {"float": (), "int8": twins.quantizable}
+        self.spill = SpillCache()
+        self.chosen: dict[str, Collection[str]] = {"float": (), "int8": pair.quantizable}
         self.sessions = {
-            (kind, place): self._open(twins.part(segment, int8))
+            (kind, place): self._open(pair.part(segment, int8))
             for kind, int8 in self.chosen.items()
             for place, segment in enumerate(self.parts)
         }
@@ -212,7 +212,7 @@ class Rerun:
     def __exit__(self, *exception: object) -> None:
         self.pool.shutdown(cancel_futures=True)
         self.sessions.clear()
-        self.shelf.close()
+        self.spill.close()
         give_back()
 
     def _begin(self, dataset: Dataset) -> tuple[int, Rows]:
@@ -220,8 +220,8 @@ class Rerun:
         parts: list[Rows] = []
         for number, values in enumerate(dataset.batches(self.batch, 0, self.samples)):
             for kind in self.chosen:
-                self.shelf.keep(kind, number, values)
-            self.shelf.keep("expected", number, self._through("float", 0, values))
+                self.spill.keep(kind, number, values)
+            self.spill.keep("expected", number, self._through("float", 0, values))
             parts.append(self._compare(self._through("int8", 0, values), number))
         return len(parts), joined(parts)
 
@@ -238,7 +238,7 @@ class Rerun:
 
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
         """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
-        return self.loss_with(kind, {place: self.twins.part(self.parts[place], int8)})
+        return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
 
     def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
         """Return the loss with other models in place of segments, the first of which is looked at.
@@ -249,7 +249,7 @@ class Rerun:
         first = min(instead)
 
         def one(number: int) -> Rows:
-            values = self.shelf.get(kind, number)
+            values = self.spill.get(kind, number)
             return self._compare(self._through(kind, first, values, sessions), number)
 
         parts: list[Rows] = []
@@ -267,7 +267,7 @@ class Rerun:
         first = min(instead)
 
         def one(number: int) -> Rows:
-            values = self.shelf.get("int8", number)
+            values = self.spill.get("int8", number)
             return self._compare(self._through("int8", first, values), number)
 
         self.rows = joined(list(self.pool.map(one, range(self.batches))))
@@ -285,8 +285,8 @@ class Rerun:
         return total({name: values[:samples] for name, values in self.rows.items()})
 
     def _compare(self, said: Feeds, number: int) -> Rows:
-        expected = self.shelf.get("expected", number)
-        pairs = [(expected[name], said[name]) for name in self.twins.outputs]
+        expected = self.spill.get("expected", number)
+        pairs = [(expected[name], said[name]) for name in self.pair.outputs]
         return rows_of([a for a, _ in pairs], [b for _, b in pairs], self._labels(number))
 
     def _labels(self, number: int) -> Labels | None:
@@ -312,7 +312,7 @@ class Rerun:
 
     def _wanted(self, segment: Segment) -> set[str]:
         later = (part.inputs for part in self.parts if part.start >= segment.stop)
-        return set(self.twins.outputs).union(*later)
+        return set(self.pair.outputs).union(*later)
 
     @staticmethod
     def _open(part: onnx.ModelProto) -> Session:
@@ -320,5 +320,5 @@ class Rerun:
 
     def _advance(self, kind: str, place: int, number: int) -> None:
         session = self.sessions[kind, place]
-        values = self._step(session, self.parts[place], self.shelf.get(kind, number))
-        self.shelf.keep(kind, number, values)
+        values = self._step(session, self.parts[place], self.spill.get(kind, number))
+        self.spill.keep(kind, number, values)

@@ -12,9 +12,9 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import Document
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import Memory
+from trtcal.evaluate.search.caches import EvaluationCache
 from trtcal.evaluate.search.losses import Loss
-from trtcal.evaluate.search.segments import Rerun, Twins
+from trtcal.evaluate.search.segments import PairedGraph, Rerun
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration
@@ -95,7 +95,7 @@ def measure_sensitivities(
     calibration: Calibration,
     dataset: Dataset,
     samples: int = SAMPLES,
-    memory: Memory | None = None,
+    memory: EvaluationCache | None = None,
     progress: Callable[[int], None] = lambda done: None,
     tolerance: float = TOLERANCE,
     may: Callable[[], bool] = lambda: True,
@@ -105,18 +105,18 @@ def measure_sensitivities(
     A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all.
     Nodes that are quantized only because their neighbours are stay quantized in `left`.
     """
-    memory = memory or Memory(None, {})
+    memory = memory or EvaluationCache(None, {})
     quantized = quantize(model, calibration)
-    twins = Twins(model, quantized.proto)
-    ops = {one.name: one.op for one in find_layers(model).layers if one.name in twins.quantizable}
+    pair = PairedGraph(model, quantized.proto)
+    ops = {one.name: one.op for one in find_layers(model).layers if one.name in pair.quantizable}
     if not ops:
         raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
     size = fixed_batch(model) or BATCH
     found = dict[str, Sensitivity]()
     samples = whole_batches(samples, model)
-    with Rerun(twins, list(ops), dataset, samples, size, tolerance) as rerun:
+    with Rerun(pair, list(ops), dataset, samples, size, tolerance) as rerun:
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
-        for name, alone, left in _measured(rerun, twins.quantizable, memory, of, may):
+        for name, alone, left in _measured(rerun, pair.quantizable, memory, of, may):
             found[name] = Sensitivity(name, ops[name], alone, left, rerun.whole(left.samples))
             progress(1)
         whole = rerun.whole()
@@ -127,7 +127,7 @@ def measure_sensitivities(
 def _measured(
     rerun: Rerun,
     quantizable: Collection[str],
-    memory: Memory,
+    memory: EvaluationCache,
     of: dict[str, Any],
     may: Callable[[], bool],
 ) -> Iterator[tuple[str, Loss, Loss]]:

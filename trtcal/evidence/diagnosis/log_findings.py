@@ -2,7 +2,7 @@
 
 Lines about one tensor or layer become one finding each; lines about the build as a whole, of which a
 log may hold thousands, are counted together. What is good to know and asks for nothing (deprecations,
-remarks) is a note.
+warnings) is a note.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Difference:
 
     before: Engine
     after: Engine
-    twins: tuple[Twin, ...]
+    pair: tuple[Twin, ...]
     only_before: tuple[Layer, ...]
     only_after: tuple[Layer, ...]
     gone: tuple[Reformat, ...]
@@ -83,7 +83,7 @@ class Difference:
             "unit": "ms" if self.is_timed else "bytes",
             "before": {"source": self.before.source, "total_ms": self.before.total_ms},
             "after": {"source": self.after.source, "total_ms": self.after.total_ms},
-            "layers": [twin.to_document() for twin in self.twins],
+            "layers": [twin.to_document() for twin in self.pair],
             "only_before": [_side(layer) for layer in self.only_before],
             "only_after": [_side(layer) for layer in self.only_after],
             "reformats_gone": [reformat.to_document() for reformat in self.gone],

@@ -37,8 +37,8 @@ def _total(difference: Difference) -> Iterator[str]:
             f"There are no times for both; the bytes moved went from {_mb(c)} to {_mb(d)}"
             f"{_percent(c, d)}."
         )
-    joined = len(difference.twins)
-    by_order = sum(twin.by != "name" for twin in difference.twins)
+    joined = len(difference.pair)
+    by_order = sum(twin.by != "name" for twin in difference.pair)
     guessed = f" ({by_order} by arithmetic and order, as no name is in both)" if by_order else ""
     yield (
         f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and "
@@ -98,18 +98,18 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
 def _written(difference: Difference) -> Iterator[str]:
     """Tell which layers write another type, and which quantize steps that made needless or needed."""
     groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
-    for twin in difference.twins:
+    for twin in difference.pair:
         if change := _change(_first(twin.before.outputs), _first(twin.after.outputs)):
             groups[change].append(twin)
-    for (old, new), twins in groups.items():
+    for (old, new), pair in groups.items():
         came = old in NARROW
         copies = difference.new if came else difference.gone
-        names = {twin.after.name if came else twin.before.name for twin in twins}
+        names = {twin.after.name if came else twin.before.name for twin in pair}
         found = [copy for copy in copies if names & set(copy.before)]
         verb = "came" if came else "went"
         with_it = f"; {_count(found, 'copy')} behind {verb} with it{_cost(found)}" if found else ""
-        write = "writes" if len(twins) == 1 else "write"
-        yield f"{_count(twins, 'layer')} {write} {new} and wrote {old}{with_it}."
+        write = "writes" if len(pair) == 1 else "write"
+        yield f"{_count(pair, 'layer')} {write} {new} and wrote {old}{with_it}."
 
 
 def _copies(difference: Difference) -> Iterator[str]:
@@ -128,15 +128,15 @@ def _copies(difference: Difference) -> Iterator[str]:
 
 def _precisions(difference: Difference) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
-    for twin in difference.twins:
+    for twin in difference.pair:
         if change := _change(twin.before.precision, twin.after.precision):
             groups[change].append(twin)
-    for (old, new), twins in groups.items():
-        changes = [twin.change_ms for twin in twins]
+    for (old, new), pair in groups.items():
+        changes = [twin.change_ms for twin in pair]
         took = math.fsum(ms for ms in changes if ms is not None)
         cost = f", {_ms(abs(took))} {'less' if took < 0 else 'more'}" if difference.is_timed else ""
-        names = listed(_name(twin) for twin in twins)
-        yield f"{_count(twins, 'layer')} went from {old} to {new}{cost}: {names}."
+        names = listed(_name(twin) for twin in pair)
+        yield f"{_count(pair, 'layer')} went from {old} to {new}{cost}: {names}."
 
 
 def _moves(difference: Difference) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _kinds(difference: Difference) -> Iterator[str]:
 
 def _layers(difference: Difference) -> Iterator[str]:
     """Tell the layers whose time changed most."""
-    changes = [(twin.change_ms or 0.0, twin) for twin in difference.twins]
+    changes = [(twin.change_ms or 0.0, twin) for twin in difference.pair]
     least = WORTH * (difference.before.total_ms or 0.0)
     most = sorted(changes, key=lambda one: -abs(one[0]))[:SHOWN]
     parts = [f"{_name(twin)} {change:+.3f} ms" for change, twin in most if abs(change) > least]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtcal.evidence.log.rules import Rule
 
 PARSE = "The ONNX parser cannot take this node."
-PARSE_FIX = "Look at the messages beside it; replace the operator, or give a plug-in for it."
+PARSE_FIX = "Response at the messages beside it; replace the operator, or give a plug-in for it."
 INT64 = "Make sure that the program binds a 64-bit buffer."
 SHAPES = "Give minimum, optimum and maximum shapes for this input."
 QDQ = "The model's Q/DQ nodes break a rule of TensorRT."

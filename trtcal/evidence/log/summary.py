@@ -247,13 +247,13 @@ class LogWriter:
     def _events(self, events: Iterable[tuple[Found, int]]) -> None:
         parts: list[str] = []
         seen: list[Found] = []
-        twins: list[Found] = []
+        pair: list[Found] = []
         for found, line in events:
             parts.append(self._head)
             parts.append(str(line))
             if found.failure and (twin := self._repeats.twin(found, line)):
                 parts.append(f',"repeats":{twin}')
-                twins.append(found)
+                pair.append(found)
             parts.append(found.tail)
             seen.append(found)
         if not seen:
@@ -261,7 +261,7 @@ class LogWriter:
         self._text("".join(parts)[0 if self._has_events else 1 :])
         self._has_events = True
         self._cover([found.lasting for found in seen if found.lasting])
-        for found, count in (Counter(seen) - Counter(twins)).items():
+        for found, count in (Counter(seen) - Counter(pair)).items():
             self.summary.add(found.event, count)
 
     def _cover(self, lasting: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Each repair on a network that needs it: what INT8 loses gets less, and float stays as it was."""
+"""Each optimization on a network that needs it: what INT8 loses gets less, and float stays as it was."""
 
 from dataclasses import replace
 
@@ -52,13 +52,13 @@ def test_biases_are_corrected(subject):
     net = subject(separable_net)
     calibration = net.calibrated()
     with Walk(net.prepared, calibration, net.dataset, 48) as walk:
-        overlay = walk.mend(Mending())
-    repaired = replace(net.prepared, overlay=overlay)
-    assert set(overlay.biases) == {"dense", "depthwise", "head"}
-    assert not overlay.weights
+        overrides = walk.mend(Mending())
+    optimized = replace(net.prepared, overrides=overrides)
+    assert set(overrides.biases) == {"dense", "depthwise", "head"}
+    assert not overrides.weights
     expected = outputs(net.prepared, net.dataset)
     shifts = []
-    for model in (net.prepared, repaired):
+    for model in (net.prepared, optimized):
         quantized = replace(model, proto=quantize(model, calibration).proto)
         shifts.append(np.abs((outputs(quantized, net.dataset) - expected).mean(axis=0)).max())
     assert shifts[1] < 0.05 * shifts[0]
@@ -70,9 +70,9 @@ def test_rounding_goes_further(subject):
     found = {}
     for rounding in (False, True):
         with Walk(net.prepared, calibration, net.dataset, 48) as walk:
-            overlay = walk.mend(Mending(rounding=rounding))
-        found[rounding] = net.decibels(replace(net.prepared, overlay=overlay), calibration)
-    assert set(overlay.weights) == {"dense", "depthwise", "head"}
+            overrides = walk.mend(Mending(rounding=rounding))
+        found[rounding] = net.decibels(replace(net.prepared, overrides=overrides), calibration)
+    assert set(overrides.weights) == {"dense", "depthwise", "head"}
     assert found[True] < found[False]
 
 
@@ -84,10 +84,10 @@ def test_one_huge_token_does_not_decide_for_all(subject, rounding):
         table, ranges={name: replace(one, amax=4.0) for name, one in table.ranges.items()}
     )
     with Walk(net.prepared, table, net.dataset, 48) as walk:
-        overlay = walk.mend(Mending(rounding=rounding))
-    repaired = replace(net.prepared, overlay=overlay)
-    assert "layer" in overlay.biases
-    assert net.decibels(repaired, table) < net.decibels(calibration=table) + 0.1
+        overrides = walk.mend(Mending(rounding=rounding))
+    optimized = replace(net.prepared, overrides=overrides)
+    assert "layer" in overrides.biases
+    assert net.decibels(optimized, table) < net.decibels(calibration=table) + 0.1
 
 
 def test_a_walk_is_the_same_every_time(subject):
@@ -151,8 +151,8 @@ def normalized_net(path):
 
 def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
     net = subject(normalized_net)
-    overlay = corrected_by_normalization(net.prepared, net.given)
-    assert list(overlay.biases) == ["second"]
+    overrides = corrected_by_normalization(net.prepared, net.given)
+    assert list(overrides.biases) == ["second"]
     # the mean of relu(n) for n of mean 2 and deviation 0.5 is 2 but for 1e-5
     from trtcal.quantization.weights import quantize_weight
 
@@ -161,7 +161,7 @@ def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
     values = weight.standard_normal((4, 8, 1, 1)).astype(np.float32) ** 3
     steps, scale = quantize_weight(values, 0)
     error = (steps * scale[:, None, None, None] - values).sum(axis=(1, 2, 3))
-    np.testing.assert_allclose(overlay.biases["second"], -2.0 * error, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(overrides.biases["second"], -2.0 * error, rtol=1e-3, atol=1e-6)
 
 
 def test_without_batch_norms_there_is_nothing_to_tell(subject):

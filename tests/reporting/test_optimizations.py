@@ -1,4 +1,4 @@
-"""Repairs in the report: the sentence, each try before and after, layers, and older reports."""
+"""Optimizations in the report: the sentence, each try before and after, layers, and older reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.reporting.test_schema import told
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.reporting import assemble, render, write_page
-from trtcal.reporting.finding_view import repairs
+from trtcal.reporting.finding_view import optimizations
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import read_report
 
@@ -38,15 +38,15 @@ def improved(folder, **changes):
     return assemble(write_run(folder, comparison(row("plain", GOOD), made)))
 
 
-def test_the_document_says_whose_repairs_they_are_and_holds_the_schema(folder):
+def test_the_document_says_whose_optimizations_they_are_and_holds_the_schema(folder):
     document = improved(folder)
-    (one,) = document["repairs"]
+    (one,) = document["optimizations"]
     assert one["candidates"] == ["int8-improved"]
     assert [ranges["method"] for ranges in one["calibrations"]] == ["auto"]
     assert told(document) == []
 
 
-def test_ranges_of_a_repaired_model_are_not_told_as_those_of_the_model(folder):
+def test_ranges_of_a_optimized_model_are_not_told_as_those_of_the_model(folder):
     document = improved(folder)
     assert [one["method"] for one in document["calibrations"]] == ["percentile"]
     methods = {one["method"] for tensor in document["tensors"] for one in tensor["ranges"]}
@@ -54,21 +54,21 @@ def test_ranges_of_a_repaired_model_are_not_told_as_those_of_the_model(folder):
 
 
 def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder):
-    (one,) = repairs(improved(folder))
+    (one,) = optimizations(improved(folder))
     assert one["sentence"] == (
-        "Repairs of the INT8 model raised its signal to noise from 14.0 to 21.2 dB "
-        "on 32 samples that no repair was fitted to."
+        "Optimizations of the INT8 model raised its signal to noise from 14.0 to 21.2 dB "
+        "on 32 samples that no optimization was fitted to."
     )
 
 
-def test_where_ranges_alone_are_best_no_repair_is_praised(folder):
+def test_where_ranges_alone_are_best_no_optimization_is_praised(folder):
     tries = improvement()["tries"][:2]
-    (one,) = repairs(improved(folder, tries=tries))
-    assert one["sentence"].startswith("No repair of the INT8 model helped on 32 samples")
+    (one,) = optimizations(improved(folder, tries=tries))
+    assert one["sentence"].startswith("No optimization of the INT8 model helped on 32 samples")
 
 
 def test_a_try_stands_on_the_best_before_it(folder):
-    (one,) = repairs(improved(folder))
+    (one,) = optimizations(improved(folder))
     steps = [(made["before"]["sqnr"], made["after"]["sqnr"]) for made in one["tries"]]
     assert steps == [(None, 12.9), (12.9, 14.0), (14.0, 13.0), (14.0, 21.2)]
 
@@ -85,7 +85,7 @@ def test_the_page_tells_tries_layers_and_what_there_was_no_time_for(folder):
     for words in ("int8-improved", "not kept", "adaptive rounding", "32 are few", "conv1", "7.5 %"):
         assert words in page
     assert "Not tried for lack of time: weight clipping." in page
-    assert "--repairs" in page
+    assert "--optimizations" in page
 
 
 def test_layers_with_the_largest_change_come_first_and_the_rest_are_counted(folder):
@@ -93,9 +93,9 @@ def test_layers_with_the_largest_change_come_first_and_the_rest_are_counted(fold
         {"name": f"layer {number}", "weights": 9, "rounded": 1, "bias": number / 10}
         for number in range(60)
     ]
-    (one,) = improved(folder, layers=layers)["repairs"]
+    (one,) = improved(folder, layers=layers)["optimizations"]
     assert [layer["name"] for layer in one["layers"][:2]] == ["layer 59", "layer 58"]
-    assert (len(one["layers"]), one["repaired_layers"]) == (40, 60)
+    assert (len(one["layers"]), one["optimized_layers"]) == (40, 60)
 
 
 def test_a_loss_that_is_not_finite_is_shown(folder):
@@ -113,11 +113,11 @@ def test_markdown_has_the_sentence_and_the_tries(folder):
     assert "adaptive rounding: SQNR 14.00 to 21.20 dB, kept" in text
 
 
-def test_a_run_without_repairs_says_how_to_have_them(folder):
+def test_a_run_without_optimizations_says_how_to_have_them(folder):
     document = assemble(folder)
-    assert document["repairs"] == []
+    assert document["optimizations"] == []
     assert "under <code>[calibration]</code>" in render(document)
-    assert "### Repairs" not in to_markdown(document)
+    assert "### Optimizations" not in to_markdown(document)
 
 
 def test_names_in_a_record_are_no_markup(folder):
@@ -132,7 +132,7 @@ def test_names_in_a_record_are_no_markup(folder):
         assert "\u202e" not in text
 
 
-@pytest.mark.parametrize("field", ["tries", "samples", "repairs"])
+@pytest.mark.parametrize("field", ["tries", "samples", "optimizations"])
 def test_a_record_without_a_field_is_an_input_error(folder, field):
     record = improvement()
     del record[field]
@@ -143,7 +143,7 @@ def test_a_record_without_a_field_is_an_input_error(folder, field):
 
 def test_a_report_of_the_second_version_is_shown_as_it_was_written(folder, tmp_path):
     document = assemble(folder)
-    old = {key: value for key, value in document.items() if key != "repairs"}
+    old = {key: value for key, value in document.items() if key != "optimizations"}
     write_document(tmp_path / "old.json", seal({**old, "schema_version": 2}))
     kept = write_page(tmp_path / "page.html", read_report(tmp_path / "old.json"))
     assert kept["schema_version"] == 2

@@ -11,7 +11,7 @@ from tests.networks import samples, save, weight
 from trtcal.check import check_data
 from trtcal.check.evidence import weigh
 from trtcal.check.preprocessing import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
-from trtcal.check.probe import Eye, Look
+from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.responses import Front
 from trtcal.check.samples import check_layout, roughness
 from trtcal.check.sampling import Images, draw
@@ -199,7 +199,7 @@ def look(peak, sharpness):
     """Return a look at samples that differ in nothing but these two."""
     rng, ones = np.random.default_rng(0), np.ones(32)
     peak, sharpness = (value + 0.1 * rng.standard_normal(32) for value in (peak, sharpness))
-    return Look(None, ones, peak, sharpness, ones, ones, None)
+    return Response(None, ones, peak, sharpness, ones, ones, None)
 
 
 def test_other_values_have_to_make_a_model_surer_whatever_the_factor():
@@ -218,7 +218,7 @@ def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
     outputs = {one: ["n", 8, 8, 8] for one in names}
     model = load_model(save(tmp_path / "maps.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs))
     dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
-    seen = Eye(model, 16).look(draw(model, dataset, 16))
+    seen = ModelProbe(model, 16).look(draw(model, dataset, 16))
     assert (seen.peak is None) == bool(others)
 
 
@@ -260,7 +260,7 @@ def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector)
 
 def test_what_fits_the_running_statistics_stays(detector):
     model, images = detector
-    seen = Eye(model, 16).look(draw(model, ArrayDataset("", {"x": images}, None, ""), 32))
+    seen = ModelProbe(model, 16).look(draw(model, ArrayDataset("", {"x": images}, None, ""), 32))
     for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
         given, changed = (replace(seen, misfit=one) for one in (before, after))
         assert weigh(given, changed, 1.0, None).is_clear == clear
@@ -279,7 +279,7 @@ def test_running_statistics_may_be_in_constant_nodes(tmp_path):
     model = load_model(
         save(tmp_path / "m.onnx", nodes, {}, {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]})
     )
-    assert [norm.tensor for norm in Eye(model, 16).norms] == ["x"]
+    assert [norm.tensor for norm in ModelProbe(model, 16).norms] == ["x"]
 
 
 def test_flat_images_with_other_means_by_channel_are_no_layout():

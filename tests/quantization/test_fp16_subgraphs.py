@@ -1,4 +1,4 @@
-"""Float16 islands: valid, few casts, nothing that overflows, obeyed by a strongly typed compiler."""
+"""Float16 fp16_subgraphs: valid, few casts, nothing that overflows, obeyed by a strongly typed compiler."""
 
 import itertools
 import random
@@ -115,7 +115,7 @@ def test_no_other_split_has_fewer_casts(seed):
 def test_mixed_plans_are_valid_and_as_exact_as_their_int8_part(tmp_path, seed):
     model, calibration, feeds = calibrated(towers(tmp_path / "t.onnx", range(seed, seed + 6)))
     quantized = quantize(model, calibration, random_plan(model, seed))
-    assert check_casts(quantized.proto) == quantized.islands.casts
+    assert check_casts(quantized.proto) == quantized.fp16_subgraphs.casts
     assert not quantized.skipped
     layers = {name: "int8" for name, got in quantized.asked.items() if got == "int8"}
     alone = quantize(model, calibration, Plan("fp32", layers)).proto
@@ -153,7 +153,7 @@ def test_an_all_half_model_has_a_cast_at_each_end(tmp_path):
     assert set(quantized.asked.values()) == {"fp16"}
     assert check_casts(quantized.proto) == 2
     assert [value.type.tensor_type.elem_type for value in quantized.proto.graph.output] == [FLOAT]
-    assert len(quantized.islands.nodes) == len(model.proto.graph.node)
+    assert len(quantized.fp16_subgraphs.nodes) == len(model.proto.graph.node)
     assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-5
     assert quantized.to_bytes() == quantize(model, calibration, Plan("fp16")).to_bytes()
     write_quantized(tmp_path / "half.onnx", quantized)
@@ -207,7 +207,7 @@ def test_what_overflows_stays_in_float32_and_is_named(tmp_path):
     assert "'large' has" in quantized.skipped["up"]
     assert "'b' reached" in quantized.skipped["down"]
     assert "65504" in quantized.skipped["down"]
-    assert quantized.islands.nodes == ("last",)
+    assert quantized.fp16_subgraphs.nodes == ("last",)
     assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-5
 
 
@@ -264,7 +264,7 @@ def attention(tmp_path):
 def test_softmax_is_float32_unless_it_is_named(tmp_path, plan, half):
     model, calibration, _ = attention(tmp_path)
     quantized = quantize(model, calibration, plan)
-    assert ("softmax" in quantized.islands.nodes) == half
+    assert ("softmax" in quantized.fp16_subgraphs.nodes) == half
     assert check_casts(quantized.proto) == (2 if half else 4)
     assert ("softmax" in quantized.skipped) == (bool(plan.rules) and not half)
 
@@ -280,7 +280,7 @@ def test_a_weight_of_both_types_is_stored_in_both_and_small_values_are_counted(t
     quantized = quantize(model, calibration, Plan("fp32", {"first": "fp16"}))
     kinds = {one.name: one.data_type for one in quantized.proto.graph.initializer}
     assert kinds == {"w": FLOAT, "w/half": HALF}
-    assert quantized.islands.subnormal == {"w": 2}
+    assert quantized.fp16_subgraphs.subnormal == {"w": 2}
 
 
 def test_unknown_ranges_are_said(tmp_path):
@@ -291,7 +291,7 @@ def test_unknown_ranges_are_said(tmp_path):
     ]
     weights = {"w": weight(8, 8), "k": np.array(1, np.float32)}
     model, calibration, _ = small(tmp_path, nodes, weights)
-    assert quantize(model, calibration, Plan("fp16")).islands.unknown == ("b", "y")
+    assert quantize(model, calibration, Plan("fp16")).fp16_subgraphs.unknown == ("b", "y")
 
 
 def test_tensors_that_subgraphs_and_users_read_stay_float32(tmp_path):
@@ -327,7 +327,7 @@ def test_numbers_computed_from_shapes_stay_exact(tmp_path):
     weights = {"w": weight(8, 8), "one": np.array(1, np.float32)}
     model, calibration, feeds = small(tmp_path, nodes, weights, (2051, 8))
     quantized = quantize(model, calibration, Plan("fp16"))
-    assert set(quantized.islands.nodes) == {"first", "reshape"}
+    assert set(quantized.fp16_subgraphs.nodes) == {"first", "reshape"}
     assert outputs_of(quantized.proto, feeds)[0].shape == (8, 2051, 8)
 
 
