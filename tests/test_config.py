@@ -44,7 +44,7 @@ def test_paths_start_from_the_files_folder(tmp_path):
     [
         ("model = ", "cannot be read"),
         ("modle = 'x'", "unknown key 'modle'"),
-        ("model = 3", "'model' must be of type str"),
+        ("model = 3", "'model' must be a string"),
         ("[report]\nprice = 1", "unknown key 'report.price'"),
         ("[report]\nprice_per_hour = 0", "'report.price_per_hour'"),
         ("[report]\nprice_per_hour = '1'", "'report.price_per_hour'"),

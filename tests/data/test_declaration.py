@@ -56,7 +56,7 @@ def test_without_a_table_nothing_is_declared(tmp_path):
         ("[images]", "'images.channels' is missing"),
         ('[images]\nchannels = "RGB"\nlayout = "NCHW"', "'images.scale' is missing"),
         ('[images]\nchannels = "RGB"', "'images.layout' is missing"),
-        ("images = 3", "'images' must be of type dict"),
+        ("images = 3", "'images' must be a table"),
         ('[images]\nchannels = "rgb"', "'images.channels' must be one of 'RGB', 'BGR', 'gray'"),
         (NEEDED + "layuot = 1", "unknown key 'images.layuot'"),
         (NEEDED.replace("= 1", '= "1/0"'), "'images.scale' must be a number above 0"),
@@ -76,7 +76,7 @@ def test_without_a_table_nothing_is_declared(tmp_path):
         (NEEDED + "crop = 1.5", "'images.crop'"),
         (NEEDED + 'alpha = "red"', "'images.alpha' must be one of"),
         (NEEDED + 'interpolation = "linear"', "'images.interpolation' must be one of"),
-        ("[evaluation]\nlabels = true", "'evaluation.labels' must be of type str"),
+        ("[evaluation]\nlabels = true", "'evaluation.labels' must be one of"),
         ('[calibration]\nlabels = "npz"', "'calibration.labels' must be one of 'csv', 'folders'"),
     ],
 )
