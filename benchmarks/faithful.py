@@ -19,7 +19,7 @@ from trtcal.calibration import Observation, observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
-from trtcal.evaluate.variants import open_candidate
+from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
@@ -37,7 +37,7 @@ def look(model: Model, path: Path) -> tuple[Model, Observation]:
 
 def both_modes(model: Model, path: Path, dataset: Dataset) -> Evaluation:
     """Return what the INT8 model in `path` reaches in both modes."""
-    everyone = [open_candidate(model.path), open_candidate(path)]
+    everyone = [open_variant(model.path), open_variant(path)]
     return evaluate(everyone, dataset, fixed_batch(model) or BATCH, Wanted())[1]
 
 

@@ -4,7 +4,7 @@
 
 Prints, for noise of 1 % without and with odd runs, how many of 200 shifts of 5 % are found within three
 runs and with the right first run, and how many of 200 series of 100 runs without a shift show one; the
-time and size of a dashboard (5 candidates, 10 builds a run); and what 8 processes that record 50 runs
+time and size of a dashboard (5 variants, 10 builds a run); and what 8 processes that record 50 runs
 each leave behind.
 """
 
@@ -76,12 +76,12 @@ def report(number: int, late: bool, rng: np.random.Generator) -> Document:
         "calibrations": [{"method": "minmax", "dataset": "sha256:cal", "digest": "sha256:c"}],
         "builds": builds,
         "measured": {
-            "candidates": measured,
+            "variants": measured,
             "builds": {
                 build["digest"]: {"engine_bytes": 10**6, "diagnosis": {"kinds": kinds}}
                 for build in builds
             },
-            "verdict": {"word": "SHIP", "candidate": "minmax", "sentence": "minmax is as good."},
+            "verdict": {"word": "SHIP", "variant": "minmax", "sentence": "minmax is as good."},
             "run": {"command": "trtcal run"},
             "packages": {"onnxruntime": "2" if late else "1"},
             "machine": {"cpus": 2},
@@ -171,7 +171,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         print(f"{WRITERS} writers of {RUNS_EACH} runs")
         print(writers(Path(name)))
-        print("dashboard, 5 candidates and 10 builds a run")
+        print("dashboard, 5 variants and 10 builds a run")
         print(dashboard(given.runs, Path(name)))
 
 

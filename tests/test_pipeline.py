@@ -146,7 +146,7 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
 
 
-def test_an_improved_candidate_is_compared_built_told_and_the_same_again(place):
+def test_an_improved_variant_is_compared_built_told_and_the_same_again(place):
     configured(place, conv_net, "second")
     samples(place / "data.npz", count=40)
     text = (place / "trtcal.toml").read_text().partition("[plans")[0]
@@ -165,7 +165,7 @@ def test_an_improved_candidate_is_compared_built_told_and_the_same_again(place):
     assert any("24 samples to fit to and 16 to judge by are few" in line for line in lines)
     assert "correcting biases" in titles
     (optimizations,) = result.report["optimizations"]
-    assert optimizations["candidates"] == ["int8-improved"]
+    assert optimizations["variants"] == ["int8-improved"]
     assert optimizations["tries"][-1]["name"] == "bias correction"
     assert "int8-improved" in {build["model_name"] for build in result.report["builds"]}
     assert "of the INT8 model" in (place / "out" / "report.html").read_text()
@@ -284,7 +284,7 @@ def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew
     assert again["against"] == second.report["measured"]["against"]
     assert again["costs"]["price"]["per_hour"] == 2
     comparison = json.loads((place / "out" / "comparison.json").read_text())
-    comparison["measured"]["candidates"]["net"]["latency"]["p50_ms"] *= 2
+    comparison["measured"]["variants"]["net"]["latency"]["p50_ms"] *= 2
     (place / "out" / "comparison.json").write_text(json.dumps(comparison))
     command("report", place / "out", "-o", place / "page.html")
     anew = json.loads((place / "page.json").read_text())["measured"]

@@ -330,7 +330,7 @@ class BuildConfig:
 
 @dataclass(frozen=True)
 class GatesConfig:
-    """Limits that a candidate must hold, and limits that a build must hold."""
+    """Limits that a variant must hold, and limits that a build must hold."""
 
     max_top1_drop: float = key(NUMBER, 1.0)
     min_speedup: float | None = key(NUMBER, None)

@@ -22,7 +22,7 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import Dataset, open_dataset
 from trtcal.documents import Document, read_document, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.evaluate import Gates, compare, open_candidate, write_comparison
+from trtcal.evaluate import Gates, compare, open_variant, write_comparison
 from trtcal.evaluate.comparison import batch_for, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import read_wanted
@@ -198,9 +198,9 @@ class _Job:
         """Do all stages and return the report document."""
         calibrations = self.calibrate(self.observe())
         self.find_tails(list(calibrations.values()))
-        candidates = self.quantize(calibrations)
-        self.build([self.model, *map(load_model, candidates)])
-        self.compare(candidates)
+        variants = self.quantize(calibrations)
+        self.build([self.model, *map(load_model, variants)])
+        self.compare(variants)
         self.lineage.write(self.folder, command)
         with self._step("report", "report.json") as record:
             document = write_page(self.folder / "report.html", self._document())
@@ -286,7 +286,7 @@ class _Job:
         return made
 
     def _improved(self, effort: str) -> Path:
-        """Return the candidate with the optimizations that help on samples held back."""
+        """Return the variant with the optimizations that help on samples held back."""
         wanted = Wanted(effort, self.config.calibration.improve_time_limit_s)
         with self._step("improve", REPAIRS) as record:
             found = improve(self.prepared, self.calibration_data, wanted, self.model, self.reporter)
@@ -300,7 +300,7 @@ class _Job:
     def _quantize(
         self, name: str, calibration: Calibration, plan: Plan, model: Model | None = None
     ) -> Path:
-        """Write a candidate of the prepared model, or of `model`, which has optimizations too."""
+        """Write a variant of the prepared model, or of `model`, which has optimizations too."""
         model = model or self.prepared
         plan = self._tune(name, model, calibration, plan)
         if name in self.plans or plan != Plan():
@@ -364,13 +364,13 @@ class _Job:
             record(diagnosis.to_document()["digest"])
             self.breaches += [f"{model.name} for {target}: {one}" for one in diagnosis.breaches]
 
-    def compare(self, candidates: list[Path]) -> None:
+    def compare(self, variants: list[Path]) -> None:
         gates = Gates(self.config.gates.max_top1_drop, self.config.gates.min_speedup)
         settings = self.config.evaluation
         batch = batch_for(self.model, settings.batch)
         with self._step("compare", "comparison.json") as record:
-            reference = open_candidate(self.model.path)
-            others = [open_candidate(path) for path in candidates]
+            reference = open_variant(self.model.path)
+            others = [open_variant(path) for path in variants]
             with self.reporter("comparing", len(self.evaluation_data)) as advance:
                 comparison = compare(
                     reference,

@@ -12,7 +12,7 @@ from trtcal.backends.trust import check_engine
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import open_candidate
+from trtcal.evaluate import open_variant
 from trtcal.evidence.manifest import read_build
 from trtcal.model import load_model
 
@@ -49,7 +49,7 @@ def recorded(build, **changes):
 def test_an_engine_of_ours_may_be_loaded_by_folder_or_file(build):
     assert check_engine(build.folder).data == build.engine.read_bytes()
     assert check_engine(build.engine).build == build
-    assert open_candidate(build.folder).name == "net"
+    assert open_variant(build.folder).name == "net"
 
 
 def test_an_altered_engine_is_refused_whatever_is_trusted(build):
@@ -99,15 +99,15 @@ def test_a_malformed_manifest_is_bad_input_though_trusted(build, changes):
 def test_another_user_must_say_trust(build, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
     with pytest.raises(InputError, match="not built by you"):
-        open_candidate(build.folder)
-    assert open_candidate(build.folder, trust=True).name == "net"
+        open_variant(build.folder)
+    assert open_variant(build.folder, trust=True).name == "net"
 
 
 def test_nothing_is_loaded_before_the_check(build, monkeypatch):
     monkeypatch.setattr("trtcal.evaluate.variants.open_session", None)
     ledger_path().unlink()
     with pytest.raises(InputError, match="not built by you"):
-        open_candidate(build.folder)
+        open_variant(build.folder)
 
 
 def test_an_engine_without_manifest_is_refused(build):

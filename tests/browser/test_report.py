@@ -105,7 +105,7 @@ def test_it_fits_a_phone(viewer: Viewer, report):
 
 def test_a_click_sorts_and_another_one_turns_round(viewer: Viewer, large):
     with viewer.open(large) as opened:
-        table = as_engineer(opened).locator("#candidates table.sortable")
+        table = as_engineer(opened).locator("#variants table.sortable")
         head = table.locator("thead tr").last.locator("th").filter(has_text="p50")
         number = head.evaluate("(one) => one.cellIndex")
         before = column(table, number)
@@ -122,7 +122,7 @@ def test_a_click_sorts_and_another_one_turns_round(viewer: Viewer, large):
 @pytest.mark.parametrize("key", ["Enter", "Space"])
 def test_the_keyboard_sorts_and_rows_stay_whole(viewer: Viewer, large, key):
     with viewer.open(large) as opened:
-        table = as_engineer(opened).locator("#candidates table.sortable")
+        table = as_engineer(opened).locator("#variants table.sortable")
         rows = {row.inner_text() for row in table.locator("tbody tr").all()}
         table.get_by_role("button").nth(1).focus()
         for expected in ("ascending", "descending"):

@@ -10,7 +10,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import Gates, compare, open_candidate, read_comparison, write_comparison
+from trtcal.evaluate import Gates, compare, open_variant, read_comparison, write_comparison
 from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
@@ -29,8 +29,8 @@ def scene(tmp_path):
 
 
 def test_a_comparison_survives_being_written(scene, tmp_path):
-    reference, candidate, data = scene
-    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    reference, variant, data = scene
+    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
     write_comparison(tmp_path / "comparison.json", made)
     assert read_comparison(tmp_path / "comparison.json") == made
     assert [row.name for row in made.rows] == ["net", "int8"]
@@ -38,9 +38,9 @@ def test_a_comparison_survives_being_written(scene, tmp_path):
 
 
 def test_the_digest_is_of_accuracy_not_of_time(scene):
-    reference, candidate, data = scene
+    reference, variant, data = scene
     first, second = (
-        compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=n)
+        compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=n)
         for n in (3, 4)
     )
     assert first.digest == second.digest
@@ -48,14 +48,14 @@ def test_the_digest_is_of_accuracy_not_of_time(scene):
     assert stricter.digest != first.digest
 
 
-def test_an_onnxruntime_build_is_a_candidate_too(scene, tmp_path):
-    reference, candidate, data = scene
+def test_an_onnxruntime_build_is_a_variant_too(scene, tmp_path):
+    reference, variant, data = scene
     backend = BACKENDS["onnxruntime"]
-    build(load_model(candidate), backend, BuildOptions("cpu"), tmp_path / "build")
-    engine = open_candidate(tmp_path / "build")
+    build(load_model(variant), backend, BuildOptions("cpu"), tmp_path / "build")
+    engine = open_variant(tmp_path / "build")
     made = compare(
-        open_candidate(reference),
-        [engine, open_candidate(candidate, "onnx")],
+        open_variant(reference),
+        [engine, open_variant(variant, "onnx")],
         data,
         Gates(),
         rounds=3,
@@ -63,13 +63,13 @@ def test_an_onnxruntime_build_is_a_candidate_too(scene, tmp_path):
     assert made.rows[1].accuracy == made.rows[2].accuracy
     (tmp_path / "build" / "engine.onnx").write_bytes(reference.read_bytes())
     with pytest.raises(InputError, match="is not the engine that was built"):
-        open_candidate(tmp_path / "build")
+        open_variant(tmp_path / "build")
 
 
-def test_candidates_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
+def test_variants_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
     reference, _, data = scene
-    with pytest.raises(InputError, match="two candidates are called 'net'"):
-        compare(open_candidate(reference), [open_candidate(reference)], data, Gates())
+    with pytest.raises(InputError, match="two variants are called 'net'"):
+        compare(open_variant(reference), [open_variant(reference)], data, Gates())
     other = tmp_path / "other"
     other.mkdir()
     path = transposed_net(other / "up.onnx")
@@ -77,16 +77,16 @@ def test_candidates_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
     assert model.inputs == load_model(reference).inputs
     write_quantized(other / "up8.onnx", quantize(model, calibration))
     with pytest.raises(InputError, match="outputs"):
-        compare(open_candidate(reference), [open_candidate(other / "up8.onnx")], data, Gates())
+        compare(open_variant(reference), [open_variant(other / "up8.onnx")], data, Gates())
 
 
 def test_a_folder_that_is_no_build_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a build folder"):
-        open_candidate(tmp_path)
+        open_variant(tmp_path)
 
 
 def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
-    reference, candidate, data = scene
+    reference, variant, data = scene
     (tmp_path / "slices.csv").write_text("tier\n" + "low\nhigh\n" * (len(data) // 2))
     (tmp_path / "metric.py").write_text(
         "def metric(outputs, labels):\n    return {'largest': outputs['y'].max()}\n"
@@ -94,7 +94,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
     wanted = Wanted(
         read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
     )
-    everyone = [open_candidate(reference), open_candidate(candidate)]
+    everyone = [open_variant(reference), open_variant(variant)]
     made = compare(
         everyone[0], everyone[1:], data, Gates(), 8, 4, wanted=wanted, batch_sizes=(1, 4)
     )
@@ -112,13 +112,13 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
 
 
 def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
-    reference, candidate, data = scene
-    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    reference, variant, data = scene
+    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
     document = made.to_document()
     for row in document["rows"]:
         for name in ("simulation", "own", "breakdowns", "worst", "layers"):
             del row[name]
-    for one in document["measured"]["candidates"].values():
+    for one in document["measured"]["variants"].values():
         for name in ("warm_up", "outliers", "drift", "warnings", "throughput"):
             del one["latency"][name]
     write_document(tmp_path / "comparison.json", seal(document))
@@ -128,8 +128,8 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
 
 
 def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
-    reference, candidate, data = scene
-    made = compare(open_candidate(reference), [open_candidate(candidate)], data, Gates(), rounds=4)
+    reference, variant, data = scene
+    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
     group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
@@ -143,16 +143,14 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
 
 
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):
-    reference, candidate, data = scene
+    reference, variant, data = scene
     with pytest.raises(InputError, match="with 24 samples"):
-        compare(
-            open_candidate(reference), [open_candidate(candidate)], data, Gates(), batch_sizes=[25]
-        )
+        compare(open_variant(reference), [open_variant(variant)], data, Gates(), batch_sizes=[25])
 
 
 def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
-    reference, candidate, data = scene
-    opened = open_candidate(candidate)
-    candidate.write_bytes(reference.read_bytes())
+    reference, variant, data = scene
+    opened = open_variant(variant)
+    variant.write_bytes(reference.read_bytes())
     with pytest.raises(InputError, match="was changed"):
-        compare(open_candidate(reference), [opened], data, Gates(), rounds=4)
+        compare(open_variant(reference), [opened], data, Gates(), rounds=4)

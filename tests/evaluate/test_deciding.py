@@ -10,7 +10,7 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices
 from trtcal.errors import InputError
-from trtcal.evaluate import open_candidate
+from trtcal.evaluate import open_variant
 from trtcal.evaluate.ab import _spent, ab_test
 from trtcal.evaluate.ab_rule import BACK, OPEN, SHIP, Rule
 from trtcal.evaluate.metrics import load_metric
@@ -45,7 +45,7 @@ def place(tmp_path_factory):
 def compared(place, candidate, rule=None, **more):
     model = load_model(place / "good.onnx")
     both = [
-        open_candidate(place / f"{name}.onnx", name=f"{side} {name}")
+        open_variant(place / f"{name}.onnx", name=f"{side} {name}")
         for side, name in (("A", "good"), ("B", candidate))
     ]
     dataset = open_dataset(place / "data.npz", model)
@@ -63,7 +63,7 @@ def test_the_same_model_ships_and_a_bad_one_does_not(place):
 def test_figures_are_those_of_numpy(place):
     answers = {one.name: one for one in compared(place, "bad").verdict.answers}
     data = np.load(place / "data.npz")
-    session = open_candidate(place / "bad.onnx").session
+    session = open_variant(place / "bad.onnx").session
     said = session.run(None, {"x": data["x"]})[0].argmax(1)
     assert answers["top1"].candidate == pytest.approx(100 * (said == data["labels"]).mean())
     assert answers["agreement"].candidate == answers["top1"].candidate  # A is always right here

@@ -18,9 +18,9 @@ def attribute(name, codes):
     return Attribute(name, tuple(values), codes.astype(np.int32))
 
 
-def broken_down(attributes, reference, candidate, figure="top1", split=7):
+def broken_down(attributes, reference, variant, figure="top1", split=7):
     accumulator, start = GroupAccumulator(attributes), 0
-    pieces = (np.array_split(one.astype(float), split) for one in (reference, candidate))
+    pieces = (np.array_split(one.astype(float), split) for one in (reference, variant))
     for a, b in zip(*pieces, strict=True):
         accumulator.add(start, {figure: (a, b)})
         start += len(a)
@@ -28,7 +28,7 @@ def broken_down(attributes, reference, candidate, figure="top1", split=7):
 
 
 def noisy(rng, share=0.01):
-    """Return right and wrong of a reference and of a candidate that differs by chance alone."""
+    """Return right and wrong of a reference and of a variant that differs by chance alone."""
     right = rng.random(SAMPLES) < 0.8
     return right, right ^ (rng.random(SAMPLES) < share * np.where(right, 0.25, 1.0))
 

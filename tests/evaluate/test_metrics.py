@@ -9,9 +9,9 @@ from trtcal.evaluate.per_sample import class_scores, compare_rows
 from trtcal.stats import median_interval, paired_difference
 
 
-def measured(reference, candidate, labels, split=3):
+def measured(reference, variant, labels, split=3):
     meter = AccuracyMeter()
-    pieces = zip(np.array_split(reference, split), np.array_split(candidate, split), strict=True)
+    pieces = zip(np.array_split(reference, split), np.array_split(variant, split), strict=True)
     offset = 0
     for a, b in pieces:
         part = None if labels is None else labels[offset : offset + len(a)]
@@ -24,20 +24,20 @@ def measured(reference, candidate, labels, split=3):
 def test_figures_are_those_of_numpy_whatever_the_batches(seed, split):
     rng = np.random.default_rng(seed)
     reference = rng.standard_normal((40, 6)).astype(np.float32)
-    candidate = reference + 0.3 * rng.standard_normal((40, 6)).astype(np.float32)
+    variant = reference + 0.3 * rng.standard_normal((40, 6)).astype(np.float32)
     labels = rng.integers(0, 6, 40)
-    result = measured(reference, candidate, labels, split)
-    right = (candidate.argmax(1) == labels).mean() * 100
+    result = measured(reference, variant, labels, split)
+    right = (variant.argmax(1) == labels).mean() * 100
     before = (reference.argmax(1) == labels).mean() * 100
-    error = np.square(reference.astype(float) - candidate).sum()
-    norms = np.linalg.norm(reference, axis=1) * np.linalg.norm(candidate, axis=1)
+    error = np.square(reference.astype(float) - variant).sum()
+    norms = np.linalg.norm(reference, axis=1) * np.linalg.norm(variant, axis=1)
     assert result.top1 == pytest.approx(right)
     assert result.top1_drop == pytest.approx(before - right, abs=1e-4)
-    same = (candidate.argmax(1) == reference.argmax(1)).mean() * 100
+    same = (variant.argmax(1) == reference.argmax(1)).mean() * 100
     assert result.agreement == pytest.approx(same)
     signal = np.square(reference.astype(float)).sum()
     assert result.sqnr_db == pytest.approx(10 * np.log10(signal / error), rel=1e-5)
-    assert result.cosine == pytest.approx(np.mean((reference * candidate).sum(1) / norms), rel=1e-4)
+    assert result.cosine == pytest.approx(np.mean((reference * variant).sum(1) / norms), rel=1e-4)
 
 
 def test_the_same_outputs_have_no_error():

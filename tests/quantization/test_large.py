@@ -23,7 +23,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
-from trtcal.evaluate.comparison import open_candidate
+from trtcal.evaluate.comparison import open_variant
 from trtcal.model import load_model
 from trtcal.quantization import (
     Plan,
@@ -78,7 +78,7 @@ def test_what_a_plan_leaves_in_float_stays_in_a_file(tmp_path):
         assert len(os.listdir(output.parent)) == (1 if embedded else 2)
         written = load_model(output, embedded)
         results.append(run_session(open_session(written.proto), None, next(data.batches(24)))[0])
-        open_candidate(output)
+        open_variant(output)
         made = build(written, OnnxRuntime(), BuildOptions("cpu"), tmp_path / f"build{embedded}")
         assert {one.node: one.got for one in made.outcomes}["gemm"] == "int8"
     np.testing.assert_array_equal(*results)

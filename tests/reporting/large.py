@@ -42,7 +42,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def write_large_run(folder: Path, layers: int = 500) -> Path:
-    """Write a run of three candidates, each with a build of so many layers; return `folder`.
+    """Write a run of three variants, each with a build of so many layers; return `folder`.
 
     Model, data, histograms, ranges, Q/DQ and the figures of every tensor are real; what was built of
     them and how well it does is made up.
@@ -68,7 +68,7 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
 
 
 def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
-    """Calibrate and quantize a chain of small convolutions; return what candidates have of it."""
+    """Calibrate and quantize a chain of small convolutions; return what variants have of it."""
     path = folder / "float.onnx"
     onnx.save(_chain(layers), path)
     numbers = np.random.default_rng(0)

@@ -46,20 +46,20 @@ def latency(p50: float = 1.0, speedup: float = 2.0, spread: float = 0.1) -> Late
 
 
 def row(name: str, figures: Accuracy, timing: Latency | None = None, size: int = 40_000) -> Row:
-    """Return a candidate whose model's fingerprint follows from its name."""
+    """Return a variant whose model's fingerprint follows from its name."""
     quantization = {"method": "percentile", "calibration": "sha256:c", "plan": "sha256:p"}
     return Row(name, f"sha256:{name}", quantization, figures, timing or latency(), size)
 
 
 def comparison(*rows: Row, gates: Gates | None = None, reference: str = "digits") -> Comparison:
-    """Return a comparison of these candidates with an FP32 reference."""
+    """Return a comparison of these variants with an FP32 reference."""
     timing = latency(2.0, 1.0, 0.0)
     first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
     return Comparison("sha256:data", "test", 500, 32, gates or Gates(), (first, *rows))
 
 
 def build(model: str, got: dict[str, str], **changes: Any) -> Build:
-    """Return a build of the candidate called `model` in which each node was asked INT8."""
+    """Return a build of the variant called `model` in which each node was asked INT8."""
     outcomes = tuple(
         Outcome(node, "int8", precision, f"layer of {node}", *_why(precision))
         for node, precision in got.items()

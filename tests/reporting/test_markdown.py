@@ -49,7 +49,7 @@ def named(folder, name, fix=None):
     write_diagnosis(run / "builds" / "0", Diagnosis((finding,)))
     document = json.loads(json.dumps(with_costs(assemble(run), price=named_price(0.85))))
     document["measured"]["verdict"].update(
-        word=name, candidate=name + "!", sentence=name, rule=name, reasons=[name]
+        word=name, variant=name + "!", sentence=name, rule=name, reasons=[name]
     )
     document["measured"]["costs"]["note"] = name
     document["measured"]["costs"]["price"]["currency"] = name
@@ -63,7 +63,7 @@ def named(folder, name, fix=None):
                 "now": 2,
                 "change": 1,
                 "better": True,
-                "candidate": name,
+                "variant": name,
                 "figure": name,
             }
         ],
@@ -141,7 +141,7 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
     source = to_markdown(assemble(folder))
     assert source.startswith("## INT8: SHIP WITH CARE\n")
     heads = re.findall(r"^#+ (.*)$", source, re.MULTILINE)
-    assert heads[1:] == ["Candidates", "Limits", "Findings", "What got INT8"]
+    assert heads[1:] == ["Variants", "Limits", "Findings", "What got INT8"]
     for told in ("it is slow", "**Do:** mend it", "1 of 2 layers asked in INT8", "fails", "holds"):
         assert told in source
     assert "sha256:" in source.split("<details>")[1]
@@ -209,4 +209,4 @@ def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_pat
     costs = json.loads((tmp_path / "page.json").read_text())["measured"]["costs"]
     assert costs["price"]["currency"] == "EUR"
     # 1e6 / 32 batches of 1 ms at 0.001 EUR a second
-    assert costs["candidates"]["a"]["cost"]["value"] == pytest.approx(1e6 / 32 * 0.001 * 0.001)
+    assert costs["variants"]["a"]["cost"]["value"] == pytest.approx(1e6 / 32 * 0.001 * 0.001)

@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 
 def improved(folder, **changes):
-    """Add an improved candidate to a run, and return the report on it."""
+    """Add an improved variant to a run, and return the report on it."""
     ranges = write_improvement(folder, improvement(**changes))
     made = replace(row("int8-improved", GOOD), quantization={"calibration": ranges.digest})
     return assemble(write_run(folder, comparison(row("plain", GOOD), made)))
@@ -41,7 +41,7 @@ def improved(folder, **changes):
 def test_the_document_says_whose_optimizations_they_are_and_holds_the_schema(folder):
     document = improved(folder)
     (one,) = document["optimizations"]
-    assert one["candidates"] == ["int8-improved"]
+    assert one["variants"] == ["int8-improved"]
     assert [ranges["method"] for ranges in one["calibrations"]] == ["auto"]
     assert told(document) == []
 

@@ -49,7 +49,7 @@ def test_without_a_price_only_the_relative_cost_is_told():
     found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
     assert found["price"] is None
     assert found["note"] == UNKNOWN
-    told = found["candidates"]["int8"]
+    told = found["variants"]["int8"]
     assert told["cost"] is None
     assert told["relative"] == pytest.approx({"value": 50.0, "low": 40.0, "high": 62.5})
 
@@ -57,16 +57,14 @@ def test_without_a_price_only_the_relative_cost_is_told():
 @pytest.mark.parametrize("gpu", ["NVIDIA L4", "NVIDIA L4 (sm89)"])
 def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, gpu):
     prices = load_prices(table(tmp_path, ENTRY + ENTRY.replace("0.7", "0.6")))
-    candidates = {"int8": {"latency": LATENCY}}
-    assert (
-        find_costs(candidates, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
-    )
+    variants = {"int8": {"latency": LATENCY}}
+    assert find_costs(variants, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
     for machine in ({}, {"gpu": None}, {"gpu": "NVIDIA L40"}, {"gpu": "L4"}):
         machine["timed_on"] = "GPU"
-        assert find_costs(candidates, machine, prices)["price"] is None
+        assert find_costs(variants, machine, prices)["price"] is None
     on_cpu = {"gpu": gpu, "timed_on": "CPU"}  # the machine has that GPU, and did not use it
-    assert find_costs(candidates, on_cpu, prices)["price"] is None
-    assert find_costs(candidates, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
+    assert find_costs(variants, on_cpu, prices)["price"] is None
+    assert find_costs(variants, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
 
 
 def test_the_table_that_comes_along_is_dated_and_sourced():
@@ -131,6 +129,6 @@ def test_half_the_latency_or_half_the_price_is_half_the_cost(p50, batch, amount)
 def test_costs_stand_under_measured_and_leave_the_digest(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("int8", EXACT))))
     with_them = with_costs(document, price=named_price(0.85, "EUR"))
-    assert with_them["measured"]["costs"]["candidates"]["int8"]["cost"]["value"] > 0
+    assert with_them["measured"]["costs"]["variants"]["int8"]["cost"]["value"] > 0
     assert digest_document(with_them) == document["digest"]
     assert "costs" not in document["measured"]

@@ -1,4 +1,4 @@
-"""What the page shows beside candidates and layers, and reports on builds that failed."""
+"""What the page shows beside variants and layers, and reports on builds that failed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_failed_build_has_a_report_that_names_the_layer_the_line_and_a_remedy(
     page = render(document)
     assert 'id="line-0-2"' in page
     assert 'href="#line-0-2"' in page
-    assert 'id="candidates"' not in page
+    assert 'id="variants"' not in page
 
 
 def test_of_several_errors_the_first_is_the_cause(tmp_path):
@@ -137,7 +137,7 @@ def test_a_slice_that_got_worse_is_told(tmp_path):
     breakdown = Breakdown("tier", "top1", "points", (worse, fine))
     one = replace(row("a", GOOD), breakdowns=(breakdown,))
     page = render(assemble(write_run(tmp_path, comparison(one))))
-    section = page[page.index('id="slices"') : page.index('id="candidates"')]
+    section = page[page.index('id="slices"') : page.index('id="variants"')]
     assert "of 2 groups 1 loses more" in section
     assert section.count("worse here") == 1
 
@@ -156,7 +156,7 @@ def test_costs_are_told_in_money_where_the_price_is_known(tmp_path):
 def test_what_changed_since_the_last_run_is_told(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
     assert "No earlier run" in render(document)
-    told = {"candidate": "a", "figure": "top1", "unit": "%", "change": -0.01}
+    told = {"variant": "a", "figure": "top1", "unit": "%", "change": -0.01}
     worse = {"name": "a: top-1", "before": 99.0, "now": 98.0, "better": False, **told}
     unseen = {"name": "a: cosine", "before": 1.0, "now": 0.999999, "better": False, **told}
     document["measured"]["against"] = {

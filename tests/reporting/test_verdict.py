@@ -37,11 +37,11 @@ def drop(value: float, low: float, high: float, limit: float = 1.0) -> Check:
         (unlabelled(None), 2.0, SPEED, INCONCLUSIVE),
     ],
 )
-def test_one_candidate(figures, speedup, gates, word):
+def test_one_variant(figures, speedup, gates, word):
     compared = comparison(row("a", figures, latency(1.0, speedup)), gates=gates)
     verdict = judge(compared, [build("a", {"conv": "int8"})])
     assert verdict.word == word
-    assert verdict.candidate == "a"
+    assert verdict.variant == "a"
 
 
 def test_the_fastest_of_those_that_hold_is_taken_if_speed_is_judged():
@@ -49,28 +49,28 @@ def test_the_fastest_of_those_that_hold_is_taken_if_speed_is_judged():
         row("slow", GOOD, latency(1.0, 2.0)),
         row("fast", accuracy(0.4, 0.0, 0.9), latency(0.5, 4.0)),
     ]
-    assert judge(comparison(*rows, gates=SPEED)).candidate == "fast"
-    assert judge(comparison(*rows)).candidate == "slow"
+    assert judge(comparison(*rows, gates=SPEED)).variant == "fast"
+    assert judge(comparison(*rows)).variant == "slow"
 
 
 def test_sqnr_decides_between_equal_drops():
     rows = [row("a", accuracy(0.2, -0.3, 0.7, sqnr_db=20.0)), row("b", GOOD)]
-    assert judge(comparison(*rows)).candidate == "b"
+    assert judge(comparison(*rows)).variant == "b"
     exact = row("c", accuracy(0.2, -0.3, 0.7, sqnr_db=None))
-    assert judge(comparison(*rows, exact)).candidate == "c"
+    assert judge(comparison(*rows, exact)).variant == "c"
 
 
 def test_one_that_holds_outweighs_any_that_fail():
     rows = [row("bad", BAD), row("open", OPEN), row("good", GOOD)]
-    assert judge(comparison(*rows, gates=SPEED)).candidate == "good"
+    assert judge(comparison(*rows, gates=SPEED)).variant == "good"
 
 
 def test_nothing_compared_is_inconclusive():
     verdict = judge(comparison())
-    assert (verdict.word, verdict.candidate) == (INCONCLUSIVE, None)
+    assert (verdict.word, verdict.variant) == (INCONCLUSIVE, None)
 
 
-def test_fallbacks_of_the_candidates_own_builds_are_warnings():
+def test_fallbacks_of_the_variants_own_builds_are_warnings():
     compared = comparison(row("a", GOOD), gates=SPEED)
     lost = build("a", {"conv": "fp32", "gemm": "int8"})
     other = build("b", {"conv": "fp16"})
@@ -130,7 +130,7 @@ def test_an_engine_larger_than_fp32_s_is_a_warning():
 def test_do_not_ship_names_the_limit_and_by_how_much_the_nearest_misses_it():
     rows = [row("far", accuracy(40.0, 35.0, 45.0)), row("near", BAD)]
     verdict = judge(comparison(*rows, gates=SPEED))
-    assert verdict.candidate == "near"
+    assert verdict.variant == "near"
     assert "6.20 points" in verdict.sentence
     assert "5.20 over the limit of 1.00" in verdict.sentence
     assert "missed by 7.30" in verdict.rule
@@ -153,7 +153,7 @@ def test_agreement_interval_is_wilsons():
     assert (low, high) == pytest.approx((0.550, 7.00), abs=0.01)
 
 
-def test_a_candidate_has_a_check_for_each_limit():
+def test_a_variant_has_a_check_for_each_limit():
     assert [check.state for check in check_limits(row("a", GOOD), SPEED)] == ["holds", "holds"]
     assert [check.state for check in check_limits(row("a", GOOD), Gates())] == ["holds"]
     assert check_limits(row("a", unlabelled(None)), Gates()) == ()

@@ -11,22 +11,22 @@ def report(
     p50: float = 1.0,
     data: str = "sha256:data",
     name: str = "digits",
-    candidate: str = "int8",
+    variant: str = "int8",
 ) -> dict[str, Any]:
-    """Return a report document with a reference and one candidate; `number` tells it from others."""
+    """Return a report document with a reference and one variant; `number` tells it from others."""
     accuracy = {"top1": top1, "top1_drop": 98.6 - top1, "agreement": 99.0, "sqnr_db": 30.0}
     latency = {"p50_ms": p50, "p90_ms": p50, "p99_ms": p50, "speedup": 2.0 / p50}
     rows = [
         {"name": name, "model": "sha256:m", "accuracy": {"top1": 98.6}, "quantization": {}},
         {
-            "name": candidate,
+            "name": variant,
             "model": "sha256:q",
             "accuracy": accuracy,
             "quantization": {"plan": "sha256:p"},
         },
     ]
     measured = {one["name"]: {"latency": latency, "size_bytes": 1000} for one in rows}
-    verdict = {"word": "SHIP", "candidate": candidate, "sentence": f"{candidate} is as good."}
+    verdict = {"word": "SHIP", "variant": variant, "sentence": f"{variant} is as good."}
     return {
         "digest": f"sha256:{number}",
         "trtcal": "0.1.0",
@@ -34,7 +34,7 @@ def report(
         "calibrations": [{"method": "percentile", "dataset": "sha256:cal", "digest": "sha256:c"}],
         "builds": [],
         "measured": {
-            "candidates": measured,
+            "variants": measured,
             "builds": {},
             "verdict": verdict,
             "run": {"command": "trtcal run"},

@@ -38,7 +38,7 @@ def test_it_says_what_got_better_what_worse_and_what_changed(history):
     told = {one["name"]: (one["better"], one["unit"]) for one in found["figures"]}
     assert told["int8: top-1"] == (True, "%")
     assert told["int8: median latency"] == (False, "ms")
-    assert found["figures"][0]["candidate"] == "int8"
+    assert found["figures"][0]["variant"] == "int8"
     assert found["changed"] == [
         {"what": "evaluation data", "before": "sha256:old", "now": "sha256:new"},
         {"what": "package tensorrt-rtx", "before": None, "now": "1.7"},

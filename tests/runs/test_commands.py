@@ -107,7 +107,7 @@ def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
 def test_hostile_names_add_nothing_to_the_page(tmp_path, name):
     plain, hostile = (History(tmp_path / file) for file in ("a", "b"))
     plain.record(report(1))
-    hostile.record(report(1, name=name, candidate=name + "2"))
+    hostile.record(report(1, name=name, variant=name + "2"))
     pages = [write_dashboard(one, tmp_path / f"site-{one.path.name}") for one in (plain, hostile)]
     shapes = [[re.findall(r"<[a-z/!][^ >]*", file.read_text()) for file in some] for some in pages]
     assert shapes[0] == shapes[1]

@@ -40,7 +40,7 @@ def test_what_shifted_with_one_run_is_one_event(tmp_path):
     (event,) = events(recorded(tmp_path, [{}] * 20 + [late] * 5))
     assert event.run == 21
     assert event.inputs == {"evaluation data": ("sha256:data", "sha256:new")}
-    assert {(one.candidate, one.figure) for one in event.changes} == {
+    assert {(one.variant, one.figure) for one in event.changes} == {
         *{(name, figure) for name in ("digits", "int8") for figure in ("latency_p50", "speedup")},
         ("int8", "top1"),
     }

@@ -32,8 +32,8 @@ def test_a_run_is_recorded_once(tmp_path):
 
 def test_a_name_that_is_no_unicode_is_kept_as_its_escape(tmp_path):
     history = History(tmp_path / "h.sqlite")
-    entry = history.entry(history.record(report(1, name="a\ud800", candidate="\udfff"), "\ud801"))
-    assert (entry.name, entry.candidate) == ("\\ud801", "\\udfff")
+    entry = history.entry(history.record(report(1, name="a\ud800", variant="\udfff"), "\ud801"))
+    assert (entry.name, entry.variant) == ("\\ud801", "\\udfff")
     assert entry.figures["a\\ud800", "top1"] == 98.6
 
 
@@ -93,7 +93,7 @@ def test_two_runs_differ_by_figures_and_by_what_they_were_made_of(tmp_path):
     for number, changes in enumerate(({}, {"p50": 1.2, "data": "sha256:other", "top1": 97.0})):
         history.record(report(number, **changes))
     found = compare_runs(*history.entries())
-    changed = {(one.candidate, one.figure): one for one in found.changed}
+    changed = {(one.variant, one.figure): one for one in found.changed}
     assert changed["int8", "latency_p50"].share == pytest.approx(0.2)
     assert not changed["int8", "latency_p50"].is_better
     assert not changed["int8", "top1"].is_better

@@ -112,7 +112,7 @@ def test_the_report_goes_along_if_it_is_still_that_runs(tmp_path, uri, monkeypat
 @needs_mlflow
 def test_hostile_names_become_keys_that_mlflow_takes(tmp_path, uri):
     for number, name in enumerate(HOSTILE):
-        record(tmp_path, number, name=name, candidate=name + "2")
+        record(tmp_path, number, name=name, variant=name + "2")
     assert send(tmp_path, uri) == 0
     assert send(tmp_path, uri) == 0
     from mlflow import MlflowClient

@@ -47,7 +47,7 @@ def is_whole(page):
         return False
 
 
-@pytest.mark.parametrize("section", ["verdict", "candidates", "provenance"])
+@pytest.mark.parametrize("section", ["verdict", "variants", "provenance"])
 def test_the_section_is_named(run, section):
     page = run / "report.html"
     text = page.read_text()

@@ -97,7 +97,7 @@ def command(
     from trtcal.data import open_dataset
     from trtcal.data.slices import read_slices
     from trtcal.documents import write_document
-    from trtcal.evaluate import open_candidate
+    from trtcal.evaluate import open_variant
     from trtcal.evaluate.ab import ab_test
     from trtcal.evaluate.ab_rule import Rule
     from trtcal.evaluate.comparison import batch_for
@@ -118,10 +118,10 @@ def command(
         alpha,
     )
     both = [
-        open_candidate(path, name, trust, model)
+        open_variant(path, name, trust, model)
         for path, name in ((baseline, f"A {baseline.stem}"), (candidate, f"B {candidate.stem}"))
     ]
-    third = open_candidate(reference, trust=trust, reference=model) if reference else None
+    third = open_variant(reference, trust=trust, reference=model) if reference else None
     with progress("testing", len(dataset)) as advance:
         result = ab_test(
             both[0],

@@ -41,7 +41,7 @@ def figure(value: float | None, form: str) -> str:
 
 
 def show_details(comparison: Comparison) -> None:
-    """Print what was asked beside the means, candidate by candidate; classes only if one got worse."""
+    """Print what was asked beside the means, variant by variant; classes only if one got worse."""
     from trtcal.evaluate.groups import SUSPECT, WORSE
     from trtcal.evaluate.replay import SLICES
 
@@ -62,7 +62,7 @@ def _show_own(row: Row) -> None:
     for one in row.own:
         low, high = one.interval
         drop = f", {one.drop:+.3g} lower (95 % interval {low:.3g} to {high:.3g})"
-        say(f"{row.name}: {one.name} {one.candidate:.5g}{drop if one.drop else ''}")
+        say(f"{row.name}: {one.name} {one.variant:.5g}{drop if one.drop else ''}")
 
 
 def _show_simulation(row: Row) -> None:
@@ -86,7 +86,7 @@ def _show_groups(name: str, found: Breakdown) -> None:
             one.name,
             one.samples,
             f"{one.reference:.4g}",
-            f"{one.candidate:.4g}",
+            f"{one.variant:.4g}",
             f"{one.drop:+.3g}",
             f"{one.interval[0]:+.3g} to {one.interval[1]:+.3g}",
             figure(one.p, ".2g"),
@@ -98,7 +98,7 @@ def _show_groups(name: str, found: Breakdown) -> None:
         found.by,
         "samples",
         "reference",
-        "candidate",
+        "variant",
         "drop",
         "interval",
         "p",
@@ -112,10 +112,10 @@ def _show_groups(name: str, found: Breakdown) -> None:
 def _show_worst(name: str, samples: Sequence[Sample]) -> None:
     rows = [
         (one.name or f"sample {one.index}", one.index, f"{one.l2:.4g}", f"{one.cosine:.5f}",
-         *("-" if n is None else n for n in (one.label, one.reference, one.candidate)))
+         *("-" if n is None else n for n in (one.label, one.reference, one.variant)))
         for one in samples[:SAMPLES_SHOWN]
     ]  # fmt: skip
-    columns = ("sample", "index", "l2", "cosine", "label", "reference", "candidate")
+    columns = ("sample", "index", "l2", "cosine", "label", "reference", "variant")
     if rows:
         print_table(columns, rows, f"{name}: the samples of the largest error")
 
@@ -159,7 +159,7 @@ def _show_throughput(comparison: Comparison) -> None:
         for one in row.latency.throughput
     ]
     if rows:
-        columns = ("candidate", "batch", "p50 ms", "samples/s", "speed-up")
+        columns = ("variant", "batch", "p50 ms", "samples/s", "speed-up")
         print_table(columns, rows, "throughput")
 
 
@@ -167,7 +167,7 @@ def _show_throughput(comparison: Comparison) -> None:
     epilog="Example: trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --max-drop 1"
 )
 @click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("candidates", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("variants", type=click.Path(path_type=Path), nargs=-1, required=True)
 @data_option
 @click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
 @click.option("--rounds", type=click.IntRange(2), help="Runs timed of each one.  [default: 60]")
@@ -200,7 +200,7 @@ def _show_throughput(comparison: Comparison) -> None:
     show_default=True,
     help="Run the Q/DQ in float too, and tell where integer kernels differ.",
 )
-@click.option("--max-drop", type=float, help="Gate: points of top-1 that a candidate may lose.")
+@click.option("--max-drop", type=float, help="Gate: points of top-1 that a variant may lose.")
 @click.option("--min-speedup", type=float, help="Gate: speed-up over FP32 that it must bring.")
 @trust_option
 @click.option(
@@ -215,7 +215,7 @@ def _show_throughput(comparison: Comparison) -> None:
 @json_option
 def command(
     reference: Path,
-    candidates: tuple[Path, ...],
+    variants: tuple[Path, ...],
     data: Path | None,
     batch: int | None,
     rounds: int | None,
@@ -235,10 +235,10 @@ def command(
 ) -> None:
     """Compare CANDIDATEs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
 
-    Latency is measured here, in turns. With a gate given, the status is 1 if a candidate fails it.
+    Latency is measured here, in turns. With a gate given, the status is 1 if a variant fails it.
     """
     from trtcal.data import open_dataset
-    from trtcal.evaluate import Gates, compare, open_candidate, write_comparison
+    from trtcal.evaluate import Gates, compare, open_variant, write_comparison
     from trtcal.evaluate.comparison import batch_for, with_layers
     from trtcal.evaluate.replay import read_wanted
     from trtcal.model import load_model
@@ -253,9 +253,7 @@ def command(
         limits.max_top1_drop if max_drop is None else max_drop,
         limits.min_speedup if min_speedup is None else min_speedup,
     )
-    everyone = [
-        open_candidate(path, trust=trust, reference=model) for path in (reference, *candidates)
-    ]
+    everyone = [open_variant(path, trust=trust, reference=model) for path in (reference, *variants)]
     size = batch_for(model, batch or settings.batch)
     wanted = read_wanted(
         dataset, slices or settings.slices, metric_file or settings.metric, simulate
@@ -275,7 +273,7 @@ def command(
         )
     if per_layer:
         seen = min(layer_samples or len(dataset), len(dataset))
-        with progress("layer by layer", seen * len(candidates)) as advance:
+        with progress("layer by layer", seen * len(variants)) as advance:
             result = with_layers(result, model, everyone[1:], dataset, advance, seen)
     document = write_comparison(output, result)
     if as_json:
@@ -313,7 +311,7 @@ def show(comparison: Comparison) -> None:
         )
         for row in comparison.rows
     ]
-    columns = ("candidate", "top-1 %", "drop", "agree %", "SQNR dB", "cosine", "p50 ms", "p99 ms",
+    columns = ("variant", "top-1 %", "drop", "agree %", "SQNR dB", "cosine", "p50 ms", "p99 ms",
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)

@@ -65,8 +65,8 @@ def list_runs(name: str | None, last: int, db: Path | None, as_json: bool) -> No
     if as_json:
         print_json([entry.to_document() for entry in entries])
         return
-    rows = [(e.name, str(e.number), e.made_at, e.verdict, e.candidate or "") for e in entries]
-    print_table(("name", "run", "made", "verdict", "candidate"), rows)
+    rows = [(e.name, str(e.number), e.made_at, e.verdict, e.variant or "") for e in entries]
+    print_table(("name", "run", "made", "verdict", "variant"), rows)
 
 
 @command.command(epilog="Example: trtcal history show 12")
@@ -81,7 +81,7 @@ def show(number: int, db: Path | None, as_json: bool) -> None:
         return
     say(f"run {entry.number} of {entry.name}, {entry.made_at}: {entry.verdict}: {entry.sentence}")
     rows = [(*key, f"{value:.6g}") for key, value in entry.figures.items()]
-    print_table(("candidate", "figure", "value"), rows)
+    print_table(("variant", "figure", "value"), rows)
     print_table(("made of", "digest or version"), list(entry.digests.items()))
 
 
@@ -101,7 +101,7 @@ def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
         return
     rows = [
         (
-            one.candidate,
+            one.variant,
             one.figure,
             f"{one.before:.6g}",
             f"{one.after:.6g}",
@@ -110,7 +110,7 @@ def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
         )
         for one in found.changed[:FIGURES_SHOWN]
     ]
-    print_table(("candidate", "figure", "before", "after", "change", "for"), rows)
+    print_table(("variant", "figure", "before", "after", "change", "for"), rows)
     if len(found.changed) > FIGURES_SHOWN:
         say(f"… and {len(found.changed) - FIGURES_SHOWN} more: use --json")
     for what, names in (("gone", found.gone), ("new", found.new)):
@@ -147,10 +147,10 @@ def export(name: str | None, form: str, uri: str | None, db: Path | None) -> Non
         print_json([entry.to_document() for entry in entries])
         return
     writer = csv.writer(sys.stdout)
-    writer.writerow(("run", "name", "made_at", "verdict", "candidate", "figure", "value"))
+    writer.writerow(("run", "name", "made_at", "verdict", "variant", "figure", "value"))
     for entry in entries:
-        for (candidate, figure), value in entry.figures.items():
-            row = (entry.number, entry.name, entry.made_at, entry.verdict, candidate, figure, value)
+        for (variant, figure), value in entry.figures.items():
+            row = (entry.number, entry.name, entry.made_at, entry.verdict, variant, figure, value)
             writer.writerow(row)
 
 

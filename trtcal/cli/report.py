@@ -83,7 +83,7 @@ def command(
 
 
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
-    """Return the report with what its candidates cost, at the price given here or in trtcal.toml."""
+    """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
     from trtcal.reporting import assemble
     from trtcal.reporting.prices import load_prices, named_price, with_costs
@@ -113,7 +113,7 @@ def _kept(document: Document, run: Path) -> Document:
     measured, then = document["measured"], before["measured"]
     kept = {key: then[key] for key in KEPT if key in then}
     same = all(before.get(part) == document[part] for part in ("comparison", "builds"))
-    timed = all(then.get(part) == measured[part] for part in ("candidates", "machine"))
+    timed = all(then.get(part) == measured[part] for part in ("variants", "machine"))
     return {**document, "measured": {**measured, **kept}} if same and timed else document
 
 

@@ -1,14 +1,14 @@
-"""Candidates against the FP32 reference: accuracy, agreement, latency, with intervals."""
+"""Variants against the FP32 reference: accuracy, agreement, latency, with intervals."""
 
 from trtcal.evaluate.comparison import Comparison, Gates, compare, read_comparison, write_comparison
-from trtcal.evaluate.variants import Candidate, open_candidate
+from trtcal.evaluate.variants import Variant, open_variant
 
 __all__ = [
-    "Candidate",
     "Comparison",
     "Gates",
+    "Variant",
     "compare",
-    "open_candidate",
+    "open_variant",
     "read_comparison",
     "write_comparison",
 ]

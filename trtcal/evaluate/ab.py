@@ -24,7 +24,7 @@ from trtcal.evaluate.ab_rule import OPEN, Rule, Verdict, ask, decide
 from trtcal.evaluate.latency import Blocks, measure_until
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.replay import SampleFigures, collect
-from trtcal.evaluate.variants import Candidate, check_candidates
+from trtcal.evaluate.variants import Variant, check_variants
 
 KIND = "ab"
 LOOKS = 5
@@ -91,13 +91,13 @@ class ABTest:
 
 
 def ab_test(
-    baseline: Candidate,
-    candidate: Candidate,
+    baseline: Variant,
+    candidate: Variant,
     dataset: Dataset,
     rule: Rule,
     batch: int = 32,
     slices: Slices | None = None,
-    reference: Candidate | None = None,
+    reference: Variant | None = None,
     own: OwnMetric | None = None,
     sequential: bool = False,
     progress: Callable[[int], None] = lambda done: None,
@@ -107,7 +107,7 @@ def ab_test(
     Speed is measured first, if the rule judges it, on the first batch. `sequential` looks five times
     and stops as soon as the rule is decided.
     """
-    check_candidates([baseline, candidate, *([reference] if reference else [])])
+    check_variants([baseline, candidate, *([reference] if reference else [])])
     timing = _time(baseline, candidate, dataset, batch) if rule.min_speedup is not None else None
     times = (timing.blocks.baseline, timing.blocks.candidate) if timing else None
     warnings = timing.blocks.warnings if timing else ()
@@ -158,7 +158,7 @@ def _spent(alpha: float, part: float) -> float:
     return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(part)))
 
 
-def _time(baseline: Candidate, candidate: Candidate, dataset: Dataset, batch: int) -> Timing:
+def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:
     """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
     runs = [lambda one=one: run_session(one.session, None, feeds) for one in (baseline, candidate)]

@@ -1,4 +1,4 @@
-"""Run candidates beside the FP32 reference on one dataset, and keep what came out."""
+"""Run variants beside the FP32 reference on one dataset, and keep what came out."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
 from trtcal.evaluate.variants import (
-    Candidate,
+    Variant,
     batch_for,
-    check_candidates,
+    check_variants,
     literal_model,
-    open_candidate,
+    open_variant,
 )
 from trtcal.model import Model
 
@@ -38,7 +38,7 @@ __all__ = [
     "Row",
     "batch_for",
     "compare",
-    "open_candidate",
+    "open_variant",
     "read_comparison",
     "warnings",
     "with_layers",
@@ -53,7 +53,7 @@ FOUND = ("simulation", "own", "breakdowns", "worst")  # that earlier versions di
 
 @dataclass(frozen=True)
 class Gates:
-    """Limits that a candidate must hold.
+    """Limits that a variant must hold.
 
     `max_top1_drop` is in points of top-1 against FP32 (of agreement with FP32, without labels);
     `min_speedup` is over FP32 on this machine, None where speed is not judged here.
@@ -70,7 +70,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate's results; `size_bytes` is its file's.
+    """One variant's results; `size_bytes` is its file's.
 
     `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
     user's own figures, `breakdowns` what is told by slices and classes, `worst` the samples of the
@@ -97,7 +97,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All candidates on one dataset; the first row is the reference itself."""
+    """All variants on one dataset; the first row is the reference itself."""
 
     dataset: str
     dataset_name: str
@@ -121,7 +121,7 @@ class Comparison:
             "batch": self.batch,
             "gates": dataclasses.asdict(self.gates),
             "rows": [row.lasting() for row in self.rows],
-            "measured": {"candidates": measured, "machine": self.machine},
+            "measured": {"variants": measured, "machine": self.machine},
         }
         return seal({"kind": KIND, "schema_version": 1, **body})
 
@@ -132,8 +132,8 @@ class Comparison:
 
 
 def compare(
-    reference: Candidate,
-    candidates: Sequence[Candidate],
+    reference: Variant,
+    variants: Sequence[Variant],
     dataset: Dataset,
     gates: Gates,
     batch: int = 32,
@@ -146,11 +146,11 @@ def compare(
     """Measure accuracy on all of the dataset and latency on its first batch, in turns.
 
     `rounds` are the runs timed of each, more if the speed-ups' intervals are to have a `width`;
-    `batch_sizes` are those to measure throughput at. `InputError` if two candidates bear one name or
+    `batch_sizes` are those to measure throughput at. `InputError` if two variants bear one name or
     their inputs differ from the reference's, or a batch size can't be had.
     """
-    everyone = [reference, *candidates]
-    check_candidates(everyone)
+    everyone = [reference, *variants]
+    check_variants(everyone)
     check_sizes(reference, dataset, batch_sizes)
     found = evaluate(everyone, dataset, batch, wanted or Wanted(), progress)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, width)
@@ -166,20 +166,20 @@ def compare(
     return Comparison(*data, batch, gates, rows, where)
 
 
-def _device(everyone: Sequence[Candidate]) -> str:
-    """Return GPU if all candidates ran on one, else CPU."""
+def _device(everyone: Sequence[Variant]) -> str:
+    """Return GPU if all variants ran on one, else CPU."""
     used = {one.session.get_providers()[0] for one in everyone}
     return "CPU" if CPU in used else "GPU"
 
 
-def _row(one: Candidate, found: Evaluation, latency: Latency) -> Row:
+def _row(one: Variant, found: Evaluation, latency: Latency) -> Row:
     figures = {name: getattr(found, name) for name in FOUND}
     made = (one.name, one.model, one.quantization, found.accuracy, latency, one.size_bytes)
     return Row(*made, **figures)
 
 
 def _runs(
-    everyone: Sequence[Candidate], dataset: Dataset, batch: int
+    everyone: Sequence[Variant], dataset: Dataset, batch: int
 ) -> tuple[Sequence[Callable[[], object]], int]:
     """Return what runs each one on the first batch, and how many samples that has."""
     feeds = next(dataset.batches(batch))
@@ -187,7 +187,7 @@ def _runs(
     return runs, len(next(iter(feeds.values())))
 
 
-def check_sizes(reference: Candidate, dataset: Dataset, sizes: Sequence[int]) -> None:
+def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> None:
     """`InputError` if there is a batch size that the model does not take or the data do not fill."""
     fixed = {spec.shape[0] for spec in reference.inputs if isinstance(spec.shape[0], int)}
     for size in sizes:
@@ -206,18 +206,18 @@ def check_sizes(reference: Candidate, dataset: Dataset, sizes: Sequence[int]) ->
 def with_layers(
     comparison: Comparison,
     reference: Model,
-    candidates: Sequence[Candidate],
+    variants: Sequence[Variant],
     dataset: Dataset,
     progress: Callable[[int], None] = lambda done: None,
     samples: int | None = None,
 ) -> Comparison:
-    """Add the figures of every quantized tensor to the rows of candidates that have Q/DQ.
+    """Add the figures of every quantized tensor to the rows of variants that have Q/DQ.
 
     They are taken on the first samples, all if None.
     """
     found = {
         one.name: compare_layers(reference, model, dataset, progress, samples)
-        for one in candidates
+        for one in variants
         if (model := literal_model(one)) is not None
     }
     rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
@@ -237,7 +237,7 @@ def read_comparison(path: Path) -> Comparison:
 
 
 def _from_document(document: Document) -> Comparison:
-    measured = document["measured"]["candidates"]
+    measured = document["measured"]["variants"]
     rows = tuple(
         Row(
             item["name"],

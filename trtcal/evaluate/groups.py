@@ -3,7 +3,7 @@
 Counts and sums of every group are all that is kept, so memory does not grow with samples. A group got
 worse if two one-sided tests say so: its figure is lower than the reference's (McNemar's exact test
 where it is 0 or 1, else Student's paired one), and by more than that of all other samples (Welch's
-test of the differences). Without labels a candidate can only be held against the reference, which
+test of the differences). Without labels a variant can only be held against the reference, which
 agrees with itself: then a group's agreement is held against that of all other samples alone (Fisher's
 exact test). The groups of one attribute are one question, and share the error by Holm's correction.
 """
@@ -38,10 +38,10 @@ WORSE, SUSPECT, JUDGED, TOO_FEW = range(4)
 
 @dataclass(frozen=True)
 class Group:
-    """One group of samples: its figure for both, and by how much the candidate's is lower.
+    """One group of samples: its figure for both, and by how much the variant's is lower.
 
     In points where the figure is a percentage. `interval` is 95 %. `p` is one-sided, for the hypothesis
-    that the candidate is no worse here, or no more than elsewhere (the larger of two tests' values);
+    that the variant is no worse here, or no more than elsewhere (the larger of two tests' values);
     `adjusted_p` counts all groups of the attribute. Both are None in a group of fewer than 30 samples.
     Of `agreement`, `reference` is that of all other samples.
     """
@@ -49,7 +49,7 @@ class Group:
     name: str
     samples: int
     reference: float
-    candidate: float
+    variant: float
     drop: float
     interval: tuple[float, float]
     p: float | None = None
@@ -57,7 +57,7 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """How sure it is that the candidate is worse here: 0 all groups counted, 1 alone, 2 not."""
+        """How sure it is that the variant is worse here: 0 all groups counted, 1 alone, 2 not."""
         if self.p is None or self.adjusted_p is None:
             return TOO_FEW
         if self.adjusted_p < ALPHA:
@@ -95,18 +95,18 @@ class _Sums:
 
 @dataclass
 class GroupAccumulator:
-    """Collects the figures of one candidate, batch by batch."""
+    """Collects the figures of one variant, batch by batch."""
 
     attributes: Sequence[Attribute]
     figures: dict[str, _Sums] = field(default_factory=dict)
 
     def add(self, start: int, figures: Mapping[str, tuple[Values, Values]]) -> None:
-        """Take in a batch from sample `start` on: the reference's and the candidate's figures."""
-        for name, (reference, candidate) in figures.items():
+        """Take in a batch from sample `start` on: the reference's and the variant's figures."""
+        for name, (reference, variant) in figures.items():
             sums = self.figures.setdefault(name, _Sums.of(self.attributes))
-            apart = reference - candidate
+            apart = reference - variant
             rows = np.stack(
-                [np.ones_like(apart), reference, candidate, apart > 0, apart < 0, apart**2], axis=1
+                [np.ones_like(apart), reference, variant, apart > 0, apart < 0, apart**2], axis=1
             )
             sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
             sums.whole += rows.sum(0)
@@ -146,7 +146,7 @@ def _corrected(groups: Sequence[Group]) -> list[Group]:
 
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
     count = int(row[COUNT])
-    reference, candidate = float(row[REFERENCE]) / count, float(row[CANDIDATE]) / count
+    reference, variant = float(row[REFERENCE]) / count, float(row[CANDIDATE]) / count
     if figure == AGREEMENT:
         reference, drop, p = _against_others(row, sums.whole)
     elif sums.is_binary:
@@ -161,7 +161,7 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
         name,
         count,
         factor * reference,
-        factor * candidate,
+        factor * variant,
         factor * drop.value,
         (factor * drop.low, factor * drop.high),
         p if count >= LEAST_SLICE else None,
@@ -236,7 +236,7 @@ def _rounded(group: Group) -> Group:
     return replace(
         group,
         reference=rounded(group.reference),
-        candidate=rounded(group.candidate),
+        variant=rounded(group.variant),
         drop=rounded(group.drop),
         interval=(rounded(low), rounded(high)),
         p=None if group.p is None else rounded(group.p),
@@ -252,7 +252,7 @@ WORST_KEPT = 10
 class Sample:
     """One sample: `l2` is the Euclidean norm of the outputs' difference, `cosine` that of both.
 
-    `name` is its file's where it has one. `reference` and `candidate` are the classes that they give,
+    `name` is its file's where it has one. `reference` and `variant` are the classes that they give,
     None where the first output is no class scores.
     """
 
@@ -262,7 +262,7 @@ class Sample:
     name: str | None = None
     label: int | None = None
     reference: int | None = None
-    candidate: int | None = None
+    variant: int | None = None
 
 
 @dataclass

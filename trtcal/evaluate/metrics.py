@@ -1,4 +1,4 @@
-"""Accuracy of a candidate's outputs against the reference's, accumulated batch by batch."""
+"""Accuracy of a variant's outputs against the reference's, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How good a candidate's outputs are, over `samples` samples.
+    """How good a variant's outputs are, over `samples` samples.
 
     `top1`, `agreement` and `top1_drop` are percentages (points), None without labels or without a
     class axis; so is `top5`, with more than five classes. `sqnr_db` is 10 log10 of signal over error
@@ -48,7 +48,7 @@ class Accuracy:
 
 @dataclass
 class AccuracyMeter:
-    """Collects batches of reference and candidate outputs; memory does not grow with samples."""
+    """Collects batches of reference and variant outputs; memory does not grow with samples."""
 
     samples: int = 0
     known: Counter[str] = field(default_factory=Counter)  # samples that had each figure
@@ -58,13 +58,13 @@ class AccuracyMeter:
     largest: float = 0.0
 
     def update(
-        self, reference: list[Array], candidate: list[Array], labels: Labels | None
+        self, reference: list[Array], variant: list[Array], labels: Labels | None
     ) -> dict[str, Values]:
         """Add one batch and return its figures, as `compare_rows` does.
 
         Outputs are in the model's order, samples along the first axis.
         """
-        found = compare_rows(reference, candidate, labels)
+        found = compare_rows(reference, variant, labels)
         self.samples += len(reference[0])
         self.largest = max(self.largest, float(found["linf"].max(initial=0.0)))
         for name, values in found.items():

@@ -26,7 +26,7 @@ WHAT = {
     "top1": "1 where the class with the highest score is the label's",
     "top5": "1 where the label is among the five highest scores",
     "agreement": "1 where both models give the same class",
-    "kl": "Kullback-Leibler divergence of the candidate's class probabilities, in nats",
+    "kl": "Kullback-Leibler divergence of the variant's class probabilities, in nats",
     "cosine": "cosine of the two rows",
     "l0": "share of values that differ at all",
     "l1": "mean absolute difference",
@@ -38,7 +38,7 @@ WHAT = {
 
 
 def compare_rows(
-    reference: Sequence[Array], candidate: Sequence[Array], labels: Labels | None = None
+    reference: Sequence[Array], variant: Sequence[Array], labels: Labels | None = None
 ) -> dict[str, Values]:
     """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
 
@@ -47,9 +47,9 @@ def compare_rows(
     for each label.
     """
     size = next(iter(reference[0].shape), 0)
-    check_outputs(reference, candidate, size)
-    found = _distances(reference, candidate, size)
-    expected, said = class_scores(reference[0]), class_scores(candidate[0])
+    check_outputs(reference, variant, size)
+    found = _distances(reference, variant, size)
+    expected, said = class_scores(reference[0]), class_scores(variant[0])
     if expected is None or said is None:
         return found
     found["agreement"] = np.equal(said.argmax(1), expected.argmax(1)).astype(np.float64)
@@ -100,9 +100,9 @@ def _probabilities(rows: Values, given: bool) -> Values:
 
 
 def _distances(
-    reference: Sequence[Array], candidate: Sequence[Array], size: int
+    reference: Sequence[Array], variant: Sequence[Array], size: int
 ) -> dict[str, Values]:
-    expected, said = (_one_row_each(outputs, size) for outputs in (reference, candidate))
+    expected, said = (_one_row_each(outputs, size) for outputs in (reference, variant))
     apart = np.abs(expected - said)
     squares = np.square(apart).sum(1)
     norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(said, axis=1)
@@ -130,9 +130,9 @@ def class_scores(output: Array) -> Array | None:
     return output.reshape(len(output), -1) if output.shape[1] > 1 else None
 
 
-def check_outputs(reference: Sequence[Array], candidate: Sequence[Array], size: int) -> None:
+def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: int) -> None:
     """`InputError` unless both have the same shapes, one row a sample, and finite numbers."""
-    for before, after in zip(reference, candidate, strict=True):
+    for before, after in zip(reference, variant, strict=True):
         if (
             before.shape != after.shape
             or before.shape[:1] != (size,)
@@ -140,7 +140,7 @@ def check_outputs(reference: Sequence[Array], candidate: Sequence[Array], size: 
         ):
             raise InputError(
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
-                "every output needs one row a sample, the same in reference and candidate",
+                "every output needs one row a sample, the same in reference and variant",
             )
         if not (np.isfinite(before).all() and np.isfinite(after).all()):
             raise InputError(

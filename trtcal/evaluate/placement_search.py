@@ -123,14 +123,14 @@ def tune_placement(
     until = time.monotonic() + time_limit_s
     groups = tuner.groups()
     alone = [(op, (name,), to) for op, nodes, to in groups for name in nodes if len(nodes) > 1]
-    candidates = [*groups, *alone]
+    variants = [*groups, *alone]
     done = 0
-    for op, nodes, precision in candidates:
+    for op, nodes, precision in variants:
         if time.monotonic() > until:
             break
         tuner.attempt(op, nodes, precision)
         done += 1
-    return Tuned(tuner.plan, tuple(tuner.trials), len(candidates) - done)
+    return Tuned(tuner.plan, tuple(tuner.trials), len(variants) - done)
 
 
 class _Tuner:

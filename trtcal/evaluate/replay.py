@@ -19,7 +19,7 @@ from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst, files_of
 from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, OwnMetric, load_metric
 from trtcal.evaluate.per_sample import WHAT, Labels, compare_rows
-from trtcal.evaluate.variants import Candidate, open_simulation
+from trtcal.evaluate.variants import Variant, open_simulation
 
 Array = npt.NDArray[Any]
 Values = npt.NDArray[np.float64]
@@ -28,14 +28,14 @@ KEPT = ("top1", "top5", "agreement", "cosine", "kl")
 
 @dataclass
 class SampleFigures:
-    """Figure -> the baseline's and the candidate's batches, in the order of the samples."""
+    """Figure -> the baseline's and the variant's batches, in the order of the samples."""
 
     parts: dict[str, list[tuple[Values, Values]]] = field(default_factory=lambda: defaultdict(list))
     samples: int = 0
 
-    def add(self, name: str, baseline: Values, candidate: Values) -> None:
+    def add(self, name: str, baseline: Values, variant: Values) -> None:
         """Take in a batch of one figure."""
-        self.parts[name].append((baseline, candidate))
+        self.parts[name].append((baseline, variant))
 
     def whole(self) -> dict[str, tuple[Values, Values]]:
         """Return each figure that every sample has, both of shape (samples,)."""
@@ -47,17 +47,17 @@ class SampleFigures:
 
 
 def collect(
-    both: tuple[Candidate, Candidate],
+    both: tuple[Variant, Variant],
     dataset: Dataset,
     batch: int,
-    reference: Candidate | None = None,
+    reference: Variant | None = None,
     own: OwnMetric | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[SampleFigures]:
     """Yield the figures so far, after every batch.
 
     `top1` and `top5` need labels. With a reference there are `agreement`, `cosine` and `kl` of each
-    with it; without one they are of the candidate with the baseline, which agrees with itself.
+    with it; without one they are of the variant with the baseline, which agrees with itself.
     """
     names = [spec.name for spec in both[0].outputs]
     found = SampleFigures()
@@ -83,10 +83,10 @@ def _add(
     outputs: Sequence[Sequence[Array]],
     labels: npt.NDArray[np.int64] | None,
 ) -> None:
-    baseline, candidate = (compare_rows(expected, one, labels) for one in outputs)
+    baseline, variant = (compare_rows(expected, one, labels) for one in outputs)
     for name in KEPT:
-        if name in baseline and name in candidate:
-            found.add(name, baseline[name], candidate[name])
+        if name in baseline and name in variant:
+            found.add(name, baseline[name], variant[name])
 
 
 Figures = Mapping[str, Values]
@@ -115,7 +115,7 @@ def read_wanted(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one candidate's outputs tell."""
+    """What one variant's outputs tell."""
 
     accuracy: Accuracy
     simulation: Simulation | None
@@ -136,7 +136,7 @@ class _Batch:
 
 @dataclass
 class _Watch:
-    """Collects what one candidate's outputs tell."""
+    """Collects what one variant's outputs tell."""
 
     accumulators: dict[str, GroupAccumulator]
     worst: Worst
@@ -183,7 +183,7 @@ class _Watch:
 
 
 def evaluate(
-    everyone: Sequence[Candidate],
+    everyone: Sequence[Variant],
     dataset: Dataset,
     batch: int,
     wanted: Wanted,
@@ -202,7 +202,7 @@ def evaluate(
     return [watch.result() for watch in watches]
 
 
-def _watch(one: Candidate, dataset: Dataset, wanted: Wanted, is_reference: bool) -> _Watch:
+def _watch(one: Variant, dataset: Dataset, wanted: Wanted, is_reference: bool) -> _Watch:
     accumulators = {SLICES: GroupAccumulator(() if is_reference else wanted.attributes)}
     if dataset.labels is not None and not is_reference:
         accumulators[CLASSES] = GroupAccumulator((classes_of(dataset.labels),))
@@ -211,7 +211,7 @@ def _watch(one: Candidate, dataset: Dataset, wanted: Wanted, is_reference: bool)
 
 
 def _batches(
-    everyone: Sequence[Candidate], dataset: Dataset, size: int, names: list[str]
+    everyone: Sequence[Variant], dataset: Dataset, size: int, names: list[str]
 ) -> Iterator[_Batch]:
     labels, start = dataset.labels, 0
     for feeds in dataset.batches(size):
@@ -231,11 +231,11 @@ def _own(
     return found
 
 
-def _pairs(reference: Figures, candidate: Figures) -> dict[str, tuple[Values, Values]]:
+def _pairs(reference: Figures, variant: Figures) -> dict[str, tuple[Values, Values]]:
     """Return the figure that is told by groups: top-1, without labels agreement, else none."""
-    figure = "top1" if "top1" in candidate else "agreement"
-    return _both(reference, {name: candidate[name] for name in (figure,) if name in candidate})
+    figure = "top1" if "top1" in variant else "agreement"
+    return _both(reference, {name: variant[name] for name in (figure,) if name in variant})
 
 
-def _both(reference: Figures, candidate: Figures) -> dict[str, tuple[Values, Values]]:
-    return {name: (reference[name], values) for name, values in candidate.items()}
+def _both(reference: Figures, variant: Figures) -> dict[str, tuple[Values, Values]]:
+    return {name: (reference[name], values) for name, values in variant.items()}

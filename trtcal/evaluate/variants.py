@@ -20,7 +20,7 @@ QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Variant:
     """Something that runs: an ONNX model, or the engine of an `onnxruntime` build.
 
     `model` is the fingerprint of the ONNX file that it comes from; `literal` is that file where its
@@ -37,9 +37,9 @@ class Candidate:
     literal: Path | None = None
 
 
-def open_candidate(
+def open_variant(
     path: Path, name: str | None = None, trust: bool = False, reference: Model | None = None
-) -> Candidate:
+) -> Variant:
     """Open an ONNX file or a build folder; `InputError` if it can't be run on this machine.
 
     An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
@@ -49,7 +49,7 @@ def open_candidate(
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))
     record = quantization_record(model.proto)
-    return Candidate(
+    return Variant(
         name or model.name,
         model.fingerprint,
         model.inputs,
@@ -61,7 +61,7 @@ def open_candidate(
     )
 
 
-def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Candidate:
+def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Variant:
     engine = check_engine(folder, trust, reference)
     made = engine.build
     if made.backend != "onnxruntime":
@@ -69,7 +69,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
             f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
             "compare ONNX models or onnxruntime builds",
         )
-    return Candidate(
+    return Variant(
         name or made.model_name,
         made.model,
         made.inputs,
@@ -80,22 +80,22 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     )
 
 
-def open_simulation(candidate: Candidate) -> Session | None:
-    """Open a candidate's Q/DQ to be executed in float, one by one; None if it has none.
+def open_simulation(variant: Variant) -> Session | None:
+    """Open a variant's Q/DQ to be executed in float, one by one; None if it has none.
 
     `InputError` if its file was changed since it was opened.
     """
-    model = literal_model(candidate)
+    model = literal_model(variant)
     return None if model is None else open_session(model.proto, as_it_is=True)
 
 
-def literal_model(candidate: Candidate) -> Model | None:
-    """Load the file whose Q/DQ a candidate executes; `InputError` if it was changed since."""
-    if candidate.literal is None:
+def literal_model(variant: Variant) -> Model | None:
+    """Load the file whose Q/DQ a variant executes; `InputError` if it was changed since."""
+    if variant.literal is None:
         return None
-    model = load_model(candidate.literal)
-    if model.fingerprint != candidate.model:
-        raise InputError(f"{candidate.literal} was changed while it was compared", "run it again")
+    model = load_model(variant.literal)
+    if model.fingerprint != variant.model:
+        raise InputError(f"{variant.literal} was changed while it was compared", "run it again")
     return uniquely_named(model)
 
 
@@ -104,24 +104,24 @@ def batch_for(model: Model, wanted: int) -> int:
     return fixed_batch(model) or wanted
 
 
-def check_candidates(everyone: Sequence[Candidate]) -> None:
+def check_variants(everyone: Sequence[Variant]) -> None:
     """`InputError` if two bear one name, or one has other inputs or outputs than the first."""
     names = [one.name for one in everyone]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise InputError(
-            f"two candidates are called {sorted(repeated)[0]!r}",
-            "rename a file: candidates are named after their files",
+            f"two variants are called {sorted(repeated)[0]!r}",
+            "rename a file: variants are named after their files",
         )
     for one in everyone[1:]:
         for side in ("inputs", "outputs"):
             if _signature(one, side) != _signature(everyone[0], side):
                 raise InputError(
-                    f"candidate {one.name!r} has other {side} than the reference",
+                    f"variant {one.name!r} has other {side} than the reference",
                     "compare models that were made from the same one",
                 )
 
 
-def _signature(one: Candidate, side: str) -> list[tuple[str, int]]:
+def _signature(one: Variant, side: str) -> list[tuple[str, int]]:
     specs: tuple[TensorSpec, ...] = getattr(one, side)
     return sorted((spec.name, len(spec.shape)) for spec in specs)

@@ -1,6 +1,6 @@
-"""Accuracy against latency as an SVG: every candidate with its intervals, and the Pareto front.
+"""Accuracy against latency as an SVG: every variant with its intervals, and the Pareto front.
 
-Legible without colour: the reference is a diamond, candidates on the front are filled circles, the
+Legible without colour: the reference is a diamond, variants on the front are filled circles, the
 others hollow ones. The same points give the same bytes.
 """
 
@@ -36,7 +36,7 @@ LABEL_SPACE = 6.0  # between labels side by side
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate: latency in milliseconds, accuracy in the chart's unit, each with its interval.
+    """One variant: latency in milliseconds, accuracy in the chart's unit, each with its interval.
 
     `accuracy` is None for a reference that has none (SQNR against itself is infinite).
     """

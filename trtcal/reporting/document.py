@@ -172,7 +172,7 @@ def _measured(findings: Findings) -> Document:
         "judgements": {
             row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:] if comparison
         },
-        "candidates": {
+        "variants": {
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
             for row in rows
         },

@@ -165,7 +165,7 @@ def optimizations(document: Document) -> list[View]:
     return [
         {
             **one,
-            "title": text.some(one["candidates"]) or "no candidate",
+            "title": text.some(one["variants"]) or "no variant",
             "sentence": _sentence(one),
             "tries": _tries(one),
             "is_sqnr": one["objective"] == "sqnr",

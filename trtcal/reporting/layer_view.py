@@ -26,9 +26,9 @@ CPU = "cpu"  # the target that is no GPU
 
 
 def builds(document: Document, chosen: str | None) -> list[View]:
-    """Return what each build made of the plan, those of the verdict's candidate first.
+    """Return what each build made of the plan, those of the verdict's variant first.
 
-    `chosen` is that candidate's model. Of its builds one for a GPU comes first.
+    `chosen` is that variant's model. Of its builds one for a GPU comes first.
     """
     measured = document["measured"]["builds"]
     found = [

@@ -1,4 +1,4 @@
-"""One limit against one candidate: what its 95 % interval says.
+"""One limit against one variant: what its 95 % interval says.
 
 A limit holds if the whole interval lies on its good side, fails if none of it does, and is undecided
 in between, so that a small test set never passes by luck.
@@ -23,7 +23,7 @@ HOPELESS = 300.0  # half-widths from the limit beyond which no number of samples
 
 @dataclass(frozen=True)
 class Check:
-    """One limit and what a candidate's 95 % interval says to it.
+    """One limit and what a variant's 95 % interval says to it.
 
     `measure` is what was measured (`drop of top-1`, in points; `speed-up over FP32`, a factor).
     `margin` is how far the deciding end of the interval lies on the good side of the limit.
@@ -62,7 +62,7 @@ class Check:
 
 
 def overall(checks: Sequence[Check]) -> str:
-    """Return the state of a candidate; speed alone, without a check of accuracy, never holds."""
+    """Return the state of a variant; speed alone, without a check of accuracy, never holds."""
     states = {check.state for check in checks}
     if FAILS in states:
         return FAILS
@@ -71,7 +71,7 @@ def overall(checks: Sequence[Check]) -> str:
 
 
 def check_limits(row: Row, gates: Gates) -> tuple[Check, ...]:
-    """Hold a candidate to the limits; without classes in its output, accuracy has no check."""
+    """Hold a variant to the limits; without classes in its output, accuracy has no check."""
     checks = [_accuracy_check(row, gates.max_top1_drop)]
     if gates.min_speedup is not None:
         low, high = row.latency.speedup_interval

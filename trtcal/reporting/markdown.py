@@ -30,7 +30,7 @@ def to_markdown(document: Document) -> str:
     document = current(document)
     sections = (
         _verdict(document),
-        _candidates(document),
+        _variants(document),
         _checks(document),
         _optimizations(document),
         _findings(document),
@@ -91,16 +91,16 @@ def _verdict(document: Document) -> list[str]:
     ]
 
 
-def _candidates(document: Document) -> list[str]:
+def _variants(document: Document) -> list[str]:
     costs = document["measured"].get("costs")
-    heads = ["Candidate", "Top-1, %", "Agreement, %", "SQNR, dB", "Latency, ms", "Speed-up", "Size"]
-    rows = [_candidate(row, costs) for row in view.candidates(document)]
+    heads = ["Variant", "Top-1, %", "Agreement, %", "SQNR, dB", "Latency, ms", "Speed-up", "Size"]
+    rows = [_variant(row, costs) for row in view.variants(document)]
     if not rows:
         return ["Nothing was compared with FP32."]
     head = _table([*heads, *([_cost_head(costs)] if costs else []), "Limits"], [])
     table = [*head, *_within(list(map(_row, rows)), CANDIDATES, "| … and {} more |")]
     note = ["", escaped(costs["note"])] if costs else []
-    return ["### Candidates", "", *table, *note]
+    return ["### Variants", "", *table, *note]
 
 
 def _cost_head(costs: Document) -> str:
@@ -108,7 +108,7 @@ def _cost_head(costs: Document) -> str:
     return f"Cost of a million, {escaped(price['currency'])}" if price else "Cost, % of FP32's"
 
 
-def _candidate(row: view.View, costs: Document | None) -> list[str]:
+def _variant(row: view.View, costs: Document | None) -> list[str]:
     accuracy, latency = row["accuracy"], row["latency"]
     name = code(row["name"])
     return [
@@ -119,7 +119,7 @@ def _candidate(row: view.View, costs: Document | None) -> list[str]:
         text.milliseconds(latency["p50_ms"]),
         f"{text.number(latency['speedup'])} ({text.between(*latency['speedup_interval'])})",
         text.size(row["size_bytes"]),
-        *([_cost(costs["candidates"].get(row["name"]) or {})] if costs else []),
+        *([_cost(costs["variants"].get(row["name"]) or {})] if costs else []),
         "FP32" if row["is_reference"] else escaped(row["state"] or text.MISSING),
     ]
 
@@ -179,9 +179,9 @@ def _finding(one: view.View) -> str:
 
 
 def _layers(document: Document) -> list[str]:
-    """Return how much of INT8 each build got, and which layers of the verdict's candidate did not."""
+    """Return how much of INT8 each build got, and which layers of the verdict's variant did not."""
     lines = []
-    chosen = [row["model"] for row in view.candidates(document) if row["is_chosen"]]
+    chosen = [row["model"] for row in view.variants(document) if row["is_chosen"]]
     for build in layer_view.builds(document, chosen[0] if chosen else None):
         lines.append(f"- {code(build['model_name'])}: {escaped(build['summary'])}")
         unmet = [f"  - {_unmet(one)}" for one in build["unmet"] if build["is_chosen"]]

@@ -148,29 +148,29 @@ def relative_cost(latency: Mapping[str, Any]) -> Cost | None:
 
 
 def find_costs(
-    candidates: Mapping[str, Any],
+    variants: Mapping[str, Any],
     machine: Mapping[str, Any],
     table: PriceTable | None = None,
     price: Price | None = None,
 ) -> Document:
-    """Return what every candidate costs, as plain JSON for a report's `measured`.
+    """Return what every variant costs, as plain JSON for a report's `measured`.
 
-    `candidates` and `machine` are those of `measured`. The price is the one given, else the lowest that
-    the table has for the GPU of the machine if the candidates ran on that, else none. In the result
+    `variants` and `machine` are those of `measured`. The price is the one given, else the lowest that
+    the table has for the GPU of the machine if the variants ran on that, else none. In the result
     `relative` is in per cent of FP32, `cost` None without a price, and `note` says in a sentence what
     the figures rest on.
     """
     if price is None and machine.get("gpu") and machine.get("timed_on") == GPU:
         price = (table or load_prices()).cheapest(str(machine["gpu"]))
     found = {}
-    for name, measured in candidates.items():
+    for name, measured in variants.items():
         relative = relative_cost(measured["latency"])
         cost = cost_per_million(measured["latency"], price) if price else None
         found[name] = {"cost": cost and asdict(cost), "relative": relative and asdict(relative)}
     return {
         "price": price.to_document() if price else None,
         "note": _note(price),
-        "candidates": found,
+        "variants": found,
     }
 
 
@@ -189,5 +189,5 @@ def with_costs(
 ) -> Document:
     """Return a report document with `costs` under `measured`; its digest stays what it was."""
     measured = document["measured"]
-    costs = find_costs(measured["candidates"], measured["machine"], table, price)
+    costs = find_costs(measured["variants"], measured["machine"], table, price)
     return {**document, "measured": {**measured, "costs": costs}}

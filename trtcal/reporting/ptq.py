@@ -60,13 +60,13 @@ def optimization_facts(
     calibrations: Sequence[tuple[Calibration, Document]],
     rows: Sequence[Row],
 ) -> list[Document]:
-    """Return each record with the ranges of the optimized model and the candidates that have them."""
+    """Return each record with the ranges of the optimized model and the variants that have them."""
     found = []
     for one in sorted(records, key=lambda record: str(record["digest"])):
         own = [told for made, told in calibrations if made.model == _fingerprint(one)]
         digests = {told["digest"] for told in own}
         names = [row.name for row in rows if row.quantization.get("calibration") in digests]
-        found.append({**one, "candidates": names, "calibrations": own})
+        found.append({**one, "variants": names, "calibrations": own})
     return found
 
 

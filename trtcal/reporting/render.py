@@ -89,7 +89,7 @@ def render(document: Document) -> str:
 
 def _shown(document: Document) -> dict[str, Any]:
     """Return what the sections show, by the names that the templates know."""
-    rows = view.candidates(document)
+    rows = view.variants(document)
     chosen = next((row for row in rows if row["is_chosen"]), None)
     builds = layer_view.builds(document, chosen["model"] if chosen else None)
     verdict, tests = view.verdict(document), sections.tests(document)
@@ -142,7 +142,7 @@ PLACES = (
     ("chart", "Chart", False),
     ("tests", "A/B", False),
     ("slices", "Slices", False),
-    ("candidates", "Candidates", True),
+    ("variants", "Variants", True),
     ("errors", "Errors", True),
     ("optimizations", "Optimizations", False),
     ("findings", "Findings", True),
@@ -158,7 +158,7 @@ PLACES = (
 )
 """Each section's id, what the links to it say, and whether only engineers are shown it."""
 
-OF_COMPARISON = ("chart", "tests", "slices", "candidates", "errors")
+OF_COMPARISON = ("chart", "tests", "slices", "variants", "errors")
 
 
 def _places(

@@ -1,4 +1,4 @@
-"""What the page shows beside candidates and layers: slices, tests, errors, fusions, ranges, changes.
+"""What the page shows beside variants and layers: slices, tests, errors, fusions, ranges, changes.
 
 All is worked out from the document's plain JSON; what a run does not have comes out empty.
 """
@@ -40,7 +40,7 @@ SURE = {0: ("fails", "✕", "worse here"), 1: ("undecided", "◐", "perhaps wors
 
 
 def slices(row: View | None) -> list[View]:
-    """Return a candidate's figures by slice and by class, the worst groups first."""
+    """Return a variant's figures by slice and by class, the worst groups first."""
     found = []
     for one in (row or {}).get("breakdowns", ()):
         groups = [_group(group, one["unit"]) for group in one["groups"][:GROUPS_SHOWN]]
@@ -66,7 +66,7 @@ def tests(document: Document) -> list[View]:
 
 
 def errors(row: View | None) -> View | None:
-    """Return where a candidate's error enters and grows, tensor by tensor, and the worst samples."""
+    """Return where a variant's error enters and grows, tensor by tensor, and the worst samples."""
     if row is None:
         return None
     layers = row.get("layers") or {"samples": 0, "figures": []}
@@ -83,7 +83,7 @@ def errors(row: View | None) -> View | None:
 def fusions(document: Document, chosen: str | None) -> list[View]:
     """Return for each build how many patterns the graph allows and how many the engine fused.
 
-    Those that are broken or came out otherwise are told of the verdict's candidate, whose model is
+    Those that are broken or came out otherwise are told of the verdict's variant, whose model is
     `chosen`.
     """
     found = []
@@ -164,12 +164,12 @@ def against(document: Document) -> View | None:
 
 
 def _telling(document: Document) -> Callable[[View], tuple[bool, bool, float]]:
-    """Return the order of changed figures: accuracy and speed-up, the verdict's candidate, by size."""
+    """Return the order of changed figures: accuracy and speed-up, the verdict's variant, by size."""
     own = _followed(document)
 
     def place(one: View) -> tuple[bool, bool, float]:
         size = abs(one["change"]) if one["change"] is not None else math.inf
-        return one["figure"] not in FIRST, one["candidate"] not in own, -size
+        return one["figure"] not in FIRST, one["variant"] not in own, -size
 
     return place
 
@@ -180,14 +180,14 @@ def _is_seen(figure: View) -> bool:
 
 
 def _followed(document: Document) -> set[str]:
-    """Return what the verdict's candidate and its builds are called in the history."""
-    chosen = document["measured"]["verdict"]["candidate"]
+    """Return what the verdict's variant and its builds are called in the history."""
+    chosen = document["measured"]["verdict"]["variant"]
     builds = (one for one in document["builds"] if one["model_name"] == chosen)
     return {str(chosen), *(f"{one['model_name']} for {one['target']}" for one in builds)}
 
 
 def costs(document: Document, rows: Sequence[View]) -> View | None:
-    """Return what every candidate costs, in money if the price of the machine is known."""
+    """Return what every variant costs, in money if the price of the machine is known."""
     found = document["measured"].get("costs")
     if not (found and rows):
         return None
@@ -196,7 +196,7 @@ def costs(document: Document, rows: Sequence[View]) -> View | None:
         {
             **row,
             "rate": 1e3 * row["latency"]["batch"] / row["latency"]["p50_ms"],
-            "cost": (found["candidates"].get(row["name"]) or {}).get(kind),
+            "cost": (found["variants"].get(row["name"]) or {}).get(kind),
         }
         for row in rows
     ]
@@ -206,7 +206,7 @@ def costs(document: Document, rows: Sequence[View]) -> View | None:
 def first_steps(found: Sequence[View], row: View | None, fails: bool) -> list[View]:
     """Return where to look first: the costliest findings of different kinds, and the worst tensor.
 
-    That comes first where the candidate fails a limit.
+    That comes first where the variant fails a limit.
     """
     seen: dict[tuple[str, str], View] = {}
     for number, one in enumerate(found, 1):
@@ -237,9 +237,7 @@ def made_by(document: Document) -> dict[str, str]:
     stages = (document["measured"]["run"] or {}).get("stages", ())
     outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
     optimizations = {
-        name: one["optimizations"]
-        for one in document["optimizations"]
-        for name in one["candidates"]
+        name: one["optimizations"] for one in document["optimizations"] for name in one["variants"]
     }
     found = {}
     for row in (document["comparison"] or {"rows": []})["rows"]:

@@ -1,6 +1,6 @@
 """Ship or not: one word, one sentence with its numbers, and the rule that gave it.
 
-The rule works on 95 % intervals, never on bare estimates: a candidate holds a limit if its whole
+The rule works on 95 % intervals, never on bare estimates: a variant holds a limit if its whole
 interval does, fails it if none of it does, and is undecided in between. It knows the limits of one
 comparison and what builds say of the same models; it does not know what a lost point costs.
 """
@@ -36,10 +36,10 @@ NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: `reasons` are the warnings, `checks` the limits of the candidate it is about."""
+    """The answer: `reasons` are the warnings, `checks` the limits of the variant it is about."""
 
     word: str
-    candidate: str | None
+    variant: str | None
     sentence: str
     rule: str
     reasons: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Verdict:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        plain = {"word": self.word, "candidate": self.candidate, "sentence": self.sentence}
+        plain = {"word": self.word, "variant": self.variant, "sentence": self.sentence}
         checks = [check.to_document() for check in self.checks]
         return {**plain, "rule": self.rule, "reasons": list(self.reasons), "checks": checks}
 
@@ -75,7 +75,7 @@ def judge(
     failed_builds: Mapping[str, str] | None = None,
     breaches: Mapping[str, Sequence[str]] | None = None,
 ) -> Verdict:
-    """Return the verdict on the best candidate.
+    """Return the verdict on the best variant.
 
     Of those that hold every limit the best has the highest speed-up if speed is judged, else the
     smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why, `breaches`
@@ -136,7 +136,7 @@ def _line_of(finding: Document) -> int:
 
 
 def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:
-    """Return the key of which the best candidate has the greatest value."""
+    """Return the key of which the best variant has the greatest value."""
 
     def merit(one: _Judged) -> tuple[float, ...]:
         accuracy = one.row.accuracy
@@ -177,7 +177,7 @@ def warnings(
     failed_builds: Mapping[str, str] | None = None,
     reference: str | None = None,
 ) -> tuple[str, ...]:
-    """Return what should be known before shipping a candidate that holds its limits.
+    """Return what should be known before shipping a variant that holds its limits.
 
     `reference` is the fingerprint of the FP32 model, beside whose engines its own are held.
     """
@@ -272,7 +272,7 @@ def _undecided_sentence(row: Row, check: Check) -> str:
 
 def _do_not_ship(comparison: Comparison, nearest: _Judged, reasons: tuple[str, ...]) -> Verdict:
     failing = [check for check in nearest.checks if check.state == FAILS]
-    one = "The only candidate" if len(comparison.rows) == 2 else "The nearest candidate"
+    one = "The only variant" if len(comparison.rows) == 2 else "The nearest variant"
     parts = " and ".join([*map(_failure, failing), *nearest.breaches])
     sentence = f"{one}, {nearest.row.name}, fails: {parts}."
     rule = _rule(comparison, nearest.checks)
@@ -308,7 +308,7 @@ def _rule(comparison: Comparison, checks: Sequence[Check] = ()) -> str:
         if gates.min_speedup is not None
         else "the one with the smallest drop, then the highest SQNR,"
     )
-    return f"A candidate holds if {', and '.join(parts)}. Of those that hold, {best} is taken."
+    return f"A variant holds if {', and '.join(parts)}. Of those that hold, {best} is taken."
 
 
 def _here(check: Check | None) -> str:

@@ -29,23 +29,23 @@ CLASSES = {
 def verdict(document: Document) -> View:
     """Return the verdict with its three figures and the class that gives it shape and colour."""
     found = document["measured"]["verdict"]
-    about = [row for row in candidates(document) if row["name"] == found["candidate"]]
+    about = [row for row in variants(document) if row["name"] == found["variant"]]
     return {
         **found,
         "class": CLASSES.get(found["word"], "open"),
-        "figures": _figures(about[0], candidates(document)[0]) if about else [],
+        "figures": _figures(about[0], variants(document)[0]) if about else [],
         "checks": [_check(check) for check in found["checks"]],
         "fails": any(check["state"] == "fails" for check in found["checks"]),
-        "facts": _facts(document, found["candidate"]),
+        "facts": _facts(document, found["variant"]),
     }
 
 
-def _facts(document: Document, candidate: str | None) -> list[str]:
-    """Return how many layers the candidate's engines for GPUs run in INT8."""
+def _facts(document: Document, variant: str | None) -> list[str]:
+    """Return how many layers the variant's engines for GPUs run in INT8."""
     return [
         summary_of(build)
         for build in document["builds"]
-        if build["model_name"] == candidate and build["target"] != CPU
+        if build["model_name"] == variant and build["target"] != CPU
     ]
 
 
@@ -90,7 +90,7 @@ def _check(check: View) -> View:
     }
 
 
-def candidates(document: Document) -> list[View]:
+def variants(document: Document) -> list[View]:
     """Return every row of the comparison with its measured side, the reference first."""
     measured = document["measured"]
     engines = _engine_sizes(document)
@@ -98,10 +98,10 @@ def candidates(document: Document) -> list[View]:
     return [
         {
             **row,
-            **measured["candidates"][row["name"]],
+            **measured["variants"][row["name"]],
             "number": index,
             "is_reference": index == 0,
-            "is_chosen": row["name"] == measured["verdict"]["candidate"],
+            "is_chosen": row["name"] == measured["verdict"]["variant"],
             "engines": engines.get(row["model"], []),
             "state": measured["judgements"].get(row["name"]),
             "mark": MARKS.get(measured["judgements"].get(row["name"]), ""),
@@ -120,7 +120,7 @@ def _engine_sizes(document: Document) -> dict[str, list[tuple[str, str]]]:
 
 def chart(document: Document) -> View:
     """Return the chart, what it shows upwards, and the names of those that it cannot show."""
-    rows = candidates(document)
+    rows = variants(document)
     measure, unit, key = _chart_measure(rows)
     points = [_point(row, rows[0], key) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
@@ -220,7 +220,7 @@ def digests(document: Document) -> list[tuple[str, str]]:
         found.append((f"calibration data of {one['method']}", one["dataset"]))
         found.append((f"histograms of {one['method']}", one["histograms"]))
     for one in document["optimizations"]:
-        names = ", ".join(one["candidates"]) or "no candidate"
+        names = ", ".join(one["variants"]) or "no variant"
         found.append((f"optimizations of {names}", one["optimizations"]))
         found.append((f"record of optimizations of {names}", one["digest"]))
         found += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]

@@ -51,10 +51,10 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True)
 class Line:
-    """One candidate's line: SVG points, what its last value is, and its number for style."""
+    """One variant's line: SVG points, what its last value is, and its number for style."""
 
     number: int
-    candidate: str
+    variant: str
     points: str
     last: float
 
@@ -97,7 +97,7 @@ def _page(entries: Sequence[Entry], every: Sequence[Series]) -> dict[str, Any]:
     return {
         "charts": [_chart(figure, every, changes, entries) for figure in figures],
         "steady": [
-            (TITLES[figure], [(one.candidate, one.values[-1]) for one in own[:STEADY_SHOWN]])
+            (TITLES[figure], [(one.variant, one.values[-1]) for one in own[:STEADY_SHOWN]])
             for figure in TITLES
             if figure not in moving and (own := [one for one in every if one.figure == figure])
         ],
@@ -135,12 +135,12 @@ def _chart(
     span = (high - low) or max(abs(high), 1.0) * 0.1
     low, high = max(low - 0.05 * span, min(low, 0.0)), high + 0.05 * span
     lines = tuple(
-        Line(number, one.candidate, _points(one, len(entries), low, high), one.values[-1])
+        Line(number, one.variant, _points(one, len(entries), low, high), one.values[-1])
         for number, one in enumerate(shown, 1)
     )
     numbers = {entry.number: place for place, entry in enumerate(entries)}
     marks = tuple(
-        (_x(numbers[one.run], len(entries)), f"run {one.run}: {one.candidate} {one.figure}")
+        (_x(numbers[one.run], len(entries)), f"run {one.run}: {one.variant} {one.figure}")
         for one in changes
         if one.figure == figure
     )

@@ -14,7 +14,7 @@ from trtcal.runs.history import Entry, History, entry_of
 class Changed:
     """A figure that both runs have and that differs; `share` is relative, None from zero."""
 
-    candidate: str
+    variant: str
     figure: str
     before: float
     after: float
@@ -36,7 +36,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Two runs: figures that differ, candidates that only one has, and inputs that changed.
+    """Two runs: figures that differ, variants that only one has, and inputs that changed.
 
     `inputs` gives for each what it was and what it is, None where it is missing.
     """
@@ -86,7 +86,7 @@ def against_last(history: History, report: Document) -> Document | None:
     """Return plain JSON on a report and the last run before it, None if there was none.
 
     That is the run made last before it, of the same name or the same FP32 model. `figures` are those
-    that differ, the verdict's candidate first, then the largest relative change; `better` is None where
+    that differ, the verdict's variant first, then the largest relative change; `better` is None where
     that cannot be said: a time within 5 %, or a count that is neither. `changed` and `same` name what
     both were made of: data, model, calibration, plans, packages, machine. A report without a comparison
     is held against none. `InputError` if the report lacks a field.
@@ -98,7 +98,7 @@ def against_last(history: History, report: Document) -> Document | None:
     if before is None:
         return None
     difference = compare_runs(before, now)
-    own = sorted(difference.changed, key=lambda one: one.candidate != now.candidate)
+    own = sorted(difference.changed, key=lambda one: one.variant != now.variant)
     changed = changed_inputs(before, now)
     return {
         "run": {
@@ -120,8 +120,8 @@ def _figure(one: Changed) -> Document:
     label, unit = LABELS.get(one.figure, (one.figure, ""))
     is_noise = one.figure in TIMED and one.share is not None and abs(one.share) <= NOISE
     return {
-        "name": f"{one.candidate}: {label}",
-        "candidate": one.candidate,
+        "name": f"{one.variant}: {label}",
+        "variant": one.variant,
         "figure": one.figure,
         "unit": unit,
         "before": one.before,

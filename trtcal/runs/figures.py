@@ -1,4 +1,4 @@
-"""What of a run's report is worth following over time: figures by candidate, and digests of inputs."""
+"""What of a run's report is worth following over time: figures by variant, and digests of inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from trtcal.documents import Document
 
 Figures = dict[tuple[str, str], float]
-"""(candidate, figure) -> value; the candidate of a build is `model for target`."""
+"""(variant, figure) -> value; the variant of a build is `model for target`."""
 
 ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
 LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
@@ -52,7 +52,7 @@ def figures_of_run(report: Document) -> Figures:
 
 def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for row in report["comparison"]["rows"]:
-        name, measured = row["name"], report["measured"]["candidates"][row["name"]]
+        name, measured = row["name"], report["measured"]["variants"][row["name"]]
         for key in ACCURACY:
             if row["accuracy"].get(key) is not None:
                 yield (name, key), float(row["accuracy"][key])

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS runs (
     made_at TEXT NOT NULL,
     name TEXT NOT NULL,
     verdict TEXT NOT NULL,
-    candidate TEXT,
+    variant TEXT,
     sentence TEXT NOT NULL,
     command TEXT,
     folder TEXT,
@@ -39,17 +39,17 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE TABLE IF NOT EXISTS figures (
     run INTEGER NOT NULL REFERENCES runs (id),
-    candidate TEXT NOT NULL,
+    variant TEXT NOT NULL,
     figure TEXT NOT NULL,
     value REAL NOT NULL,
-    PRIMARY KEY (run, candidate, figure)
+    PRIMARY KEY (run, variant, figure)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, id);
 """
 
 
 Columns = dict[tuple[str, str], tuple[list[int], list[float]]]
-"""(candidate, figure) -> numbers of the runs that have it, and its values."""
+"""(variant, figure) -> numbers of the runs that have it, and its values."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Entry:
     made_at: str
     name: str
     verdict: str
-    candidate: str | None
+    variant: str | None
     sentence: str
     command: str | None
     folder: str | None
@@ -69,10 +69,10 @@ class Entry:
     figures: Figures
 
     def to_document(self) -> Document:
-        """Return the JSON form, figures by candidate."""
+        """Return the JSON form, figures by variant."""
         figures: dict[str, dict[str, float]] = {}
-        for (candidate, figure), value in self.figures.items():
-            figures.setdefault(candidate, {})[figure] = value
+        for (variant, figure), value in self.figures.items():
+            figures.setdefault(variant, {})[figure] = value
         return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
 
 
@@ -152,17 +152,17 @@ class History:
         return [_entry(row, figures.get(row[0], {})) for row in rows]
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
-        """Return figures of a name's runs from number `first` to `last`, by candidate and figure."""
+        """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
         found: Columns = defaultdict(lambda: ([], []))
         with self._open() as connection:
             rows = connection.execute(
-                "SELECT f.candidate, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
+                "SELECT f.variant, figure, run, value FROM runs CROSS JOIN figures AS f ON run = id "
                 "WHERE name = ? AND id BETWEEN ? AND ? AND "
                 "figure IN (SELECT value FROM json_each(?)) ORDER BY id",
                 [name, first, last, json.dumps(list(figures))],
             )
-            for candidate, figure, run, value in rows:
-                runs, values = found[candidate, figure]
+            for variant, figure, run, value in rows:
+                runs, values = found[variant, figure]
                 runs.append(run)
                 values.append(value)
         return dict(found)
@@ -198,7 +198,7 @@ class History:
 
 def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figures) -> int:
     cursor = connection.execute(
-        "INSERT INTO runs (report, made_at, name, verdict, candidate, sentence, command, folder, "
+        "INSERT INTO runs (report, made_at, name, verdict, variant, sentence, command, folder, "
         "digests) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         row,
     )
@@ -213,11 +213,11 @@ def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Fi
     if not numbers:
         return found
     rows = connection.execute(
-        "SELECT run, candidate, figure, value FROM figures WHERE run BETWEEN ? AND ?",
+        "SELECT run, variant, figure, value FROM figures WHERE run BETWEEN ? AND ?",
         [min(numbers), max(numbers)],
     )
-    for run, candidate, figure, value in rows:
-        found.setdefault(run, {})[candidate, figure] = value
+    for run, variant, figure, value in rows:
+        found.setdefault(run, {})[variant, figure] = value
     return found
 
 
@@ -239,7 +239,7 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
         made_at=measured["made_at"],
         name=_storable(name or str(report["comparison"]["rows"][0]["name"])),
         verdict=_storable(verdict["word"]),
-        candidate=_storable(verdict["candidate"]),
+        variant=_storable(verdict["variant"]),
         sentence=_storable(verdict["sentence"]),
         command=_storable((measured["run"] or {}).get("command")),
         folder=_storable(folder),

@@ -1,7 +1,7 @@
 """Limits on change: `latency_p50>+5%` fails if the figure rose by more than that since the baseline.
 
 With a sign the limit is on the change, in percent or in the figure's own unit; without one it is on the
-value. `int8-percentile:top1<-0.5` is about one candidate, else all that have the figure are held to it.
+value. `int8-percentile:top1<-0.5` is about one variant, else all that have the figure are held to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trtcal.errors import InputError
 from trtcal.runs.history import Entry
 
 RULE = re.compile(
-    r"(?:(?P<candidate>.+):)?(?P<figure>\w+)\s*(?P<relation>[<>])\s*(?P<sign>[+-])?"
+    r"(?:(?P<variant>.+):)?(?P<figure>\w+)\s*(?P<relation>[<>])\s*(?P<sign>[+-])?"
     r"(?P<limit>\d+(?:\.\d+)?)(?P<percent>\s*%)?"
 )
 HINT = "write it like latency_p50>+5%, top1<-0.5, log_findings>0 or int8-percentile:speedup<1.5"
@@ -25,7 +25,7 @@ class Rule:
     """One limit; `is_change` where it is on the change since the baseline."""
 
     text: str
-    candidate: str | None
+    variant: str | None
     figure: str
     is_more: bool
     limit: float
@@ -38,14 +38,14 @@ class Breach:
     """A figure that breaks a rule."""
 
     rule: str
-    candidate: str
+    variant: str
     figure: str
     before: float | None
     after: float
 
     def __str__(self) -> str:
         was = "" if self.before is None else f" (it was {self.before:.6g})"
-        return f"{self.candidate}: {self.figure} is {self.after:.6g}{was}, against {self.rule}"
+        return f"{self.variant}: {self.figure} is {self.after:.6g}{was}, against {self.rule}"
 
 
 def parse_rule(text: str) -> Rule:
@@ -56,7 +56,7 @@ def parse_rule(text: str) -> Rule:
     limit = float(found["limit"]) * (-1 if found["sign"] == "-" else 1)
     return Rule(
         text.strip(),
-        found["candidate"],
+        found["variant"],
         found["figure"],
         found["relation"] == ">",
         limit / 100 if found["percent"] else limit,
@@ -71,7 +71,7 @@ def find_breaches(rule: Rule, before: Entry | None, after: Entry) -> tuple[Breac
     Without a baseline, or where that lacks the figure, a rule on change is not broken.
     """
     keys = [
-        key for key in after.figures if key[1] == rule.figure and rule.candidate in (None, key[0])
+        key for key in after.figures if key[1] == rule.figure and rule.variant in (None, key[0])
     ]
     if not keys:
         known = ", ".join(sorted({figure for _, figure in after.figures}))

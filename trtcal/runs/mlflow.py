@@ -1,6 +1,6 @@
 """The history sent to an MLflow store: a run of ours becomes a run there, once.
 
-An experiment is `trtcal/` and a run's name. Figures become metrics (`candidate/figure`), digests
+An experiment is `trtcal/` and a run's name. Figures become metrics (`variant/figure`), digests
 and versions parameters, the verdict tags; the report's page and data go along if they still lie in the
 run's folder. A run is known by its report's digest and time, kept in a tag: to send it twice changes
 nothing, and one that was broken off is sent anew. Two exports at once may send a run twice.
@@ -125,7 +125,7 @@ def _send(client: Any, experiment: str, entry: Entry, identity: str) -> str:
 
 
 def _tags(entry: Entry) -> dict[str, str]:
-    plain = ("report", "verdict", "candidate", "sentence", "command", "folder")
+    plain = ("report", "verdict", "variant", "sentence", "command", "folder")
     values = {key: getattr(entry, key) for key in plain}
     return {f"trtcal.{key}": _value(value) for key, value in values.items() if value is not None}
 
@@ -135,8 +135,8 @@ def _batches(entry: Entry, moment: int) -> Iterator[Mapping[str, Any]]:
     from mlflow.entities import Metric, Param
 
     metrics = [
-        Metric(f"{_key(candidate)}/{_key(figure)}", value, moment, 0)
-        for (candidate, figure), value in entry.figures.items()
+        Metric(f"{_key(variant)}/{_key(figure)}", value, moment, 0)
+        for (variant, figure), value in entry.figures.items()
     ]
     params = [Param(_key(what), _value(digest)) for what, digest in entry.digests.items()]
     for start in range(0, len(metrics), METRICS_AT_ONCE):

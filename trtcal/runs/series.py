@@ -122,9 +122,9 @@ WATCHED = (
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one candidate: places of the runs that have it (index among all), and values."""
+    """One figure of one variant: places of the runs that have it (index among all), and values."""
 
-    candidate: str
+    variant: str
     figure: str
     places: tuple[int, ...]
     values: tuple[float, ...]
@@ -137,7 +137,7 @@ class Change:
     `is_better` is None where it is neither; `stands` where it is the last shift of its series.
     """
 
-    candidate: str
+    variant: str
     figure: str
     run: int
     made_at: str
@@ -164,15 +164,15 @@ class Event:
 
 
 def read_series(history: History, entries: Sequence[Entry]) -> tuple[Series, ...]:
-    """Return the watched series over runs of one name, by figure, then by candidate."""
+    """Return the watched series over runs of one name, by figure, then by variant."""
     ends = entries[0].number, entries[-1].number
     found = history.columns(entries[0].name, *ends, WATCHED)
     places = {entry.number: place for place, entry in enumerate(entries)}
     every = [
-        Series(candidate, figure, tuple(map(places.__getitem__, runs)), tuple(values))
-        for (candidate, figure), (runs, values) in found.items()
+        Series(variant, figure, tuple(map(places.__getitem__, runs)), tuple(values))
+        for (variant, figure), (runs, values) in found.items()
     ]
-    return tuple(sorted(every, key=lambda one: (WATCHED.index(one.figure), one.candidate)))
+    return tuple(sorted(every, key=lambda one: (WATCHED.index(one.figure), one.variant)))
 
 
 def changes_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Change, ...]:
@@ -183,7 +183,7 @@ def changes_of(entries: Sequence[Entry], every: Sequence[Series]) -> tuple[Chang
         for shift in shifts:
             stands = shift is shifts[-1] and _stands(series, shift)
             found.append(_change(entries, series, shift, stands))
-    return tuple(sorted(found, key=lambda one: (-one.run, one.figure, one.candidate)))
+    return tuple(sorted(found, key=lambda one: (-one.run, one.figure, one.variant)))
 
 
 def _stands(series: Series, shift: Shift) -> bool:
@@ -209,7 +209,7 @@ def _change(entries: Sequence[Entry], series: Series, shift: Shift, stands: bool
     first = entries[series.places[shift.first]]
     before = entries[series.places[shift.first - 1]]
     return Change(
-        series.candidate,
+        series.variant,
         series.figure,
         first.number,
         first.made_at,
