@@ -41,6 +41,15 @@ def test_a_failure_is_told_by_its_cause_not_by_what_follows_from_it():
     assert [(one.kind, one.subject) for one in found] == [("no_implementation", "mix + relu")]
 
 
+@pytest.mark.parametrize("order", [(0, 512), (512, 0)])
+def test_no_free_memory_at_all_is_the_least_there_was(order):
+    skipped = "[W] Skipping tactic 3 due to insufficient memory on requested size of 900 detected for "
+    asked = "[W] Tactic Device request: 900MB Available: {}MB. Device memory is insufficient."
+    lines = [f"{skipped}tactic 0x3.", *(asked.format(size) for size in order)]
+    (found,) = diagnosed(lines).findings
+    assert found.what.endswith("the largest wanted 900 MiB, and 0 MiB were there")
+
+
 def test_an_echo_without_a_cause_is_kept():
     (found,) = diagnosed(["[E] Engine could not be created from network"]).findings
     assert found.kind == "build_error"

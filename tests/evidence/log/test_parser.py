@@ -347,6 +347,13 @@ def test_a_file_that_cannot_be_read_is_an_input_error(tmp_path, name):
         parse_file(tmp_path / name)
 
 
+@pytest.mark.parametrize("order", [(0, 512), (512, 0)])
+def test_no_free_memory_at_all_is_the_least_there_was(order):
+    line = "[W] Tactic Device request: 900MB Available: {}MB. Device memory is insufficient."
+    summary = summarize(parse_lines([line.format(size) for size in order]))
+    assert summary["tactics"].endswith("largest request 900 MiB, available 0 MiB")
+
+
 def test_a_summary_collapses_the_flood():
     skip = "[W] Skipping tactic {0} due to insufficient memory on requested size of "
     skip += "{0} detected for tactic 0x{0}."

@@ -132,7 +132,8 @@ class LogFindings:
         requested, available = (size_mib(event, name) for name in ("requested", "available"))
         self.requested_mib = max(self.requested_mib, requested or 0.0)
         if available is not None:
-            self.available_mib = min(available, self.available_mib or available)
+            least = available if self.available_mib is None else self.available_mib
+            self.available_mib = min(available, least)
 
     def _finding(self, group: _Group) -> Finding:
         event = group.first

@@ -79,7 +79,8 @@ class _Memory:
         if requested is not None:
             self.requested_mib = max(requested, self.requested_mib or 0.0)
         if available is not None:
-            self.available_mib = min(available, self.available_mib or available)
+            least = available if self.available_mib is None else self.available_mib
+            self.available_mib = min(available, least)
 
 
 def size_mib(event: Event, name: str) -> float | None:
