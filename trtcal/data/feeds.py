@@ -1,10 +1,10 @@
-"""Feed dictionaries as a dataset: `{input: array}` after `{input: array}`, as Polygraphy has them."""
+"""Feeds as a dataset: `{input: array}` after another, as Polygraphy and DataLoaders give them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class FeedDataset(StreamedDataset):
 
     def changed(self) -> InputError:
         """Return the error for feeds that were not the same in two passes."""
-        hint = "give the same feeds in every pass: seed the random numbers, fix the order"
+        hint = "give the same feeds in every pass: no shuffling, random numbers with a fixed seed"
         return changed(self.path, hint)
 
     def _cursor_at(self, start: int) -> Cursor:
@@ -113,7 +113,7 @@ class _Pass:
         """Yield the model's inputs out of each feed, checked; arrays are the source's own."""
         for number, feed in enumerate(source):
             where = f"{self.where}, feed {number}"
-            found = arrays_in(where, feed)
+            found = arrays_in(where, feed, self.specs)
             arrays = {spec.name: fitting(where, spec, found) for spec in self.specs}
             rows = sample_count(where, arrays)
             for name, array in arrays.items():
@@ -147,27 +147,61 @@ class _Pass:
             self._labels.append(labels)
 
 
-def arrays_in(where: str, feed: object) -> dict[str, Array]:
-    """Return a feed as a dictionary of numpy arrays; `InputError` if it is something else."""
+@runtime_checkable
+class ArrayLike(Protocol):
+    """What numpy can take as an array: its own, PyTorch's tensors, data frames."""
+
+    def __array__(self) -> Array: ...
+
+
+def is_array(value: object) -> bool:
+    """Whether a value is an array of any library."""
+    return isinstance(value, ArrayLike) or callable(getattr(value, "numpy", None))
+
+
+def arrays_in(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Return a feed as a dictionary of numpy arrays; `InputError` if it is none.
+
+    Arrays without names are the model's inputs in their order; one more is the labels.
+    """
     if not isinstance(feed, Mapping):
+        feed = _named(where, feed, specs)
+    return {name: _array(where, name, value) for name, value in feed.items()}
+
+
+def _named(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, object]:
+    names = [spec.name for spec in specs]
+    values = [feed] if is_array(feed) else feed
+    if not isinstance(values, (tuple, list)) or not all(map(is_array, values)):
         raise InputError(
             f"data {where}: it is a {type(feed).__name__}, not a dictionary of arrays",
             'give one dictionary for each feed, like {"input": array}',
         )
-    return {name: _array(where, name, value) for name, value in feed.items()}
+    if len(values) not in (len(names), len(names) + 1):
+        raise InputError(
+            f"data {where}: {len(values)} arrays without names, "
+            f"and the model has {len(names)} inputs ({', '.join(names)})",
+            "give the inputs' arrays in that order, then labels if there are any, or give names",
+        )
+    return dict(zip([*names, LABELS], values, strict=False))
 
 
 def _array(where: str, name: object, value: object) -> Array:
     if isinstance(value, np.ndarray):
         return value
+    if not is_array(value):
+        raise _no_array(where, name, f"is a {type(value).__name__}, not an array")
     try:
-        numpy = getattr(value, "numpy", None)  # PyTorch's tensors and Polygraphy's device views
-        array = numpy() if callable(numpy) else None
+        for step in (
+            "detach",
+            "cpu",
+            "numpy",
+        ):  # PyTorch's tensors; Polygraphy's views have numpy()
+            method = getattr(value, step, None)
+            value = method() if callable(method) else value
+        return np.asarray(value)
     except Exception as error:
         raise _no_array(where, name, f"cannot become a numpy array: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise _no_array(where, name, f"is a {type(value).__name__}, not an array")
-    return array
 
 
 def _no_array(where: str, name: object, what: str) -> InputError:
