@@ -1,9 +1,20 @@
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from trtcal.documents import digest_document, read_document, replacing, seal, write_document
+from trtcal.documents import (
+    Sealed,
+    digest_document,
+    read_document,
+    replacing,
+    seal,
+    write_document,
+)
 from trtcal.errors import InputError, ResourceError
 
 DOCUMENT = {"kind": "thing", "schema_version": 1, "value": [1, 2.5, "ü"], "measured": {"s": 1}}
@@ -74,3 +85,87 @@ def test_what_is_not_a_regular_file_is_never_replaced(tmp_path):
     with pytest.raises(InputError, match="not a regular file"):
         write_document(tmp_path / "pipe", DOCUMENT)
     assert not (tmp_path / "pipe").is_file()
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    pair: tuple[float, int] = (1.0, 2)
+
+    def __post_init__(self):
+        if not self.name:
+            raise ValueError("a name is not empty")
+
+
+@dataclass(frozen=True)
+class Thing(Sealed, kind="thing", command="trtcal make", version=2, measured=("seconds",)):
+    inner: Inner
+    several: tuple[Inner, ...]
+    named: dict[str, Inner]
+    where: Path | None
+    side: Literal["left", "right"]
+    seconds: float
+    sizes: list[int] = field(default_factory=list)
+    options: Mapping[str, int | str | None] = field(default_factory=dict)
+    rest: Any = None
+    sure: bool = False
+
+
+THING = Thing(
+    Inner("a"),
+    (Inner("b", (3, 4)), Inner("ü")),
+    {"x": Inner("c")},
+    Path("/some/where"),
+    "left",
+    1.5,
+    [1, 2],
+    {"n": 1, "t": "u", "none": None},
+    {"free": [1.5]},
+    True,
+)
+
+
+def test_a_dataclass_comes_back_from_its_document(tmp_path):
+    written = THING.write(tmp_path / "thing.json")
+    assert Thing.read(tmp_path / "thing.json") == THING
+    assert written["measured"] == {"seconds": 1.5}
+    assert "seconds" not in written
+    assert written["digest"] == THING.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"inner": None}, "Inner is an object"),
+        ({"inner": {"name": 3}}, "3 is no"),
+        ({"inner": {"name": ""}}, "a name is not empty"),
+        ({"inner": {"name": "a", "pair": [1, 2, 3]}}, "shorter|longer"),
+        ({"several": {}}, "is no"),
+        ({"side": "up"}, "'up' is no"),
+        ({"sizes": [1, True]}, "True is no"),
+        ({"sizes": [1.0]}, "1.0 is no"),
+        ({"sure": 1}, "1 is no"),
+        ({"where": 3}, "3 is none of"),
+        ({"options": {"n": []}}, "is none of"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(tmp_path, change, says):
+    write_document(tmp_path / "thing.json", {**THING.to_document(), **change})
+    with pytest.raises(InputError, match=says):
+        Thing.read(tmp_path / "thing.json")
+
+
+def test_a_missing_field_takes_its_default_or_is_refused(tmp_path):
+    document = THING.to_document()
+    write_document(tmp_path / "a.json", {k: v for k, v in document.items() if k != "sizes"})
+    assert Thing.read(tmp_path / "a.json").sizes == []
+    write_document(tmp_path / "b.json", {k: v for k, v in document.items() if k != "inner"})
+    with pytest.raises(InputError, match="inner"):
+        Thing.read(tmp_path / "b.json")
+
+
+def test_an_older_document_is_refused_with_the_command_that_makes_it_anew(tmp_path):
+    write_document(tmp_path / "old.json", {**THING.to_document(), "schema_version": 1})
+    with pytest.raises(InputError, match="schema version 1, this trtcal reads 2") as refused:
+        Thing.read(tmp_path / "old.json")
+    assert "`trtcal make`" in refused.value.hint

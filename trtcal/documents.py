@@ -1,8 +1,17 @@
-"""The only place that writes files: atomically, in a form that can be hashed and picked up again.
+"""The only module that writes files: atomically, sealed with a digest, and readable again.
 
 A *document* is a JSON object with `kind`, `schema_version` and `digest`. The digest covers everything
 except `digest` itself and `measured`: what stands under `measured` (times, sizes of logs) differs
 from run to run, everything else must not.
+
+A frozen dataclass becomes a document by its base class:
+
+    @dataclass(frozen=True)
+    class Pair(Sealed, kind="pair", command="trtcal pair"):
+        name: str
+        ranges: dict[str, TensorRange]          # TensorRange is a dataclass too
+
+    pair.write(path); Pair.read(path) == pair
 """
 
 from __future__ import annotations
@@ -13,18 +22,33 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from trtcal import __version__
 from trtcal.errors import InputError, ResourceError
 
 Document = dict[str, Any]
+T = TypeVar("T")
+Kind = TypeVar("Kind", bound="Sealed")
 WANTED = "give the file that the stage before it wrote"
 UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
@@ -206,29 +230,33 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def read_document(path: Path, kind: str, version: int = 1) -> Document:
-    """Read a sealed document of one kind; `InputError` if it is another kind, newer, or altered."""
+def read_document(path: Path, kind: str, version: int = 1, command: str = "") -> Document:
+    """Read a sealed document; `InputError` if it is of another kind or version, or altered.
+
+    `command` is the one that writes such a document, which the hint names.
+    """
     document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != kind:
         found = document.get("kind") if isinstance(document, dict) else type(document).__name__
         raise InputError(
             f"{path} is not a trtcal {kind} (it says {found!r})", f"give a {kind} that trtcal wrote"
         )
+    again = f"make it anew: `{command}`" if command else "write it again with this trtcal"
     if document.get("schema_version") != version:
         raise InputError(
             f"{path} has schema version {document.get('schema_version')!r}, "
             f"this trtcal reads {version}",
-            "write it again with this version of trtcal",
+            again,
         )
     if document.get("digest") != digest_document(document):
         raise InputError(
             f"{path} was changed after it was written (its digest does not match)",
-            "write it again, or restore the original file",
+            f"restore the original file, or {again}",
         )
     return document
 
 
-def parsing(path: Path, build: Callable[[], Any]) -> Any:
+def parsing(path: Path, build: Callable[[], T]) -> T:
     """Run `build()` on a document's fields; a missing or ill-typed field is an `InputError`."""
     try:
         return build()
@@ -236,3 +264,127 @@ def parsing(path: Path, build: Callable[[], Any]) -> Any:
         raise InputError(
             f"{path} lacks or misuses a field: {error!r}", "write it again with trtcal"
         ) from error
+
+
+class Sealed:
+    """Base of a frozen dataclass whose fields are a document's.
+
+    `class Thing(Sealed, kind="thing", command="trtcal make", version=1, measured=("times",))`:
+    `command` writes such documents, fields named in `measured` are outside the digest.
+    """
+
+    kind: ClassVar[str]
+    schema_version: ClassVar[int]
+    command: ClassVar[str]
+    outside: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(
+        cls, *, kind: str, command: str, version: int = 1, measured: tuple[str, ...] = ()
+    ) -> None:
+        super().__init_subclass__()
+        cls.kind, cls.command, cls.schema_version, cls.outside = kind, command, version, measured
+
+    def to_document(self) -> Document:
+        """Return the sealed document."""
+        body = to_fields(self)
+        measured = {"measured": {name: body.pop(name) for name in self.outside}}
+        head = {"kind": self.kind, "schema_version": self.schema_version, "trtcal": __version__}
+        return seal({**head, **body, **(measured if self.outside else {})})
+
+    @classmethod
+    def from_document(cls: type[Kind], document: Document) -> Kind:
+        """Return what a document describes; `LookupError` or `TypeError` if a field does not fit."""
+        return from_fields(cls, {**document, **document.get("measured", {})})
+
+    @property
+    def digest(self) -> str:
+        """The document's digest."""
+        return str(self.to_document()["digest"])
+
+    def write(self, path: Path) -> Document:
+        """Write the document to `path` and return it."""
+        return write_document(path, self.to_document())
+
+    @classmethod
+    def read(cls: type[Kind], path: Path) -> Kind:
+        """Read what `write` wrote; `InputError` if it is missing, altered, older or malformed."""
+        document = read_document(path, cls.kind, cls.schema_version, cls.command)
+        return parsing(path, lambda: cls.from_document(document))
+
+
+def to_fields(value: Any) -> dict[str, Any]:
+    """Return a dataclass's fields as JSON values, nested dataclasses as objects."""
+    return {name: _plain(item) for name, item in asdict(value).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_fields(kind: type[T], value: object) -> T:
+    """Return a dataclass from the JSON object that `to_fields` made of it.
+
+    Keys that are no fields are left out. `LookupError` for a missing field without a default,
+    `TypeError` for a value of another type than its field's annotation.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{kind.__name__} is an object, not {value!r}")
+    types = _types_of(kind)  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{name: _typed(types[name], value[name]) for name in _given(kind, value)})
+
+
+def _given(kind: Any, value: Mapping[str, object]) -> list[str]:
+    """Return the fields to set; those that are missing and have no default fail at the look-up."""
+    required = [one.name for one in fields(kind) if one.default is one.default_factory]
+    return [one.name for one in fields(kind) if one.name in value or one.name in required]
+
+
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Return a JSON value as what an annotation says; `TypeError` if it is something else."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _first_of(arguments, value)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (tuple, list, Sequence) and isinstance(value, list):
+        return _items(origin, arguments, value)
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {key: _typed(arguments[1], item) for key, item in value.items()}
+    if is_dataclass(kind):
+        return from_fields(kind, value)  # type: ignore[arg-type]  # it is a class, no instance
+    if origin is None and _fits(kind, value):
+        return Path(value) if kind is Path else value
+    raise TypeError(f"{value!r} is no {kind}")
+
+
+def _fits(kind: Any, value: object) -> bool:
+    if kind in (Any, object):
+        return True
+    plain = str if kind is Path else (int, float) if kind is float else kind
+    return isinstance(value, plain) and isinstance(value, bool) == (kind is bool)
+
+
+def _first_of(kinds: Iterable[Any], value: Any) -> Any:
+    """Return a value as the first alternative of a union that it fits."""
+    for kind in kinds:
+        try:
+            return _typed(kind, value)
+        except (TypeError, LookupError, ValueError):
+            continue
+    raise TypeError(f"{value!r} is none of {kinds}")
+
+
+def _items(origin: Any, arguments: tuple[Any, ...], value: list[Any]) -> Any:
+    fixed = origin is tuple and arguments[-1] is not Ellipsis
+    kinds = arguments if fixed else [arguments[0]] * len(value)
+    made = [_typed(kind, item) for kind, item in zip(kinds, value, strict=True)]
+    return made if origin is list else tuple(made)

@@ -43,7 +43,7 @@ from trtcal.quantization import (
     write_plan,
     write_quantized,
 )
-from trtcal.ranges import Calibration, most_stretched, write_calibration
+from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting import assemble, write_page
 from trtcal.reporting.prices import named_price, with_costs
 from trtcal.runs import History, against_last
@@ -269,7 +269,7 @@ class _Job:
         with self._step("calibrate", output) as record:
             parameters = self.config.calibration.parameters.get(method)
             calibration = calibrate(observation, method, parameters)
-            write_calibration(self.folder / output, calibration)
+            calibration.write(self.folder / output)
             record(calibration.digest)
         return calibration
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from calibrators.scale import LEAST, MOST
-from trtcal import __version__
-from trtcal.documents import Document, parsing, read_document, seal, write_document
+from trtcal.documents import Sealed
 
 KIND = "calibration"
 Parameters = Mapping[str, int | float | str]
@@ -35,7 +32,7 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none."""
 
     method: str
@@ -47,16 +44,6 @@ class Calibration:
     ranges: dict[str, TensorRange]
     unranged: dict[str, str]
 
-    def to_document(self) -> Document:
-        """Return the calibration as a sealed document."""
-        fields = dataclasses.asdict(self)
-        return seal({"kind": KIND, "schema_version": 1, "trtcal": __version__, **fields})
-
-    @property
-    def digest(self) -> str:
-        """Digest of the document that `write_calibration` writes."""
-        return str(self.to_document()["digest"])
-
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:
     """Return the tensors of which the narrowest range leaves the largest part of the values' reach."""
@@ -66,22 +53,3 @@ def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]
             share = one.amax / one.observed_amax if one.observed_amax else 1.0
             left[name] = min(share, left.get(name, 1.0))
     return sorted((name for name in left if left[name] < 1.0), key=lambda name: left[name])[:count]
-
-
-def write_calibration(path: Path, calibration: Calibration) -> Document:
-    """Write `calibration.json`."""
-    return write_document(path, calibration.to_document())
-
-
-def read_calibration(path: Path) -> Calibration:
-    """Read `calibration.json`; `InputError` if it is missing, altered or malformed."""
-    document = read_document(path, KIND)
-
-    def build() -> Calibration:
-        names = [field.name for field in dataclasses.fields(Calibration)]
-        fields = {name: document[name] for name in names}
-        fields["ranges"] = {name: TensorRange(**item) for name, item in fields["ranges"].items()}
-        return Calibration(**fields)
-
-    calibration: Calibration = parsing(path, build)
-    return calibration

@@ -11,14 +11,13 @@ from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
 from trtcal.model import load_model
 from trtcal.quantization import quantize, write_quantized
-from trtcal.ranges import write_calibration
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
-    write_calibration(tmp_path / "calibration.json", calibration)
+    calibration.write(tmp_path / "calibration.json")
     write_quantized(tmp_path / "int8.onnx", quantize(model, calibration))
     samples(tmp_path / "data.npz")
     return tmp_path

@@ -12,7 +12,7 @@ from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.quantization import prepare
-from trtcal.ranges import read_calibration, write_calibration
+from trtcal.ranges import Calibration
 
 
 def test_histograms_hold_what_the_network_computes(scene):
@@ -73,8 +73,8 @@ def test_nan_inside_the_network_is_an_error(tmp_path):
 def test_a_calibration_survives_being_written(scene, tmp_path):
     seen = observe(*scene)
     made = calibrate(seen, "percentile", {"percentile": 99})
-    write_calibration(tmp_path / "calibration.json", made)
-    assert read_calibration(tmp_path / "calibration.json") == made
+    made.write(tmp_path / "calibration.json")
+    assert Calibration.read(tmp_path / "calibration.json") == made
     assert made.parameters == {"percentile": 99}
     assert 0.005 < made.ranges["x"].clipped < 0.015
 

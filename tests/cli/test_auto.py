@@ -14,7 +14,7 @@ from trtcal.model import load_model
 from trtcal.ptq import METHODS
 from trtcal.ptq.evaluation import Judge
 from trtcal.quantization import prepare, quantize
-from trtcal.ranges import read_calibration
+from trtcal.ranges import Calibration
 
 ARGUMENTS = ("calibrate", "net.onnx", "--data", "data.npz", "--method")
 
@@ -29,14 +29,14 @@ def place(tmp_path, monkeypatch):
 
 def test_the_chosen_one_loses_least_or_nearly(place, capsys):
     out = succeed(capsys, *ARGUMENTS, "auto")
-    chosen = read_calibration(place / "calibration.json")
+    chosen = Calibration.read(place / "calibration.json")
     model = load_model(place / "net.onnx")
     prepared = prepare(model)
     held = held_back(open_dataset(place / "data.npz", model), 16)[1]
     with Judge(prepared, held) as judge:
         verdict = judge.measure(quantize(prepared, chosen).proto)
         plain = succeed(capsys, *ARGUMENTS, "percentile", "-o", "plain.json")
-        other = judge.measure(quantize(prepared, read_calibration(place / "plain.json")).proto)
+        other = judge.measure(quantize(prepared, Calibration.read(place / "plain.json")).proto)
     assert chosen.method in METHODS
     assert chosen.samples == 48
     assert verdict.value <= other.value + 0.5
@@ -64,7 +64,7 @@ def test_few_samples_go_by_the_tensor(place, capsys):
     status, _, err = run(capsys, *ARGUMENTS, "auto")
     assert status == 0
     assert "to judge by outputs takes 32 samples" in err
-    found = read_calibration(place / "calibration.json")
+    found = Calibration.read(place / "calibration.json")
     assert (found.method, found.samples) == ("auto", 24)
     assert create("auto").min_gain_db == found.parameters["min_gain_db"]
 
@@ -76,4 +76,4 @@ def test_a_model_of_one_sample_a_batch(place, capsys, method):
         value.type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(proto, place / "net.onnx")
     succeed(capsys, *ARGUMENTS, method)
-    assert read_calibration(place / "calibration.json").samples == (48 if method == "auto" else 64)
+    assert Calibration.read(place / "calibration.json").samples == (48 if method == "auto" else 64)

@@ -20,7 +20,7 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.model import TensorSpec
 from trtcal.quantization.plan import Plan, Rule, write_plan
-from trtcal.ranges import Calibration, TensorRange, write_calibration
+from trtcal.ranges import Calibration, TensorRange
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -94,7 +94,7 @@ def write_hostile_run(parent: Path, texts: Sequence[str]) -> Path:
     failed = folder / name.file()
     failed.mkdir()
     (failed / "build.log").write_bytes(_log(name))
-    write_calibration(folder / "calibration.json", _calibration(name))
+    _calibration(name).write(folder / "calibration.json")
     write_plan(folder / "plan.json", _plan(name))
     write_document(folder / "run.json", _run(name))
     return folder

@@ -34,7 +34,7 @@ from trtcal.evidence.manifest import Build
 from trtcal.model import load_model
 from trtcal.model.passes import prepare
 from trtcal.quantization import find_layers, quantize, tensors_to_observe, write_quantized
-from trtcal.ranges import most_stretched, write_calibration
+from trtcal.ranges import most_stretched
 
 CANDIDATES = ("int8-percentile", "int8-mse", "int8-minmax")
 FINDINGS = 60
@@ -81,7 +81,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
     found = {}
     for name in CANDIDATES:
         ranges = calibrate(seen, name.removeprefix("int8-"))
-        write_calibration(folder / "calibrations" / f"{ranges.method}.json", ranges)
+        ranges.write(folder / "calibrations" / f"{ranges.method}.json")
         output = folder / "models" / f"{name}.onnx"
         quantized = quantize(prepared, ranges)
         write_quantized(output, quantized)

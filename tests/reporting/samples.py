@@ -16,7 +16,7 @@ from trtcal.evidence.manifest import Build
 from trtcal.ptq.artifact import KIND as REPAIRS
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
-from trtcal.ranges import Calibration, TensorRange, write_calibration
+from trtcal.ranges import Calibration, TensorRange
 
 EXACT = Accuracy(500, 98.6, 0.0, (-0.39, 0.39), 100.0, None, 1.0)
 LOG = (
@@ -110,7 +110,7 @@ def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
     write_comparison(folder / "comparison.json", compared)
     for number, made in enumerate(builds):
         write_build(folder / "builds" / f"{number}", made)
-    write_calibration(folder / "calibrations" / "percentile.json", calibration(note="kept short"))
+    calibration(note="kept short").write(folder / "calibrations" / "percentile.json")
     write_plan(folder / "plan.json", Plan("int8", {"head/gemm": "fp32"}))
     return folder
 
@@ -157,5 +157,5 @@ def write_improvement(folder: Path, record: Document) -> Calibration:
     write_document(folder / "optimizations" / "improved.json", seal(record))
     fingerprint = optimized_fingerprint(record["model"], record["optimizations"])
     made = replace(calibration("auto"), model=fingerprint)
-    write_calibration(folder / "calibrations" / "improved.json", made)
+    made.write(folder / "calibrations" / "improved.json")
     return made

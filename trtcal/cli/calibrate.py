@@ -117,7 +117,6 @@ def command(
     from trtcal.evaluate.comparison import batch_for
     from trtcal.model import load_model
     from trtcal.quantization import find_layers, tensors_to_observe
-    from trtcal.ranges import write_calibration
 
     if how_many:
         options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
@@ -168,7 +167,7 @@ def command(
     if profile:
         show_profile(profiles, observation, output.with_suffix(".profile.json"))
     result = choose(prepared, observation, select, chosen, given, as_json)
-    document = write_calibration(output, result)
+    document = result.write(output)
     if as_json:
         print_json(document)
         return

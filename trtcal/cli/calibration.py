@@ -168,12 +168,11 @@ def import_(
     from trtcal.calibration.formats import import_calibration
     from trtcal.data import open_dataset
     from trtcal.model import load_model
-    from trtcal.ranges import write_calibration
 
     loaded = load_model(model)
     dataset = open_dataset(data, loaded).fingerprint if data else "unknown"
     found = import_calibration(file, loaded, form, dataset, partial)
-    document = write_calibration(output, found)
+    document = found.write(output)
     if as_json:
         print_json(document)
         return
@@ -210,11 +209,11 @@ def tails(
     from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
     from trtcal.data import open_dataset
     from trtcal.model import load_model
-    from trtcal.ranges import most_stretched, read_calibration
+    from trtcal.ranges import Calibration, most_stretched
 
     config = config_here(config_path)
     settings = config.calibration
-    tensors = most_stretched([read_calibration(path) for path in tables], LOOKED_AT)
+    tensors = most_stretched([Calibration.read(path) for path in tables], LOOKED_AT)
     loaded = load_model(model)
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)

@@ -98,11 +98,10 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
     from trtcal.model import load_model
     from trtcal.model.files import write_onnx
     from trtcal.ptq import in_float
-    from trtcal.ranges import write_calibration
 
     write_onnx(path, in_float(model).proto)
     ranges = path.with_suffix(".calibration.json")
-    write_calibration(ranges, replace(calibration, model=load_model(path).fingerprint))
+    replace(calibration, model=load_model(path).fingerprint).write(ranges)
     note(f"wrote {path}, in float, and {ranges}")
 
 
@@ -249,7 +248,7 @@ def command(
     from trtcal.backends.options import parse_shapes
     from trtcal.model import load_model
     from trtcal.quantization import quantize, write_quantized
-    from trtcal.ranges import read_calibration
+    from trtcal.ranges import Calibration
 
     config = config_here(config_path)
     asked = Asked(effort, time_limit, objective, metric, data, output, floats)
@@ -260,7 +259,7 @@ def command(
     if effort:
         prepared, calibration, record = improved_model(loaded, prepared, config, asked)
     else:
-        calibration = read_calibration(ranges)
+        calibration = Calibration.read(ranges)
     if target := target or config.build.tune_placement:
         shapes = parse_shapes(config.build.shapes)
         plan = _tuned(prepared, calibration, plan, target, shapes, tune_time, output)

@@ -253,7 +253,7 @@ def command(
     from trtcal.evaluate.search.document import write_search
     from trtcal.evidence.layers.roofline import find_target
     from trtcal.model import load_model
-    from trtcal.ranges import read_calibration
+    from trtcal.ranges import Calibration
 
     config = config_here(config_path)
     limits = Limits(max_drop, sqnr, min_speedup, budget_ms)
@@ -268,7 +268,7 @@ def command(
     if methods:
         chosen = _chosen(prepared, dataset, methods, histograms, samples, evaluate, memory)
         calibration = _kept(output, chosen)
-    table = read_calibration(calibration)
+    table = Calibration.read(calibration)
     wanted = Settings(
         limits,
         gpu_target,
@@ -342,10 +342,9 @@ def _chosen(
 
 
 def _kept(folder: Path, chosen: Chosen) -> Path:
-    from trtcal.ranges import write_calibration
 
     path = folder / "calibration.json"
-    write_calibration(path, chosen.calibration)
+    chosen.calibration.write(path)
     losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
     note(f"noise of all INT8 by method: {losses}; taken: {chosen.calibration.method}")
     return path

@@ -74,14 +74,14 @@ def command(
     from trtcal.evaluate.search.sensitivity import TOLERANCE
     from trtcal.model import load_model
     from trtcal.quantization import find_layers
-    from trtcal.ranges import read_calibration
+    from trtcal.ranges import Calibration
 
     config = config_here(config_path)
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
     prepared = prepared_model(loaded, config, skipped, optimizations)
     source = required(data or config.evaluation.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, config.evaluation.labels)
-    table = read_calibration(ranges)
+    table = Calibration.read(ranges)
     tolerance = 0.0 if exact else TOLERANCE
     with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
         seen = measure_sensitivities(

@@ -17,7 +17,7 @@ from trtcal.ptq.state import Improved
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 from trtcal.quantization.weighted_ops import Layer, bias_of
-from trtcal.ranges import Calibration, write_calibration
+from trtcal.ranges import Calibration
 
 LEVELS = 127
 
@@ -91,4 +91,4 @@ def write_improved(folder: Path, found: Improved) -> dict[str, str]:
 def write_files(found: Improved, optimizations: Path, record: Path, ranges: Path) -> None:
     """Write optimizations, the record of them and the ranges to these places."""
     write_document(record, write_optimizations(optimizations, found.optimizations))
-    write_calibration(ranges, found.calibration)
+    found.calibration.write(ranges)

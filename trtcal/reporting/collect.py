@@ -24,7 +24,7 @@ from trtcal.ptq.artifact import KIND as REPAIRS
 from trtcal.quantization.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantization.plan import KIND as PLAN
 from trtcal.ranges import KIND as CALIBRATION
-from trtcal.ranges import Calibration, read_calibration
+from trtcal.ranges import Calibration
 from trtcal.reporting.ptq import read_record
 
 RUN = "run"
@@ -89,7 +89,7 @@ def collect(folder: Path) -> Findings:
         folder=folder,
         comparison=_comparison(folder, read(COMPARISON, read_comparison), builds, failed_logs),
         builds=builds,
-        calibrations=read(CALIBRATION, read_calibration),
+        calibrations=read(CALIBRATION, Calibration.read),
         plans=read(PLAN, read_plan),
         run=_at_most_one(folder, documents(RUN), "runs"),
         failed_logs=failed_logs,

@@ -6,7 +6,7 @@ from tests.calibration.formats.tables import calibration
 from tests.networks import conv_net, samples
 from trtcal.cli.main import run_command
 from trtcal.model import load_model
-from trtcal.ranges import read_calibration, write_calibration
+from trtcal.ranges import Calibration
 
 AMAXES = {"x": 2.7, "b": 1.0, "g": 0.9}
 EXPORT = (
@@ -25,7 +25,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = load_model(conv_net(tmp_path / "net.onnx"))
     ranges = calibration(AMAXES, model=model.fingerprint, unranged={"dead": "no values"})
-    write_calibration(tmp_path / "calibration.json", ranges)
+    ranges.write(tmp_path / "calibration.json")
     return tmp_path
 
 
@@ -47,7 +47,7 @@ def test_out_and_in_again_gives_no_difference(place, capsys):
     assert "dead has no range" in err
     assert (place / "m.cache").read_text().startswith("TRT-100300-EntropyCalibration2\nx: ")
     succeed(capsys, "calibration", "import", "m.cache", "--model", "net.onnx", "-o", "again.json")
-    assert read_calibration(place / "again.json").ranges["b"].amax == 1.0
+    assert Calibration.read(place / "again.json").ranges["b"].amax == 1.0
     out = succeed(capsys, "calibration", "diff", "calibration.json", "again.json")
     assert "0 ranges moved, 3 are the same" in out
     succeed(capsys, "quantize", "net.onnx", "--calibration", "again.json", "-o", "int8.onnx")

@@ -15,7 +15,6 @@ from trtcal.calibration.formats import (
 from trtcal.cli import calibration as cli
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.ranges import write_calibration
 
 AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
 UNNAMED = "(Unnamed Layer* 3) [Shuffle]_output"
@@ -56,7 +55,7 @@ def test_what_is_imported_can_be_written_read_and_names_its_header(tmp_path, mod
     assert found.parameters == {"version": "8601", "algorithm": "MinMaxCalibration"}
     assert UNNAMED in found.ranges
     assert "is 0" in found.unranged["y"]
-    write_calibration(tmp_path / "calibration.json", found)
+    found.write(tmp_path / "calibration.json")
     assert read_ranges(tmp_path / "calibration.json") == found
 
 
@@ -87,11 +86,11 @@ def test_what_fits_is_taken_if_asked(tmp_path, model):
 
 def test_a_calibration_of_another_model_or_dataset_is_refused(tmp_path, model):
     path = tmp_path / "calibration.json"
-    write_calibration(path, calibration(AMAXES))
+    calibration(AMAXES).write(path)
     with pytest.raises(InputError, match="another model"):
         import_calibration(path, model)
     ours = calibration(AMAXES, model=model.fingerprint)
-    write_calibration(path, ours)
+    ours.write(path)
     assert import_calibration(path, model) == ours
     with pytest.raises(InputError, match="another dataset"):
         import_calibration(path, model, dataset="sha256:other")

@@ -21,7 +21,7 @@ from trtcal.documents import read_json
 from trtcal.errors import InputError
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.ranges import KIND, Calibration, read_calibration
+from trtcal.ranges import KIND, Calibration
 
 UNKNOWN = "unknown"
 IMPORTED = "imported:"
@@ -52,7 +52,7 @@ def read_ranges(path: Path, form: str | None = None, known: Collection[str] = ()
     """
     form = form or detect(path)
     if form == "calibration":
-        return read_calibration(path)
+        return Calibration.read(path)
     if form not in READABLE:
         raise InputError(f"unknown format {form!r}", f"choose one of: {', '.join(READABLE)}")
     table = read_qdq(load_model(path), known) if form == "qdq" else READERS[form](path)
