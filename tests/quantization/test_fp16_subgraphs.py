@@ -1,4 +1,4 @@
-"""Float16 fp16_subgraphs: valid, few casts, nothing that overflows, obeyed by a strongly typed compiler."""
+"""Float16 subgraphs: valid, few casts, no overflow, obeyed by a strongly typed compiler."""
 
 import itertools
 import random

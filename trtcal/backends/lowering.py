@@ -10,6 +10,7 @@ bias becomes int32 in steps of the accumulator, and Q/DQ moves across operators 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,12 @@ from trtcal.model.graph import (
     only_consumer,
     tensor_names,
 )
+from trtcal.model.ops import CONVOLUTIONS, MOVES, QDQ
 
 Array = npt.NDArray[Any]
 
 ZERO_POINT = 128
-MOVING = {"Concat", "Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+MOVED_UP = MOVES | {"Concat", "MaxPool"}
 CLIPPING = {"Clip", "Relu"}
 INT32_LIMIT = 2**31 - 1
 
@@ -68,7 +70,7 @@ class _Lowering:
     def move_up(self) -> None:
         """Quantize the inputs of each moving operator whose output alone is quantized."""
         for node in reversed(list(self.graph.nodes)):
-            quantize = self._quantizer_after(node, MOVING)
+            quantize = self._quantizer_after(node, MOVED_UP)
             if quantize is None:
                 continue
             data = len(node.inputs) if node.op == "Concat" else 1
@@ -93,7 +95,7 @@ class _Lowering:
             quantize.inputs[1] = gs.Constant(held, scale.astype(np.float32))
         self.graph.toposort()
 
-    def _quantizer_after(self, node: gs.Node, ops: set[str]) -> gs.Node | None:
+    def _quantizer_after(self, node: gs.Node, ops: Collection[str]) -> gs.Node | None:
         """Return the QuantizeLinear that alone reads a node's output, if it is int8 per tensor."""
         if node.op not in ops or len(node.outputs) != 1:
             return None
@@ -151,7 +153,7 @@ class _Lowering:
         ONNX Runtime has no integer kernel for them, and would expand their weights in every run.
         """
         for node in self.graph.nodes:
-            if node.op in ("Conv", "ConvTranspose") and not self._feeds_quantizer(node):
+            if node.op in CONVOLUTIONS and not self._feeds_quantizer(node):
                 self._keep_float(node)
 
     def _keep_float(self, node: gs.Node) -> None:
@@ -216,7 +218,7 @@ class _Lowering:
     def shift_activations(self) -> None:
         """Make every quantized activation uint8 with zero point 128."""
         for node in self.graph.nodes:
-            if node.op in ("QuantizeLinear", "DequantizeLinear") and _carries_activation(node):
+            if node.op in QDQ and _carries_activation(node):
                 node.inputs[2] = gs.Constant(
                     unique(f"{node.name}/zero_point", self.names), np.array(ZERO_POINT, np.uint8)
                 )

@@ -23,18 +23,10 @@ from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.manifest import LOG
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
-from trtcal.quantization.qdq import CHECKED_OPS
+from trtcal.model.ops import INTEGER, MULTIPLIES
 
 OPTIMIZED = "optimized.onnx"
-INTEGER_KERNELS = (
-    "ConvInteger",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-)
-FLOAT_KERNELS = (*CHECKED_OPS, "FusedConv", "FusedGemm", "FusedMatMul")
+FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}
 
 
 class OnnxRuntime:
@@ -103,16 +95,16 @@ def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[
     ONNX Runtime numbers and orders what it makes differently from run to run: neither is kept.
     """
     producers = {name: node for node in original.graph.node for name in node.output}
-    heavy = {node.name for node in original.graph.node if node.op_type in CHECKED_OPS}
+    heavy = {node.name for node in original.graph.node if node.op_type in MULTIPLIES}
     layers = (_layer(node, producers, heavy) for node in optimized.graph.node)
     return tuple(sorted(layers, key=lambda layer: (layer.name, layer.kind, str(layer))))
 
 
 def _layer(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], heavy: set[str]) -> Layer:
-    kernel = node.op_type in INTEGER_KERNELS or node.op_type in FLOAT_KERNELS
+    kernel = node.op_type in INTEGER or node.op_type in FLOAT_KERNELS
     if not kernel:
         return Layer(_without_number(node.name), node.op_type)
-    dtype = "int8" if node.op_type in INTEGER_KERNELS else "fp32"
+    dtype = "int8" if node.op_type in INTEGER else "fp32"
     inputs = (TensorInfo(_without_number(node.input[0]), dtype),)
     source = _source(node, producers, heavy)
     nodes = (source,) if source else ()

@@ -12,7 +12,7 @@ its tensor asked for plainly, and a session without any tap is always possible.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ import onnx
 
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_bound, run_session
 from trtcal.model.files import write_beside
+from trtcal.model.ops import ORT_FUSED
 
 Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
 NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
-ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 TOLERANCE = 1e-3
 COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
 MOST_BATCHES = 8
@@ -275,11 +275,11 @@ class _Walker:
             tensor = self._past(tensor, ("Add", "Sum"))
         activated = any(item.name == "activation" for item in blocked.attribute)
         producer = self.producers.get(tensor)
-        if activated and producer is not None and producer.op_type not in ACTIVATIONS:
-            tensor = self._past(tensor, ACTIVATIONS)
+        if activated and producer is not None and producer.op_type not in ORT_FUSED:
+            tensor = self._past(tensor, ORT_FUSED)
         return tensor
 
-    def _past(self, tensor: str, ops: Sequence[str]) -> str:
+    def _past(self, tensor: str, ops: Collection[str]) -> str:
         readers = self.readers.get(tensor, [])
         fused = [node for node in readers if node.op_type in ops]
         return fused[0].output[0] if len(readers) == 1 and fused else tensor

@@ -21,6 +21,7 @@ from trtcal.data.dataset import Array
 from trtcal.model import Model
 from trtcal.model.files import embedded, fits, stand_in
 from trtcal.model.graph import reads
+from trtcal.model.ops import MULTIPLIES, Operators
 
 LAYERS = 8  # looked at, evenly over the network
 FROM = 0.25  # of its depth on: what is before sees edges, whatever the colours
@@ -83,7 +84,6 @@ class Depths:
         return self.chosen[name]
 
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 LOOKED_AT = 4  # of them: the first may have no bias
 NOTHING = 1e-6  # a bias so small beside what the images bring is none
 
@@ -93,7 +93,7 @@ class Front:
 
     def __init__(self, model: Model) -> None:
         graph = model.proto.graph
-        layers = weighted(model.proto, (*WEIGHTED, "BatchNormalization", "Add"))[:LOOKED_AT]
+        layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:LOOKED_AT]
         self.tensors = [node.output[0] for node in layers]
         made = [place for place, one in enumerate(graph.node) if one.output[0] in self.tensors]
         nodes = graph.node[: max(made, default=-1) + 1]
@@ -126,7 +126,7 @@ class Front:
         return None
 
 
-def weighted(proto: onnx.ModelProto, operators: tuple[str, ...] = WEIGHTED) -> list[onnx.NodeProto]:
+def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[onnx.NodeProto]:
     """Return the nodes that have constants beside what they read, in graph order."""
     constants = constants_of(proto)
     return [

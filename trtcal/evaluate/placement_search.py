@@ -33,8 +33,8 @@ from trtcal.documents import Document, digest_document, read_document, seal, wri
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.layer import Layer
 from trtcal.model import Model
+from trtcal.model.ops import POOLS
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize
-from trtcal.quantization.propagate import POOLS
 from trtcal.quantization.weighted_ops import Layer as Placed
 from trtcal.ranges import Calibration
 

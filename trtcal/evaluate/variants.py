@@ -14,9 +14,8 @@ from trtcal.backends.trust import check_engine
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
+from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import provenance, quantization_record
-
-QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclass(frozen=True)

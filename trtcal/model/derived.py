@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
-MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+from trtcal.model.ops import MOVES
 
 
 def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -53,7 +53,7 @@ def _sources(
     while pending:
         tensor = pending.pop()
         node = producers.get(tensor)
-        if node is not None and node.op_type in MOVING and node.input[0] not in constants:
+        if node is not None and node.op_type in MOVES and node.input[0] not in constants:
             pending.append(node.input[0])
         elif node is not None and node.op_type == "Concat" and constants.isdisjoint(node.input):
             pending.extend(node.input)

@@ -26,11 +26,11 @@ from trtcal.model.files import (
     weights_of,
     without_bytes,
 )
+from trtcal.model.ops import QDQ
 
 G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our users
 logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
 
-UNFOLDED = ("DequantizeLinear", "QuantizeLinear")  # graphsurgeon leaves them where they are
 MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
 HALF_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
 HALF_IR_VERSION = 9  # the one that came with `HALF_OPSET`
@@ -132,7 +132,7 @@ def _read_by_constant_nodes(graph: gs.Graph) -> Iterator[gs.Tensor]:
     for node in graph.nodes:
         given = [tensor for tensor in node.inputs if not tensor.is_empty()]
         computed = all(isinstance(one, gs.Constant) or id(one) in known for one in given)
-        if computed and node.op not in UNFOLDED:
+        if computed and node.op not in QDQ:
             known.update(map(id, node.outputs))
             yield from given
 

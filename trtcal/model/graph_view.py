@@ -14,19 +14,11 @@ from onnx import NodeProto, TensorProto
 from trtcal.model.files import ITEM_BYTES, array_of, stand_in
 from trtcal.model.graph import STANDARD, subgraphs_of
 from trtcal.model.model import Model, uniquely_named
+from trtcal.model.ops import MOVES, QDQ, SHAPE_ONLY
 
-SEEN_THROUGH = (
-    "Cast",
-    "DequantizeLinear",
-    "Identity",
-    "QuantizeLinear",
-    "Reshape",
-    "Transpose",
-    "Unsqueeze",
-)
+SEEN_THROUGH = MOVES | QDQ | {"Cast"}
 """Operators that leave a constant one."""
 CONSTANT_STEPS = 8
-SHAPE_ONLY = ("Shape", "Size")  # they read no value: the compiler knows what they give
 
 
 class View:

@@ -17,24 +17,9 @@ import onnx
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model.graph import reads
+from trtcal.model.ops import ACTIVATIONS, ELEMENTWISE
 from trtcal.model.overrides import Floats
 
-BENDING = {
-    "Clip",
-    "Elu",
-    "Erf",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mish",
-    "PRelu",
-    "Relu",
-    "Sigmoid",
-    "Softplus",
-    "Tanh",
-}
-EACH = BENDING | {"Add", "BatchNormalization", "Div", "Identity", "Mul", "Pow", "Sub"}
 STEPS = 2  # of the secant
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
 
@@ -62,7 +47,7 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
     for count in range(len(taken), 0, -1):
         nodes = taken[:count]
         left = _left(pair, made, nodes)
-        if len(left) == 1 and any(node.op_type in BENDING for node in nodes):
+        if len(left) == 1 and any(node.op_type in ACTIVATIONS for node in nodes):
             return Activation(pair.apart(nodes, [made], left))
     return None
 
@@ -74,7 +59,7 @@ def _behind(pair: PairedGraph, place: int, made: str) -> list[onnx.NodeProto]:
     for node in pair.nodes[place + 1 :]:
         read = set(reads(node))
         unseen -= len(read & inside)
-        if node.op_type in EACH and read & inside and read <= inside | known:
+        if node.op_type in ELEMENTWISE and read & inside and read <= inside | known:
             taken.append(node)
             inside |= set(node.output)
             unseen += sum(pair.readers[name] for name in node.output)

@@ -18,17 +18,13 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import unique
 from trtcal.model.graph import constant, export_model, import_graph, is_op, node_names, tensor_names
+from trtcal.model.ops import QUANTIZES
 from trtcal.ptq.channel_rules import find_channels, weight_axes
 from trtcal.ptq.shifts import addend, own_bias, takers
 from trtcal.quantization.placement import Placement, place
 from trtcal.quantization.weighted_ops import Layer
 
 HINT = "make them with `trtcal quantize --improve`"
-BENDING = (
-    *("Add", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "Mish", "Mul"),
-    *("Selu", "Sigmoid", "Softplus", "Sub", "Tanh"),
-)
-"""Operators that TensorRT-RTX computes in kernels which quantize what they make, and no product's."""
 
 
 def affine_places(graph: gs.Graph, placement: Placement) -> list[str]:
@@ -60,7 +56,7 @@ def affine_places(graph: gs.Graph, placement: Placement) -> list[str]:
 def _is_bent(tensor: gs.Tensor) -> bool:
     """Tell whether such an operator makes a tensor, and not as the bias of a product."""
     (maker,) = tensor.inputs or (None,)
-    if maker is None or not is_op(maker, *BENDING) or tensor.shape is None:
+    if maker is None or not is_op(maker, *QUANTIZES) or tensor.shape is None:
         return False
     sources = {one.op for given in maker.inputs for one in given.inputs}
     return sources != {"MatMul"} or not any(isinstance(one, gs.Constant) for one in maker.inputs)

@@ -8,20 +8,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import clip_bounds, constant, is_op
+from trtcal.model.ops import AS_MATRIX, SCALES, SHAPE_ONLY
 from trtcal.ptq.channels import Channels, Edit, Ids
 from trtcal.quantization.weighted_ops import bias_of
-
-ALIKE = (
-    "AveragePool",
-    "Dropout",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "Identity",
-    "LeakyRelu",
-    "MaxPool",
-    "Relu",
-)
-REDUCING = ("ReduceMean", "ReduceMax", "ReduceSum")
 
 
 def find_channels(graph: gs.Graph) -> Channels:
@@ -296,9 +285,9 @@ def _pad(node: gs.Node, found: Channels) -> bool:
 
 
 RULES: Mapping[str, Callable[[gs.Node, Channels], bool]] = {
-    **dict.fromkeys(ALIKE, _alike),
-    **dict.fromkeys(REDUCING, _reduce),
-    **dict.fromkeys(("Conv", "Gemm", "MatMul"), _weighted),
+    **dict.fromkeys(SCALES, _alike),
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceSum"), _reduce),
+    **dict.fromkeys(AS_MATRIX, _weighted),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flat),
     **dict.fromkeys(("BatchNormalization", "LayerNormalization"), _normalization),
     "Add": _add,
@@ -306,7 +295,7 @@ RULES: Mapping[str, Callable[[gs.Node, Channels], bool]] = {
     "Concat": _concat,
     "Mul": _mul,
     "PRelu": _prelu,
-    **dict.fromkeys(("Shape", "Size"), _unread),
+    **dict.fromkeys(SHAPE_ONLY, _unread),
     "Pad": _pad,
     "Slice": _slice,
 }

@@ -19,6 +19,7 @@ import onnx_graphsurgeon as gs
 from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph
+from trtcal.model.ops import AS_MATRIX, FACTORS, Operators
 from trtcal.model.overrides import Floats
 from trtcal.ptq.affine import affine_places, with_affines
 from trtcal.ptq.artifact import Changes
@@ -30,10 +31,7 @@ from trtcal.quantization import find_layers
 MOST = 64.0  # times that a channel is scaled up or down at most
 STRENGTH = 0.5  # of the difference between channels that goes into the weights behind
 REACH = 0.15  # of a channel's spread, by which other samples may exceed what was seen before a Clip
-MAKERS = {
-    "layers": ("Conv", "Gemm", "MatMul"),
-    "normalizations": ("BatchNormalization", "LayerNormalization", "Mul"),
-}
+MAKERS = {"layers": AS_MATRIX, "normalizations": FACTORS}
 
 Values = npt.NDArray[np.float64]
 
@@ -87,11 +85,11 @@ def _outputs(graph: gs.Graph, constants: Mapping[str, Floats]) -> set[str]:
     return {node.outputs[0].name for node in readers if node.op != "Add"}
 
 
-def _hold_others(graph: gs.Graph, channels: Channels, makers: Sequence[str]) -> None:
+def _hold_others(graph: gs.Graph, channels: Channels, makers: Operators) -> None:
     """Keep the channels that something else makes as they are."""
     ops = {node.name: node.op for node in graph.nodes}
     for edit in channels.edits:
-        if edit.sign > 0 and ops[edit.node] not in (*makers, "Add"):
+        if edit.sign > 0 and ops[edit.node] not in makers | {"Add"}:
             channels.frozen.update(map(int, edit.ids))
 
 

@@ -25,8 +25,7 @@ from trtcal.evaluate.search.caches import SpillCache
 from trtcal.evaluate.search.losses import Loss, joined, rows_of, total
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, is_op
-
-THROUGH = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+from trtcal.model.ops import MOVES
 
 Part = tuple[str, ...]
 """Tensors whose noise and signal are added up."""
@@ -50,7 +49,7 @@ def _joined(tensor: gs.Tensor) -> Iterator[tuple[str, str]]:
     if node is not None and is_op(node, "Concat"):
         for one in node.inputs:
             yield from _joined(one)
-    elif node is not None and is_op(node, *THROUGH):
+    elif node is not None and is_op(node, *MOVES):
         yield from _joined(node.inputs[0])
     elif node is not None and constant(tensor) is None:
         yield node.op, tensor.name

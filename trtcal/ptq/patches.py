@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.data import Feeds
 from trtcal.model.graph import constant
+from trtcal.model.ops import AS_MATRIX
 from trtcal.model.overrides import Floats
 from trtcal.quantization.weighted_ops import Layer
 
@@ -93,7 +94,7 @@ def form_of(node: gs.Node, layer: Layer) -> Form | None:
     if layer.weight is None or layer.weight.axis is None or layer.weight.index != 1:
         return None
     weight = constant(node.inputs[1])
-    if weight is None or weight.dtype != np.float32 or node.op not in ("Conv", "Gemm", "MatMul"):
+    if weight is None or weight.dtype != np.float32 or node.op not in AS_MATRIX:
         return None
     if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
         return None

@@ -29,6 +29,7 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
+from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.overrides import Floats, Grid, Int8Overrides
 from trtcal.ptq.activations import activation_of, matched
 from trtcal.ptq.adaptive_rounding import adapted, clipped, rounded
@@ -43,7 +44,6 @@ BATCH = 8
 SIDES = ("float", "int8")
 LEAST = 16
 ROOM = 1 << 28  # bytes of values between two layers that are kept in memory
-CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:

@@ -18,11 +18,6 @@ from trtcal.model.overrides import Floats
 from trtcal.ptq.patches import Form, form_of
 from trtcal.quantization.weighted_ops import Bias, Layer, bias_of
 
-PASSING = (
-    *("Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
-    *("GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"),
-)
-
 
 @dataclass(frozen=True)
 class Cut:

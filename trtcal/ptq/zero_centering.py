@@ -11,9 +11,10 @@ import onnx_graphsurgeon as gs
 from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.model.graph import import_graph, is_op
+from trtcal.model.ops import SHIFTS
 from trtcal.model.overrides import Floats
 from trtcal.ptq.equalization import Moved
-from trtcal.ptq.shifts import PASSING, cuts, find_extremes, shift, takers
+from trtcal.ptq.shifts import cuts, find_extremes, shift, takers
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 from trtcal.ranges import Calibration
@@ -31,7 +32,7 @@ def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration]
     bounds: dict[str, tuple[float, float]] = {}
     moved = set[str]()
     for cut in cuts(graph, layers) if graph.opset >= OPSET else ():
-        reading = takers(cut.made, graph, layers, PASSING) if cut.bounds[0] == 0.0 else None
+        reading = takers(cut.made, graph, layers, SHIFTS) if cut.bounds[0] == 0.0 else None
         names = _ranges(reading[1], placement, ranges) if reading is not None else []
         if reading is None or not names:
             continue

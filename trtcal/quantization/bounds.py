@@ -15,18 +15,9 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import constant
+from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
 
 Bounds = dict[str, float]
-
-MOVING = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-PICKING = ("DepthToSpace", "Gather", "GatherElements", "GatherND", "Slice", "SpaceToDepth", "Split")
-POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-REDUCING = ("ReduceMax", "ReduceMean", "ReduceMin")
-ACTIVATING = ("Abs", "Gelu", "HardSwish", "Mish", "Neg", "Relu")
-KEEPING = (*MOVING, *PICKING, *POOLING, *REDUCING, *ACTIVATING)
-"""Operators whose outputs have no larger magnitudes than their first input."""
-WITHIN_ONE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
-JOINING = ("Concat", "Max", "Min")
 
 
 def bounds(graph: gs.Graph, observed: Mapping[str, float]) -> Bounds:
@@ -62,33 +53,38 @@ def _bound(node: gs.Node, known: Bounds) -> float | None:
     if node.op in WITHIN_ONE:
         return 1.0
     given = [known.get(tensor.name) for tensor in node.inputs if not tensor.is_empty()]
-    if node.op in KEEPING and given:
+    if node.op in BOUNDED and given:
         return given[0]
     values = [value for value in given if value is not None]
     if len(values) < len(given) or not given:
         return None
-    if node.op in JOINING:
+    if node.op in SELECTS:
         return max(values)
     rule = RULES.get(node.op)
     return rule(node, values) if rule else None
 
 
-def _product(node: gs.Node, values: list[float]) -> float | None:
+def _weighted(node: gs.Node, values: list[float]) -> float | None:
     """Return |x| times the largest sum of |weights| over an output channel, and the largest bias."""
-    given = constant(node.inputs[1])
-    weight = _expanded(node) if given is None else given
-    axis = _output_axis(node)
-    if weight is None or axis is None or weight.ndim < 2:
+    weight = _weight(node.inputs[1])
+    if weight is None or node.attrs.get("transA", 0):
         return None
     scale, share = (abs(float(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
-    others = tuple(index for index in range(weight.ndim) if index != axis)
-    total = float(np.abs(weight.astype(np.float32)).sum(axis=others, dtype=np.float64).max())
-    return values[0] * total * scale + share * sum(values[2:])
+    channels = output_axis(node.op, bool(node.attrs.get("transB", 0)))
+    summed = tuple(axis for axis in range(weight.ndim) if axis != channels)
+    return values[0] * _largest_sum(weight, summed) * scale + share * sum(values[2:])
 
 
-def _expanded(node: gs.Node) -> npt.NDArray[Any] | None:
-    """Return the weights that a DQ node expands."""
-    producer = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
+def _largest_sum(weight: npt.NDArray[Any], axes: int | tuple[int, ...]) -> float:
+    magnitudes = np.abs(weight.astype(np.float32))
+    return float(magnitudes.sum(axis=axes, dtype=np.float64).max())
+
+
+def _weight(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
+    """Return constant weights, and those that a DQ node expands."""
+    if isinstance(tensor, gs.Constant):
+        return constant(tensor)
+    producer = tensor.inputs[0] if tensor.inputs else None
     if producer is None or producer.op != "DequantizeLinear":
         return None
     steps, scale = constant(producer.inputs[0]), constant(producer.inputs[1])
@@ -100,19 +96,14 @@ def _expanded(node: gs.Node) -> npt.NDArray[Any] | None:
     return np.asarray(steps * scale.astype(np.float32).reshape(shape))
 
 
-def _output_axis(node: gs.Node) -> int | None:
-    if node.op == "Gemm":
-        return None if node.attrs.get("transA", 0) else 1 - node.attrs.get("transB", 0)
-    if node.op == "ConvTranspose":
-        return 1  # sums over all groups: too large, and so a bound still
-    return 0 if node.op == "Conv" else -1
-
-
 def _matmul(node: gs.Node, values: list[float]) -> float | None:
-    shape = node.inputs[0].shape
-    length = shape[-1] if shape else None
-    whole = values[0] * values[1] * length if isinstance(length, int) and length > 0 else None
-    return _product(node, values) or whole
+    """Bound a product by its constant matrix or stack of them, else by the length of the sums."""
+    for index, summed in ((1, -2), (0, -1)):
+        weight = _weight(node.inputs[index])
+        if weight is not None and weight.ndim >= 2:
+            return values[1 - index] * _largest_sum(weight, summed)
+    length = (node.inputs[0].shape or [None])[-1]
+    return values[0] * values[1] * length if isinstance(length, int) and length > 0 else None
 
 
 def _dequantized(node: gs.Node, values: list[float]) -> float | None:
@@ -132,10 +123,10 @@ def _clip(node: gs.Node, values: list[float]) -> float | None:
 RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "Add": lambda node, values: sum(values),
     "Clip": _clip,
-    "Conv": _product,
-    "ConvTranspose": _product,
+    "Conv": _weighted,
+    "ConvTranspose": _weighted,
     "DequantizeLinear": _dequantized,
-    "Gemm": _product,
+    "Gemm": _weighted,
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
     "Pad": lambda node, values: max(values[0], *values[2:3]),

@@ -12,10 +12,9 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model import Model
 from trtcal.model.graph import import_graph
-from trtcal.quantization.fp16 import SENSITIVE
+from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES, SENSITIVE
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan
-from trtcal.quantization.weighted_ops import RULES
 
 FOLLOWS = "follows"
 KEPT = "it stays in float32 unless a plan names it or its operator"
@@ -72,10 +71,10 @@ def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
 def _planned(node: gs.Node, decision: Decision, is_layer: bool, refused: dict[str, str]) -> Planned:
     precision, reason = decision.precision, decision.reason
     if precision == "int8" and not is_layer:
-        heavy = node.op in RULES
+        heavy = node.op in MULTIPLIES
         precision = "fp32" if heavy else FOLLOWS
         reason = f"not INT8: {refused.get(node.name, 'nothing to quantize')}" if heavy else reason
-    elif decision.is_default and precision != "int8" and node.op not in RULES:
+    elif decision.is_default and precision != "int8" and node.op not in MULTIPLIES:
         precision = FOLLOWS
     if precision == "fp16" and node.op in SENSITIVE and not decision.named:
         precision, reason = "fp32", KEPT
@@ -85,15 +84,15 @@ def _planned(node: gs.Node, decision: Decision, is_layer: bool, refused: dict[st
 
 def _weight_shapes(node: gs.Node) -> Iterator[tuple[int, ...]]:
     constants = (tensor for tensor in node.inputs[:2] if isinstance(tensor, gs.Constant))
-    return (tuple(tensor.shape) for tensor in constants if node.op in RULES)
+    return (tuple(tensor.shape) for tensor in constants if node.op in MULTIPLIES)
 
 
 def _macs(node: gs.Node) -> int | None:
     """Return the multiplications of one sample, which the first axis counts; 0 for light nodes."""
-    if node.op not in RULES:
+    if node.op not in MULTIPLIES:
         return 0
     weight = next(_weight_shapes(node), None)
-    if node.op in ("Conv", "ConvTranspose"):
+    if node.op in CONVOLUTIONS:
         image = node.outputs[0] if node.op == "Conv" else node.inputs[0]
         return _times(weight, (image.shape or [None, None, None])[2:])
     if node.op == "Gemm":

@@ -14,6 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from trtcal.model.graph import HALF_OPSET, constant
+from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
@@ -21,19 +22,6 @@ SINGLE, HALF = "fp32", "fp16"
 MOST = 65504.0
 NORMAL = 2.0**-14  # smaller values lose digits
 LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
-HEAVY = ("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
-LAYER_NORMS = ("GroupNormalization", "LayerNormalization", "RMSNormalization")
-NORMS = ("InstanceNormalization", "LpNormalization", "LRN", "MeanVarianceNormalization")
-LOG_SUMS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp", "Softmax")
-SUMS = ("CumSum", "LpPool", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare")
-RISING = ("Exp", "Log", "Pow", "Reciprocal", "ReduceProd")
-INDEXING = ("Cos", "GridSample", "RoiAlign", "Sin", "Tan")
-SENSITIVE = (*LAYER_NORMS, *NORMS, *LOG_SUMS, *SUMS, *RISING, *INDEXING)
-"""They add up, grow fast, or index by their values: float32 unless a plan names them."""
-RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
-PAIR = ("QuantizeLinear", "DequantizeLinear")
-TYPED_BY_ATTRIBUTE = ("Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", *PAIR, *RANDOM)
-UNTYPED = ("Shape", "Size")  # they read whatever type there is
 FLOAT16_TENSOR = "tensor(float16)"
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 
@@ -58,7 +46,7 @@ def half_places(node: gs.Node, opset: int) -> Places | None:
     if (
         schema is None
         or inner
-        or node.op in (*TYPED_BY_ATTRIBUTE, *UNTYPED)
+        or node.op in TYPED | SHAPE_ONLY
         or any(tensor.dtype is None for tensor in tensors)
     ):
         return None
@@ -186,7 +174,7 @@ class Survey:
         if places is not None:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
-        if obstacle and wanted == HALF and node.op not in (*TYPED_BY_ATTRIBUTE, *UNTYPED):
+        if obstacle and wanted == HALF and node.op not in TYPED | SHAPE_ONLY:
             self.skipped[node.name] = f"asked in fp16, stays in fp32: {obstacle}"
         if obstacle or wanted:
             self.fixed[id(node)] = SINGLE if obstacle else str(wanted)
@@ -229,7 +217,7 @@ class Survey:
             found = {self._reader(node, tensor): None for node in tensor.outputs}
             found |= {SINGLE: None} if id(tensor) in shown else {}
             readers = [reader for reader in found if reader is not None]
-            if producer is not None and producer.op in PAIR and self._takes_half(producer):
+            if producer is not None and producer.op in QDQ and self._takes_half(producer):
                 if readers:
                     yield readers[0], readers[1:], TIED
             else:
@@ -240,7 +228,7 @@ class Survey:
         places = self.places.get(id(node))
         if places and any(node.inputs[index] is tensor for index in places.inputs):
             return id(node)
-        any_type = node.op in UNTYPED or (node.op in PAIR and self._takes_half(node))
+        any_type = node.op in SHAPE_ONLY or (node.op in QDQ and self._takes_half(node))
         return None if any_type or is_cast_to(np.float16, node) else SINGLE
 
     def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
@@ -253,7 +241,7 @@ class Survey:
 def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
     """Yield the DQ nodes that give a node its inputs."""
     producers = (tensor.inputs[0] for tensor in node.inputs if tensor.inputs)
-    return (producer for producer in producers if producer.op in PAIR)
+    return (producer for producer in producers if producer.op in QDQ)
 
 
 def _captured(graph: gs.Graph) -> Iterator[gs.Tensor]:

@@ -15,13 +15,12 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model import unique
 from trtcal.model.graph import constant, tensor_names
+from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
     HALF,
-    HEAVY,
     MOST,
     SINGLE,
-    UNTYPED,
     Places,
     Survey,
     half_scale,
@@ -104,7 +103,7 @@ class _Writer:
                 node.inputs[1] = self._scale(node)
             elif is_cast_to(np.float16, node):
                 self._replace(node.outputs[0], self.halves[node.inputs[0].name])
-            elif node.op in UNTYPED:
+            elif node.op in SHAPE_ONLY:
                 node.inputs[0] = self.halves[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:

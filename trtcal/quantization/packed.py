@@ -6,15 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
-from trtcal.model.derived import MOVING
+from trtcal.model.ops import CUTS, MOVES, MULTIPLIES
 from trtcal.quantization.weighted_ops import (
-    RULES,
     Layer,
     is_activation,
     readers,
 )
-
-CUTTING = {"Gather", "Slice", "Split"}
 
 
 def cut_layers(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
@@ -22,7 +19,7 @@ def cut_layers(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     found: dict[str, Layer] = {}
     for _, whole in _cuts(graph, layers):
         for node, index in readers(whole):
-            if node.op in CUTTING:
+            if node.op in CUTS:
                 found[node.name] = Layer(node.name, node.op, {index: whole.name})
     return list(found.values())
 
@@ -47,22 +44,22 @@ def _cuts(graph: gs.Graph, layers: Iterable[Layer]) -> Iterator[tuple[str, gs.Te
 def _products_of_parts(whole: gs.Tensor) -> set[str]:
     """Return the heavy nodes that multiply parts of a tensor, straight or moved."""
     found: set[str] = set()
-    parts = [one for node, _ in readers(whole) if node.op in CUTTING for one in node.outputs]
+    parts = [one for node, _ in readers(whole) if node.op in CUTS for one in node.outputs]
     while parts:
         for node, _ in readers(parts.pop()):
-            if node.op in RULES:
+            if node.op in MULTIPLIES:
                 found.add(node.name)
-            elif node.op in MOVING:
+            elif node.op in MOVES:
                 parts.extend(node.outputs)
     return found
 
 
 def _cut_from(tensor: gs.Tensor) -> gs.Tensor | None:
     """Return what a tensor is a part of, if other parts are cut off it too."""
-    while tensor.inputs and tensor.inputs[0].op in MOVING:
+    while tensor.inputs and tensor.inputs[0].op in MOVES:
         tensor = tensor.inputs[0].inputs[0]
     cut = tensor.inputs[0] if tensor.inputs else None
-    if cut is None or cut.op not in CUTTING or not is_activation(cut.inputs[0]):
+    if cut is None or cut.op not in CUTS or not is_activation(cut.inputs[0]):
         return None
-    parts = [node for node, index in readers(cut.inputs[0]) if node.op in CUTTING and index == 0]
+    parts = [node for node, index in readers(cut.inputs[0]) if node.op in CUTS and index == 0]
     return cut.inputs[0] if cut.op == "Split" or len(parts) > 1 else None

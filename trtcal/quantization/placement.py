@@ -15,11 +15,12 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
+from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
 from trtcal.quantization.packed import cut_sources
 from trtcal.quantization.propagate import choices, range_sources, spread
 from trtcal.quantization.weighted_ops import (
-    INTEGER,
-    INTEGER_OPS,
+    REFUSAL,
+    REFUSED,
     RULES,
     Found,
     Layer,
@@ -55,18 +56,18 @@ class Placement:
     @property
     def residual(self) -> list[Layer]:
         """The Adds among the layers."""
-        return [layer for layer in self.layers if layer.op not in RULES]
+        return [layer for layer in self.layers if layer.op not in MULTIPLIES]
 
 
 def find_layers(model: Model) -> Placement:
     """Return every place for Q/DQ in a prepared model; `InputError` if there is none."""
     placement = place(import_graph(model.proto))
-    if not any(layer.op in RULES for layer in placement.layers):
+    if not any(layer.op in MULTIPLIES for layer in placement.layers):
         reasons = [f"{name}: {why}" for name, why in placement.refused.items()]
         said = f" ({'; '.join(reasons[:3])})" if reasons else ""
         raise InputError(
             f"model {model.path} has nothing to quantize{said}",
-            f"INT8 pays in {', '.join(sorted(RULES))} nodes with constant float weights",
+            f"INT8 pays in {', '.join(sorted(MULTIPLIES))} nodes with constant float weights",
         )
     return placement
 
@@ -104,7 +105,7 @@ def place(graph: gs.Graph) -> Placement:
 
 
 def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | None:
-    return INTEGER if node.op in INTEGER_OPS else _residual_add(node, graph, order)
+    return REFUSAL if node.op in REFUSED else _residual_add(node, graph, order)
 
 
 def _too_old(opset: int) -> str:
@@ -131,7 +132,7 @@ def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Laye
 
 def _is_conv_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
     producer = tensor.inputs[0] if tensor.inputs else None
-    weighted = producer is not None and producer.op in ("Conv", "ConvTranspose")
+    weighted = producer is not None and producer.op in CONVOLUTIONS
     return weighted and only_consumer(tensor, graph) is not None
 
 

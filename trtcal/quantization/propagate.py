@@ -15,25 +15,12 @@ from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
-from trtcal.model.derived import MOVING
+from trtcal.model.ops import INT8_LIGHT, MOVES, POOLS
 from trtcal.quantization.packed import cut_layers
 from trtcal.quantization.weighted_ops import Layer, is_activation, readers
 
-HANDING_ON = {*MOVING, "Concat"}
-POOLS = {"AveragePool", "MaxPool"}
-LIGHT = {
-    "Add",
-    "BatchNormalization",
-    "Clip",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "PRelu",
-    "Relu",
-    "Sigmoid",
-}
-LEADING = LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
+HANDING_ON = MOVES | {"Concat"}
+LEADING = INT8_LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
 
 
 def spread(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
@@ -57,7 +44,7 @@ def choices(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     taken = {layer.name for layer in layers}
     found = []
     for node in graph.nodes:
-        if node.op in LIGHT | POOLS | {"Concat"} and node.name not in taken:
+        if node.op in INT8_LIGHT | POOLS | {"Concat"} and node.name not in taken:
             read = {i: one.name for i, one in enumerate(node.inputs) if one.name in quantized}
             if read:
                 found.append(Layer(node.name, node.op, read))
@@ -122,7 +109,7 @@ class _Walk:
     def _can_take(self, reader: gs.Node, index: int) -> bool:
         pooled = is_pool(reader) and reader.outputs[0].name in self.quantized
         pooled |= reader.op in POOLS and reader.inputs[index].inputs[0].op == "MaxPool"
-        light = reader.op in LIGHT | {"Concat"} and self._leads(reader)
+        light = reader.op in INT8_LIGHT | {"Concat"} and self._leads(reader)
         return pooled or light or self._takes(reader, index)
 
     def _take(self, reader: gs.Node, index: int) -> None:

@@ -17,6 +17,7 @@ from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import constant, export_model, import_graph, is_half, tensor_names
+from trtcal.model.ops import MULTIPLIES
 from trtcal.model.overrides import Grid, Int8Overrides
 from trtcal.model.passes import raised_for_half
 from trtcal.quantization.decisions import decide
@@ -24,14 +25,13 @@ from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraph
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan
 from trtcal.quantization.propagate import is_unpadded, spread
-from trtcal.quantization.weighted_ops import RULES, Layer, set_bias
+from trtcal.quantization.weighted_ops import Layer, set_bias
 from trtcal.quantization.weights import Scale, as_scale, quantize_weight, step_above
 
 if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
     from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
-CHECKED_OPS = tuple(RULES)
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     return {
         node.name: "fp32" if half.isdisjoint((*node.input, *node.output)) else "fp16"
         for node in graph.node
-        if node.op_type in CHECKED_OPS
+        if node.op_type in MULTIPLIES
     }
 
 
@@ -307,7 +307,7 @@ def _read_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     return {
         node.name: "int8" if any(map(dequantized, node.input[:2])) else floats[node.name]
         for node in proto.graph.node
-        if node.op_type in CHECKED_OPS
+        if node.op_type in MULTIPLIES
     }
 
 

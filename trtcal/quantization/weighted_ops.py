@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
+from trtcal.model.ops import CONVOLUTIONS, INTEGER
 from trtcal.model.overrides import Floats
 
 
@@ -31,7 +32,7 @@ def bias_of(node: gs.Node) -> Bias | None:
     """Return where the bias of a layer stands or can be put, None if there is no such place."""
     if is_op(node, "MatMul"):
         return _of_add(node)
-    if not is_op(node, "Conv", "ConvTranspose", "Gemm") or node.attrs.get("beta", 1.0) != 1.0:
+    if not is_op(node, *CONVOLUTIONS, "Gemm") or node.attrs.get("beta", 1.0) != 1.0:
         return None
     channels = _channels(node)
     if channels is None:
@@ -104,15 +105,8 @@ class Layer:
 
 
 ONE_SIDED = "only one of its operands has Q/DQ, with which TensorRT computes in float"
-INTEGER_OPS = (
-    "ConvInteger",
-    "DynamicQuantizeLinear",
-    "MatMulInteger",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-)
-INTEGER = "TensorRT does not take this operator: start from the float model"
+REFUSED = INTEGER | {"DynamicQuantizeLinear"}
+REFUSAL = "TensorRT does not take this operator: start from the float model"
 
 Found = Layer | str
 """A layer, or why the node is none."""

@@ -22,7 +22,7 @@ from calibrators import Histogram
 from trtcal.calibration import Observation
 from trtcal.documents import Document
 from trtcal.evaluate.sites import find_sites
-from trtcal.evidence.diagnosis.reasons import DEQUANTIZE, MOVES, QUANTIZE
+from trtcal.evidence.diagnosis.reasons import DEQUANTIZE, QUANTIZE, TRANSPARENT
 from trtcal.ranges import Calibration
 from trtcal.reporting.charts import ACCENT, DPI, FONT_SIZE, INK, LINE, MUTED, REFERENCE, saved
 from trtcal.reporting.svg import tidy
@@ -64,7 +64,7 @@ def _inputs(
 def _source(name: str, makers: Makers) -> tuple[str, bool]:
     """Return the tensor that is quantized for an input, itself if none is."""
     at = name
-    while at in makers and makers[at].op_type in MOVES:
+    while at in makers and makers[at].op_type in TRANSPARENT:
         at = makers[at].input[0]
     pair = makers.get(at)
     if pair is None or pair.op_type != DEQUANTIZE:

@@ -20,26 +20,8 @@ from trtcal.backends.taps import showing
 from trtcal.data import Feeds
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph
-from trtcal.quantization.weighted_ops import RULES, readers
-
-EPILOGUE = {
-    "Add",
-    "BatchNormalization",
-    "Clip",
-    "Elu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "PRelu",
-    "Relu",
-    "Sigmoid",
-    "Sub",
-    "Sum",
-    "Tanh",
-}
-MOVING = {"AveragePool", "Concat", "GlobalAveragePool", "MaxPool", "Pad", "Transpose"}
-FREE = {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+from trtcal.model.ops import CONVOLUTIONS, EPILOGUE, FREE, MULTIPLIES, UNTYPED
+from trtcal.quantization.weighted_ops import readers
 
 
 @dataclass(frozen=True)
@@ -117,7 +99,7 @@ class _Finder:
         unit = self._unit(node)
         reads = [Read(t.name, unit) for t in node.inputs if t.name in self.shapes]
         last = node
-        while node.op in RULES and (following := self._epilogue(last, node)) is not None:
+        while node.op in MULTIPLIES and (following := self._epilogue(last, node)) is not None:
             self.taken.add(following.name)
             before = {t.name for t in last.outputs}
             others = [t.name for t in following.inputs if t.name not in before]
@@ -130,7 +112,7 @@ class _Finder:
             last.outputs[0].name,
             self._macs(node),
             self._weights(node),
-            node.op in MOVING | FREE,
+            node.op in UNTYPED,
             node.op in FREE,
         )
 
@@ -147,16 +129,18 @@ class _Finder:
         return found[0] if ready else None
 
     def _weights(self, node: gs.Node) -> int:
-        constants = [constant(tensor) for tensor in node.inputs[:2]] if node.op in RULES else []
+        constants = (
+            [constant(tensor) for tensor in node.inputs[:2]] if node.op in MULTIPLIES else []
+        )
         return sum(value.size for value in constants if value is not None)
 
     def _macs(self, node: gs.Node) -> int:
         """Return multiply-accumulates of a layer that multiplies, 0 of others."""
-        if node.op not in RULES:
+        if node.op not in MULTIPLIES:
             return 0
         shapes = [self._shape(tensor) for tensor in node.inputs[:2]]
         made = self.shapes[node.outputs[0].name]
-        if node.op in ("Conv", "ConvTranspose"):
+        if node.op in CONVOLUTIONS:
             image = made if node.op == "Conv" else shapes[0]
             return math.prod(shapes[1]) * math.prod(image[2:]) * image[0]
         if node.op == "Einsum":

@@ -15,13 +15,12 @@ from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log import RULES
+from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.quantization.weighted_ops import ONE_SIDED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
-HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum")
 MAX_STEPS = 8  # how far above an operand a DQ is looked for
-# A DQ may stand above these: they move values and leave them as they are.
-MOVES = frozenset({"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice"})
+TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values as they are
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class _Graph:
         """Yield what is wrong with a node's Q/DQ, the gravest first."""
         operands = node.input[:2]
         above = [self.dequantizer_above(name) for name in operands]
-        if node.op_type not in HEAVY or len(operands) < 2 or not any(above):
+        if node.op_type not in MULTIPLIES or len(operands) < 2 or not any(above):
             return
         for index, dequantizer in enumerate(above):
             if dequantizer is not None:
@@ -167,13 +166,10 @@ def _axis_faults(
 
 def _output_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     """Return the axis of a weight that TensorRT wants scales on, None where no rule is known."""
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "ConvTranspose":
-        return 1
-    if node.op_type == "Gemm":
-        return 0 if any(one.name == "transB" and one.i for one in node.attribute) else 1
-    return rank - 1 if node.op_type == "MatMul" and index == 1 else None
+    if node.op_type == "Einsum" or (node.op_type == "MatMul" and index == 0):
+        return None
+    transposed = any(one.name == "transB" and one.i for one in node.attribute)
+    return output_axis(node.op_type, transposed) % rank
 
 
 def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
@@ -187,7 +183,7 @@ def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
 
 def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
     what = f"{between.op_type} {between.name!r} stands between its Q/DQ and its operand {index}"
-    if between.op_type in MOVES:
+    if between.op_type in TRANSPARENT:
         return Fault("not_adjacent", what, "put the Q/DQ behind it, straight before the node")
     return Fault("not_adjacent", what, "put Q/DQ behind it too: its output is not quantized")
 

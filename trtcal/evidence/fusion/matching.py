@@ -22,8 +22,8 @@ from trtcal.evidence.fusion.patterns import (
     Variable,
 )
 from trtcal.model.graph_view import View
+from trtcal.model.ops import COMMUTES
 
-COMMUTATIVE = ("Add", "Mul")
 MOST_SOLUTIONS = 16  # arrangements of one expression at one node
 CLOSE = 1e-3  # relative: numbers may have been rounded to float16
 WHOLE, BROKEN = "whole", "broken"
@@ -199,7 +199,7 @@ class _Solver:
         if len(term.inputs) > len(given):
             return
         orders = [given[: len(term.inputs)]]
-        if term.name in COMMUTATIVE and len(given) == len(term.inputs) == 2:
+        if term.name in COMMUTES and len(given) == len(term.inputs) == 2:
             orders += [given[::-1]] if given[0] != given[1] else []
         for order in orders:
             pairs = sorted(zip(term.inputs, order, strict=True), key=_is_operator)

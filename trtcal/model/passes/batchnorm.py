@@ -12,12 +12,12 @@ from onnx import TensorProto
 
 from trtcal.model.graph import clean, constant, is_op, only_consumer, tensor_names, type_of
 from trtcal.model.model import unique
+from trtcal.model.ops import CONVOLUTIONS, output_axis
 from trtcal.model.passes.base import Pass, current
 from trtcal.model.passes.redundant import View
 
 Array = npt.NDArray[Any]
 
-CHANNEL_AXIS = {"Conv": 0, "ConvTranspose": 1}  # of the weight's output channels
 FOLDED = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
@@ -46,14 +46,14 @@ def fold_scales(graph: gs.Graph) -> int:
 
 
 def _next(conv: gs.Node, graph: gs.Graph, view: View) -> Fold | None:
-    if not is_op(conv, *CHANNEL_AXIS) or not conv.outputs or not view.is_free(conv.outputs[0]):
+    if not is_op(conv, *CONVOLUTIONS) or not conv.outputs or not view.is_free(conv.outputs[0]):
         return None
     following = only_consumer(conv.outputs[0], graph)
     weight = constant(conv.inputs[1])
     grouped_transpose = conv.op == "ConvTranspose" and conv.attrs.get("group", 1) != 1
     if following is None or weight is None or weight.ndim < 3 or grouped_transpose:
         return None
-    channels = weight.shape[CHANNEL_AXIS[conv.op]]
+    channels = weight.shape[output_axis(conv.op)]
     bias = _bias(conv)
     if type_of(conv.inputs[1]) not in FOLDED or bias is None or bias.size not in (1, channels):
         return None
@@ -72,11 +72,11 @@ def _folded(
 ) -> Fold | None:
     """Return the fold by a factor and an offset a channel, None if a value would overflow."""
     shape = [1] * weight.ndim
-    shape[CHANNEL_AXIS[conv.op]] = -1
+    shape[output_axis(conv.op)] = -1
     bias = _wide(np.asarray(_bias(conv)))
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = (_wide(weight) * factor.reshape(shape)).astype(weight.dtype)
-        moved = np.broadcast_to(bias * factor + offset, weight.shape[CHANNEL_AXIS[conv.op]])
+        moved = np.broadcast_to(bias * factor + offset, weight.shape[output_axis(conv.op)])
         moved = moved.astype(weight.dtype)
     finite = np.isfinite(scaled).all() and np.isfinite(moved).all()
     return Fold(conv, following, scaled, moved) if finite else None

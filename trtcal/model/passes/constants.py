@@ -12,7 +12,6 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from trtcal.model.graph import (
-    UNFOLDED,
     clean,
     constant,
     is_op,
@@ -23,17 +22,10 @@ from trtcal.model.graph import (
     type_of,
 )
 from trtcal.model.model import unique
+from trtcal.model.ops import QDQ, RANDOM
 from trtcal.model.passes.base import Pass, current
 
 MOST = 1 << 30  # bytes of one computed constant, at 8 a value: larger ones are left to the runtime
-RANDOM = (
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-)
 NO_TENSORS = ("Optional", "Sequence", "String")  # in the names of operators on other values
 
 
@@ -69,7 +61,7 @@ def _compute(graph: gs.Graph) -> None:
 
 def _stays(node: gs.Node) -> bool:
     """Tell whether a node is not to be computed: its operator, or a type that numpy lacks."""
-    if not is_op(node, node.op) or node.op in (*RANDOM, *UNFOLDED):
+    if not is_op(node, node.op) or node.op in RANDOM | QDQ:
         return True
     kinds = {*map(type_of, node.inputs), *map(type_of, node.outputs)}
     other = TensorProto.STRING in kinds or TensorProto.BFLOAT16 in map(type_of, node.outputs)

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, is_op
 from trtcal.model.model import Model, checked
+from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
     NAMED,
     BrokenPassError,
@@ -21,7 +22,7 @@ from trtcal.model.passes.base import (
     interface,
     sound,
 )
-from trtcal.model.passes.batchnorm import CHANNEL_AXIS, SCALES, why_kept
+from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
@@ -155,7 +156,7 @@ def _why_kept(node: gs.Node, called: set[tuple[str, str]]) -> str | None:
         return "it is of another domain than ONNX's and kept as it is"
     if is_op(node, "BatchNormalization"):
         makers = node.inputs[0].inputs
-        why = why_kept(node) if any(is_op(one, *CHANNEL_AXIS) for one in makers) else None
+        why = why_kept(node) if any(is_op(one, *CONVOLUTIONS) for one in makers) else None
         return why and f"it is not folded: {why}"
     return "it depends on no input and could not be computed" if is_constant(node) else None
 

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from trtcal.model.graph import clean, constant, is_op, type_of
+from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.base import Pass, current
 
 Source = Callable[[gs.Node], gs.Tensor | None]
@@ -87,7 +88,6 @@ def removal(name: str, purpose: str, source: Source, on_request: bool = False) -
 
 
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # as the second operand
-COMMUTATIVE = ("Add", "Mul")
 
 
 def _same(node: gs.Node) -> gs.Tensor | None:
@@ -107,7 +107,7 @@ def _unchanged(node: gs.Node) -> gs.Tensor | None:
     """Return the operand that a node with the neutral constant of its operator passes on."""
     if not is_op(node, *NEUTRAL):
         return None
-    orders = [node.inputs] if node.op not in COMMUTATIVE else [node.inputs, node.inputs[::-1]]
+    orders = [node.inputs] if node.op not in COMMUTES else [node.inputs, node.inputs[::-1]]
     for source, other in orders:
         value = constant(other)
         if value is None or isinstance(source, gs.Constant):

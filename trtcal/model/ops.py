@@ -1,0 +1,208 @@
+"""The table of operators: every trait that a part of trtcal asks of an ONNX operator.
+
+An operator stands in one row, with its traits. To let trtcal treat another operator as one that only
+moves values, or runs in INT8 between two layers, add the word to its row; each set below names the
+operators of one trait and says what the trait promises. Names of other domains than ONNX's own stand
+here too where they have no other meaning; where one could, a caller asks `trtcal.model.graph.is_op`.
+"""
+
+from __future__ import annotations
+
+Operators = frozenset[str]
+
+TABLE = """
+Abs                        bounded
+Add                        light epilogue quantizes elementwise commutes
+AveragePool                bounded pools scales untyped
+BatchNormalization         factors light epilogue elementwise
+Bernoulli                  random
+Cast                       typed
+CastLike                   typed
+Clip                       light epilogue activates ort_fused
+Concat                     selects untyped
+Constant                   typed
+ConstantOfShape            typed
+Conv                       multiplies convolves matrix
+ConvInteger                integer
+ConvTranspose              multiplies convolves
+Cos                        unit sensitive
+CumSum                     sensitive
+DepthToSpace               bounded
+DequantizeLinear           qdq
+Div                        quantizes elementwise
+Dropout                    free shifts scales
+Einsum                     multiplies
+Elu                        epilogue quantizes activates
+Erf                        unit activates
+Exp                        sensitive
+Expand                     bounded
+EyeLike                    typed
+Flatten                    moves free
+Gather                     cuts bounded
+GatherElements             bounded
+GatherND                   bounded
+Gelu                       bounded quantizes activates
+Gemm                       multiplies matrix
+GlobalAveragePool          bounded shifts scales untyped
+GlobalMaxPool              bounded shifts scales
+GridSample                 sensitive
+GroupNormalization         sensitive
+GRU                        recurrent
+HardSigmoid                unit light epilogue quantizes activates ort_fused
+HardSwish                  bounded light epilogue quantizes activates
+Identity                   moves free scales elementwise
+InstanceNormalization      sensitive
+LayerNormalization         factors quantizes sensitive
+LeakyRelu                  scales light epilogue activates ort_fused
+Log                        sensitive
+LogSoftmax                 sensitive
+LpNormalization            sensitive
+LpPool                     sensitive
+LRN                        sensitive
+LSTM                       recurrent
+MatMul                     multiplies matrix
+MatMulInteger              integer
+MatMulIntegerToFloat       integer
+Max                        selects
+MaxPool                    bounded pools shifts scales untyped
+MeanVarianceNormalization  sensitive
+Min                        selects
+Mish                       bounded quantizes activates
+Mul                        factors light epilogue quantizes elementwise commutes
+Multinomial                random
+Neg                        bounded
+Pad                        untyped
+Pow                        elementwise sensitive
+PRelu                      light epilogue activates
+QGemm                      integer
+QLinearConv                integer
+QLinearMatMul              integer
+QuantizeLinear             qdq
+RandomNormal               random
+RandomNormalLike           random
+RandomUniform              random
+RandomUniformLike          random
+Reciprocal                 sensitive
+ReduceL1                   sensitive
+ReduceL2                   sensitive
+ReduceLogSum               sensitive
+ReduceLogSumExp            sensitive
+ReduceMax                  bounded shifts
+ReduceMean                 bounded shifts sensitive
+ReduceMin                  bounded
+ReduceProd                 sensitive
+ReduceSum                  sensitive
+ReduceSumSquare            sensitive
+Relu                       bounded scales light epilogue activates ort_fused
+Reshape                    moves free
+RMSNormalization           sensitive
+RNN                        recurrent
+RoiAlign                   sensitive
+Selu                       quantizes
+Shape                      shape_only
+Sigmoid                    unit light epilogue quantizes activates ort_fused
+Sin                        unit sensitive
+Size                       shape_only
+Slice                      cuts bounded
+Softmax                    unit sensitive
+Softplus                   quantizes activates
+Softsign                   unit
+SpaceToDepth               bounded
+Split                      cuts bounded
+Squeeze                    moves free
+Sub                        epilogue quantizes elementwise
+Sum                        epilogue
+Tan                        sensitive
+Tanh                       unit epilogue quantizes activates ort_fused
+Tile                       bounded
+Transpose                  moves untyped
+Unsqueeze                  moves free
+"""
+
+TRAITS: dict[str, Operators] = {}
+"""The operators of each trait."""
+ROWS = [line.split() for line in TABLE.strip().splitlines()]
+
+
+def _with(trait: str) -> Operators:
+    TRAITS[trait] = frozenset(name for name, *traits in ROWS if trait in traits)
+    return TRAITS[trait]
+
+
+# What happens to values
+
+MOVES = _with("moves")
+"""Their output has all values of their input, in another shape or order."""
+FREE = _with("free")
+"""At inference they give the same bytes under another shape or name, so that they cost nothing."""
+CUTS = _with("cuts")
+"""Their outputs are parts of their input."""
+SELECTS = _with("selects")
+"""Every value of their output is one of an input's, so that the largest range bounds it."""
+BOUNDED = MOVES | _with("bounded")
+"""Their outputs have no larger magnitudes than their first input."""
+WITHIN_ONE = _with("unit")
+"""Their outputs have magnitudes of 1 at most."""
+POOLS = _with("pools")
+"""They pool over a window."""
+SHIFTS = MOVES | _with("shifts")
+"""What is added to all values of their input's channel is added to their output's: f(x+c) = f(x)+c."""
+SCALES = _with("scales")
+"""What a channel is multiplied with, their output's is: f(s*x) = s*f(x) for s > 0."""
+ACTIVATIONS = _with("activates")
+"""They treat each value by itself, and not linearly."""
+ELEMENTWISE = ACTIVATIONS | _with("elementwise")
+"""They treat each value by itself, or with a constant of its channel."""
+COMMUTES = _with("commutes")
+"""Their two inputs can change places."""
+RANDOM = _with("random")
+"""Their outputs differ from run to run."""
+SHAPE_ONLY = _with("shape_only")
+"""They read no value, only a shape."""
+
+# Weights and products
+
+MULTIPLIES = _with("multiplies")
+"""They multiply matrices or convolve: the layers for which INT8 pays and a plan decides."""
+CONVOLUTIONS = _with("convolves")
+"""They convolve; their weight's axis of output channels is `output_axis`."""
+AS_MATRIX = _with("matrix")
+"""Their work is one product of a matrix a group: rows of the input times the weight's."""
+FACTORS = _with("factors")
+"""They can multiply each channel with a constant of its own."""
+HEAVY = MULTIPLIES | _with("recurrent")
+"""They do most of a network's work: a plan's default precision is theirs, others follow them."""
+
+# Types
+
+QDQ = _with("qdq")
+"""They carry a quantization."""
+INTEGER = _with("integer")
+"""They compute on integers: ONNX Runtime has kernels for them, TensorRT does not take them."""
+TYPED = QDQ | RANDOM | _with("typed")
+"""An attribute or a scale says the type of their output, or it holds their values."""
+SENSITIVE = _with("sensitive")
+"""They add up many values, grow fast, or index by their values: float16 loses what matters."""
+
+# What compilers make of them
+
+INT8_LIGHT = _with("light")
+"""TensorRT has INT8 kernels for them, which pay where the layers around them are INT8."""
+EPILOGUE = _with("epilogue")
+"""TensorRT computes them in the kernel of the layer before."""
+QUANTIZES = _with("quantizes")
+"""TensorRT-RTX computes them in kernels that quantize what they make, but in no product's."""
+UNTYPED = FREE | _with("untyped")
+"""Their kernels give what they read, in whatever type that is."""
+ORT_FUSED = _with("ort_fused")
+"""ONNX Runtime computes them in the blocked convolution before."""
+
+
+def output_axis(op: str, transposed: bool = False) -> int:
+    """Return the axis of output channels in the weight of a convolution, Gemm or MatMul.
+
+    `transposed` is a Gemm's `transB`. A MatMul's is the last one: -1.
+    """
+    if op == "Gemm":
+        return 0 if transposed else 1
+    return {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}[op]
