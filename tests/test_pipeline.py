@@ -233,7 +233,7 @@ def test_a_plan_with_float16_runs_and_one_about_nothing_stops_before_the_data(pl
     assert asked == {"first": "fp16", "second": "int8", "gemm": "fp16"}
     assert any("rules" in plan for plan in report["plans"])
     (place / "trtcal.toml").write_text(text + rules % "third")
-    monkeypatch.setattr("trtcal.pipeline.observe", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr("trtcal.pipeline.stages.observe", lambda *_, **__: pytest.fail("it looked"))
     with pytest.raises(InputError, match="matches no node"):
         run(read_config(place / "trtcal.toml"))
 

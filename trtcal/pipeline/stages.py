@@ -1,0 +1,452 @@
+"""`trtcal run`, as functions in the order of the data flow: each takes values and gives values.
+
+What a stage makes is written into the run's folder and recorded in its `Journal`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions, parse_shapes
+from trtcal.backends.registry import find_backend
+from trtcal.calibration import Observation, observe, unfinished, write_observation
+from trtcal.calibration.choose import calibrate
+from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
+from trtcal.check import DataIssue, check_data
+from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
+from trtcal.data import Dataset, open_dataset
+from trtcal.documents import Document, read_document, unwritable
+from trtcal.errors import BackendError, InputError, TrtcalError
+from trtcal.evaluate import Gates, compare, open_variant, write_comparison
+from trtcal.evaluate.comparison import batch_for, with_layers
+from trtcal.evaluate.placement_search import compiler, described, tune_placement
+from trtcal.evaluate.replay import Wanted as EvaluationWanted
+from trtcal.evaluate.replay import read_wanted
+from trtcal.evidence.builds import check_build, write_diagnosis
+from trtcal.evidence.log.summary import log_document, write_log
+from trtcal.evidence.manifest import DIAGNOSIS
+from trtcal.model import Model, load_model
+from trtcal.model.passes import prepare_with_record
+from trtcal.ptq import Improved, Wanted, improve, parted, write_improved
+from trtcal.ptq.records import REPAIRS
+from trtcal.quantization import (
+    Plan,
+    find_layers,
+    plan_of,
+    quantize,
+    resolve,
+    tensors_to_observe,
+    write_plan,
+    write_quantized,
+)
+from trtcal.ranges import Calibration, most_stretched
+from trtcal.reporting import assemble, write_page
+from trtcal.reporting.prices import named_price, with_costs
+from trtcal.runs import History, against_last
+from trtcal.runs.lineage import KIND as RUN
+from trtcal.runs.lineage import Lineage, Step
+
+OUTPUTS = (
+    "builds",
+    "calibrations",
+    "comparison.json",
+    "histograms.npz",
+    "models",
+    "plans",
+    "optimizations",
+    "report.html",
+    "report.json",
+    "run.json",
+    "tails.json",
+)
+"""Everything that a run writes, at the top of its folder."""
+
+Advance = Callable[[int], None]
+Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+Say = Callable[[str], None]
+"""Called with one line about the work."""
+Warn = Callable[[Sequence[DataIssue]], None]
+"""Called with what looks wrong in the calibration data, before they are observed."""
+
+
+@contextlib.contextmanager
+def silent(title: str, total: int) -> Iterator[Advance]:
+    """Report nothing."""
+    yield lambda done: None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run lies, its report document, builds that could not be made, and limits they break.
+
+    `issues` are what looks wrong in the calibration data.
+    """
+
+    folder: Path
+    report: Document
+    missing_builds: dict[str, str]
+    breaches: tuple[str, ...] = ()
+    issues: tuple[DataIssue, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run starts from, opened and checked: `prepared` is the model that is quantized."""
+
+    config: Config
+    model: Model
+    prepared: Model
+    calibration_data: Dataset
+    evaluation_data: Dataset
+    wanted: EvaluationWanted
+    plans: dict[str, Plan]
+
+
+@dataclass
+class Journal:
+    """Where a run writes, what it has written so far, and whom it tells.
+
+    `breaches` are the limits that builds break.
+    """
+
+    folder: Path
+    lineage: Lineage
+    progress: Reporter = silent
+    say: Say = lambda message: None
+    breaches: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def step(self, stage: str, output: str) -> Iterator[Callable[[str], None]]:
+        """Record one stage; the caller gives the digest of what it wrote to what this yields."""
+        started, digests = time.perf_counter(), list[str]()
+        yield digests.append
+        seconds = time.perf_counter() - started
+        self.lineage.steps.append(Step(stage, output, digests[0], seconds))
+
+
+def run(
+    config: Config,
+    command: str = "trtcal run",
+    reporter: Reporter = silent,
+    say: Say = lambda message: None,
+    history: History | None = None,
+    warn: Warn = lambda issues: None,
+) -> RunResult:
+    """Do everything that `config` says, then put it into the run folder in place of an older run.
+
+    The report is held against the last run of the same model in `history`, to which nothing is added.
+    Files there that no run wrote are kept. `InputError` if the configuration lacks a model or data,
+    or the folder holds something else than a run.
+    """
+    folder = config.run_folder
+    _check_replaceable(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise unwritable(folder, error) from error
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        inputs = open_inputs(config, say)
+        journal = Journal(Path(name), _lineage(inputs), reporter, say)
+        issues = check_data(inputs.model, inputs.calibration_data)
+        warn(issues)
+        report = run_stages(inputs, journal, command, history)
+        _replace(folder, Path(name))
+    return RunResult(folder, report, journal.lineage.missing, tuple(journal.breaches), issues)
+
+
+def run_stages(
+    inputs: Inputs, journal: Journal, command: str, history: History | None = None
+) -> Document:
+    """Do all stages and return the report's document."""
+    observation = observe_tensors(inputs, journal)
+    calibrations = calibrate_all(observation, inputs.config, journal)
+    record_tails(inputs, list(calibrations.values()), journal)
+    variants = quantize_all(inputs, calibrations, journal)
+    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal)
+    compare_all(inputs, variants, journal)
+    journal.lineage.write(journal.folder, command)
+    with journal.step("report", "report.json") as record:
+        document = report_document(journal, inputs.config, history)
+        record(str(write_page(journal.folder / "report.html", document)["digest"]))
+    journal.lineage.write(journal.folder, command)
+    return document
+
+
+def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
+    """Open the model and the data, and check what would otherwise fail only after hours."""
+    model = load_model(_required(config.model, "model"))
+    prepared = prepare_with_record(model, config.prepare.skip, config.prepare.add)
+    for line in prepared.notes:
+        say(f"left alone: {line}")
+    if config.build.tune_placement is not None:
+        find_backend(None, config.build.tune_placement)
+    calibration, evaluation = config.calibration, config.evaluation
+    calibration_data = _open_data(model, config, calibration, "calibration.data")
+    evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
+    if calibration.improve is not None:
+        parted(prepared.model, calibration_data)
+    wanted = read_wanted(evaluation_data, evaluation.slices, evaluation.metric)
+    plans = {
+        name: _checked_plan(config, name, plan, prepared.model)
+        for name, plan in config.plans.items()
+    }
+    data = calibration_data, evaluation_data
+    return Inputs(config, model, prepared.model, *data, wanted, plans)
+
+
+def _open_data(
+    model: Model, config: Config, settings: CalibrationConfig | EvaluationConfig, key: str
+) -> Dataset:
+    return open_dataset(_required(settings.data, key), model, config.images, settings.labels)
+
+
+def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
+    table = {key: getattr(plan, key) for key in ("default", "layers", "rules", "apart")}
+    made = plan_of(table, f"{config.path}: plans.{name}")
+    resolve(made, prepared)
+    return made
+
+
+def _required(value: Path | None, key: str) -> Path:
+    if value is None:
+        raise InputError(f"trtcal.toml does not say `{key}`", "see samples/digits/trtcal.toml")
+    return value
+
+
+def _lineage(inputs: Inputs) -> Lineage:
+    data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
+    return Lineage(inputs.model.fingerprint, *data)
+
+
+def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
+    """Return the histograms of all tensors that a plan can give a range to."""
+    settings, data = inputs.config.calibration, inputs.calibration_data
+    tensors = tensors_to_observe(find_layers(inputs.prepared))
+    title = f"observing {len(tensors)} tensors"
+    with (
+        journal.step("observe", "histograms.npz") as record,
+        journal.progress(title, len(data)) as advance,
+    ):
+        observation = observe(
+            inputs.prepared,
+            data,
+            tensors,
+            batch_for(inputs.model, settings.batch),
+            advance,
+            workers=settings.workers,
+            checkpoint=unfinished(inputs.config.run_folder),
+            say=journal.say,
+        )
+        write_observation(journal.folder / "histograms.npz", observation)
+        record(observation.digest)
+    return observation
+
+
+def calibrate_all(
+    observation: Observation, config: Config, journal: Journal
+) -> dict[str, Calibration]:
+    """Return the ranges that each method chooses from the histograms."""
+    settings = config.calibration
+    methods = [
+        *settings.methods,
+        *(plan.method or settings.method for plan in config.plans.values()),
+    ]
+    found = {}
+    for method in dict.fromkeys(methods):
+        output = f"calibrations/{method}.json"
+        with journal.step("calibrate", output) as record:
+            found[method] = calibrate(observation, method, settings.parameters.get(method))
+            found[method].write(journal.folder / output)
+            record(found[method].digest)
+    return found
+
+
+def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: Journal) -> None:
+    """Find the samples that stretch the ranges of which most is cut off."""
+    tensors = most_stretched(calibrations, LOOKED_AT)
+    if not tensors:
+        return
+    data, title = inputs.calibration_data, f"finding what stretches {len(tensors)} ranges"
+    with (
+        journal.step("tails", "tails.json") as record,
+        journal.progress(title, len(data)) as advance,
+    ):
+        tails = find_tails(inputs.prepared, data, tensors, advance)
+        record(str(write_tails(journal.folder / "tails.json", tails)["digest"]))
+
+
+def quantize_all(
+    inputs: Inputs, calibrations: dict[str, Calibration], journal: Journal
+) -> list[Path]:
+    """Write the variants: one a method, one a plan, and the optimized one if it is asked for."""
+    settings = inputs.config.calibration
+    asked = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
+    for name, plan in inputs.config.plans.items():
+        asked.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
+    made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
+    if settings.improve is not None:
+        found = optimize(inputs, settings.improve, journal)
+        variant = ("int8-improved", found.calibration, Plan())
+        made.append(write_variant(inputs, found.optimized, *variant, journal))
+    return made
+
+
+def optimize(inputs: Inputs, effort: str, journal: Journal) -> Improved:
+    """Return the optimizations that help on samples held back."""
+    wanted = Wanted(effort, inputs.config.calibration.improve_time_limit_s)
+    with journal.step("improve", REPAIRS) as record:
+        found = improve(
+            inputs.prepared, inputs.calibration_data, wanted, inputs.model, journal.progress
+        )
+        digests = write_improved(journal.folder, found)
+        record(digests.pop(REPAIRS))
+    journal.lineage.steps += [Step("improve", *item) for item in digests.items()]
+    for line in found.warnings:
+        journal.say(f"improvement: {line}")
+    return found
+
+
+def write_variant(
+    inputs: Inputs, model: Model, name: str, calibration: Calibration, plan: Plan, journal: Journal
+) -> Path:
+    """Write `model`, prepared and perhaps optimized, with Q/DQ; return the file."""
+    plan = tuned_plan(inputs.config, model, name, calibration, plan, journal)
+    if name in inputs.plans or plan != Plan():
+        output = f"plans/{name}.json"
+        with journal.step("plan", output) as record:
+            record(str(write_plan(journal.folder / output, plan)["digest"]))
+    output = f"models/{name}.onnx"
+    with journal.step("quantize", output) as record:
+        quantized = quantize(model, calibration, plan)
+        record(write_quantized(journal.folder / output, quantized).digest)
+    return journal.folder / output
+
+
+def tuned_plan(
+    config: Config, model: Model, name: str, calibration: Calibration, plan: Plan, journal: Journal
+) -> Plan:
+    """Return the plan with what trials on the compiler kept, if `build.tune_placement` asks."""
+    settings = config.build
+    if settings.tune_placement is None:
+        return plan
+    backend, target = find_backend(None, settings.tune_placement)
+    options = BuildOptions(target, parse_shapes(settings.shapes), settings.time_limit_s)
+    try:
+        tuned = tune_placement(model, calibration, plan, compiler(backend, options, model))
+    except BackendError as error:
+        journal.lineage.missing[f"placement of {name} for {target}"] = error.message
+        return plan
+    kept = [described(trial) for trial in tuned.trials if trial.kept]
+    late = [f"{tuned.untried} trials not made for lack of time"] if tuned.untried else []
+    journal.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'as by rule'}")
+    return tuned.plan
+
+
+def build_all(models: Sequence[Model], config: Config, journal: Journal) -> None:
+    """Build every model for every target; what could not be built is recorded with the reason."""
+    jobs = [(model, target) for model in models for target in config.build.targets]
+    with journal.progress("building engines", len(jobs)) as advance:
+        for model, target in jobs:
+            build_one(model, target, config, journal)
+            advance(1)
+
+
+def build_one(model: Model, target: str, config: Config, journal: Journal) -> None:
+    """Build one engine, parse its log, and diagnose it."""
+    backend, target = find_backend(None, target)
+    available = backend.availability()
+    if not available.works:
+        journal.lineage.missing[target] = f"{available.missing}; {available.hint}"
+        return
+    output = f"builds/{model.name}-{target}"
+    options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
+    try:
+        with journal.step("build", f"{output}/build.json") as record:
+            built = build(model, backend, options, journal.folder / output)
+            record(built.digest)
+    except BackendError as error:
+        journal.lineage.missing[f"{model.name} for {target}"] = error.message
+        return
+    with journal.step("log", f"{output}/events.json") as record:
+        document = log_document(journal.folder / output / "build.log")
+        write_log(journal.folder / output / "events.json", document)
+        record(document["digest"])
+    with journal.step("diagnose", f"{output}/{DIAGNOSIS}") as record:
+        diagnosis = check_build(built, config, model)
+        write_diagnosis(journal.folder / output, diagnosis)
+        record(diagnosis.to_document()["digest"])
+        journal.breaches += [f"{model.name} for {target}: {one}" for one in diagnosis.breaches]
+
+
+def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> None:
+    """Compare all variants with the model as it was given, and tensor by tensor."""
+    settings, data = inputs.config.evaluation, inputs.evaluation_data
+    gates = Gates(inputs.config.gates.max_top1_drop, inputs.config.gates.min_speedup)
+    reference = open_variant(inputs.model.path)
+    others = [open_variant(path) for path in variants]
+    with journal.step("compare", "comparison.json") as record:
+        with journal.progress("comparing", len(data)) as advance:
+            comparison = compare(
+                reference,
+                others,
+                data,
+                gates,
+                batch_for(inputs.model, settings.batch),
+                settings.rounds,
+                advance,
+                inputs.wanted,
+            )
+        samples = min(settings.layer_samples, len(data))
+        with journal.progress("layer by layer", samples * len(others)) as advance:
+            comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
+        write_comparison(journal.folder / "comparison.json", comparison)
+        record(comparison.digest)
+
+
+def report_document(journal: Journal, config: Config, history: History | None) -> Document:
+    """Return the report with what the folder does not know: its name, costs, and the last run."""
+    document = assemble(journal.folder)
+    settings, price = config.report, None
+    if settings.price_per_hour is not None:
+        price = named_price(settings.price_per_hour, settings.currency)
+    document = with_costs(document, price=price)
+    document["measured"]["folder"] = config.run_folder.name
+    if history is not None:
+        try:
+            document["measured"]["against"] = against_last(history, document)
+        except TrtcalError as error:
+            journal.say(f"not held against the last run: {error.message}")
+    return document
+
+
+def _check_replaceable(folder: Path) -> None:
+    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
+        raise InputError(
+            f"{folder} holds something that is not a trtcal run",
+            "set another `output` in trtcal.toml",
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    if not any(folder.iterdir()):
+        return True
+    run_file = folder / "run.json"
+    return run_file.is_file() and bool(read_document(run_file, RUN))
+
+
+def _replace(folder: Path, made: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.old.") as old:
+        folder.mkdir(exist_ok=True)
+        for name in OUTPUTS:
+            if (folder / name).exists():
+                (folder / name).rename(Path(old) / name)
+        for item in made.iterdir():
+            shutil.move(item, folder / item.name)
