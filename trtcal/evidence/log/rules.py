@@ -7,15 +7,14 @@ Patterns use bounded or single lazy repetitions on at most `MAX_TEXT` characters
 the reader slow.
 
 The wording of TensorRT's messages is fact, gathered from its binaries and from public reports; the
-explanations are trtcal's. `since` and `until` are the TensorRT versions in which a message is known
-to occur, where known; they are told to the user and never used to reject a line.
+explanations are trtcal's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trtcal.evidence.log.events import Value
@@ -52,28 +51,29 @@ class Rule:
 
     Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
     A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
-    `needle` may give several literals, separated by `|`, and `starts` the literals one of which
-    begins the message, where the pattern does not begin with one itself. `levels` restricts a
-    broad rule to lines of these severities; "" stands for a line whose logger tells none.
+    `needle` may give several literals, separated by `|`, where they are not those that begin the
+    message: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of
+    these severities; "" stands for a line whose logger reports none. `versions` are those of TensorRT
+    in which the message is known to occur, such as `7.2-10`; they never reject a line. What stays
+    empty of category, meaning, fix and severity comes from the rule's table.
     """
 
     name: str
-    category: str
-    needle: str
     pattern: str
     example: str
-    meaning: str
-    fix: str
-    severity: str = "info"
-    since: str | None = None
-    until: str | None = None
+    category: str = ""
+    meaning: str = ""
+    fix: str = ""
+    severity: str = ""
+    needle: str = ""
     starts: str = ""
     levels: tuple[str, ...] = ()
+    versions: str = ""
 
     @cached_property
     def needles(self) -> tuple[str, ...]:
         """The literals, one of which the message must contain."""
-        return tuple(self.needle.split("|"))
+        return tuple(self.needle.split("|")) if self.needle else self.beginnings
 
     @cached_property
     def beginnings(self) -> tuple[str, ...]:
@@ -96,6 +96,22 @@ class Rule:
             if needle in text:
                 return self.regex.search(text)
         return None
+
+
+def table(
+    category: str, *rules: Rule, severity: str = "info", meaning: str = "", fix: str = ""
+) -> tuple[Rule, ...]:
+    """Return rules with what they leave empty."""
+    return tuple(
+        replace(
+            rule,
+            category=rule.category or category,
+            severity=rule.severity or severity,
+            meaning=rule.meaning or meaning,
+            fix=rule.fix or fix,
+        )
+        for rule in rules
+    )
 
 
 def literal_head(pattern: str) -> str:

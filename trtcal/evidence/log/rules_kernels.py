@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtcal.evidence.log.rules import Rule
+from trtcal.evidence.log.rules import Rule, table
 
 MORE_MEMORY = "Raise the workspace limit if the build machine has memory; else it is harmless."
 SKIPPED = "A kernel was left out of the choice because it asked for more memory than allowed."
@@ -16,23 +16,20 @@ COPY = "A copy changes a tensor's layout or data type between two layers."
 COPY_FIX = "Many copies around one layer cost more than its INT8 kernel saves: raise its precision."
 TACTIC = r"#?(?P<subject>0x[0-9a-fA-F]{1,16}|-?\d{1,20})"
 
-TACTICS = (
+TACTICS = table(
+    "tactic_skipped",
     Rule(
-        name="tactic_no_memory",
-        category="tactic_skipped",
+        "tactic_no_memory",
         needle="kipping tactic",
         pattern=rf"Skipping tactic ?(?P<index>\d{{1,9}}) due to (?:insuff?icient memory|oom error) "
         rf"on requested size of (?P<requested>\d{{1,20}}) detected for tactic {TACTIC}",
         starts="Skipping tactic|UNSUPPORTED_STATE",
         example="Skipping tactic 3 due to insuficient memory on requested size of 900 detected for "
         "tactic 7.",
-        meaning=SKIPPED,
-        fix=MORE_MEMORY,
-        severity="warning",
-        since="8.0",
+        versions="8.0-",
     ),
     Rule(
-        name="tactic_exception",
+        "tactic_exception",
         category="tactic_failed",
         needle="kipping tactic",
         pattern=rf"Skipping tactic ?{TACTIC} due to exception:? ?(?P<reason>.*)",
@@ -41,58 +38,45 @@ TACTICS = (
         meaning="A kernel failed while it was tried.",
         fix=NOT_FATAL,
         severity="error",
-        since="8.5",
+        versions="8.5-",
     ),
     Rule(
-        name="tactic_other",
-        category="tactic_skipped",
+        "tactic_other",
         needle="kipping tactic",
         pattern=rf"Skipping tactic ?{TACTIC} due to (?P<reason>.+)",
         starts="Skipping tactic|UNSUPPORTED_STATE",
         example="Skipping tactic 0x0000000000000002 due to Myelin error: cannot split",
         meaning="A kernel could not be made and was left out.",
         fix=NOT_FATAL,
-        severity="warning",
-        since="8.0",
+        versions="8.0-",
     ),
     Rule(
-        name="tactic_overflow",
-        category="tactic_skipped",
-        needle="due to integer overflow while computing strides",
+        "tactic_overflow",
         pattern=r"^Skipping tactic due to integer overflow while computing strides"
         rf"(?: for tactic {TACTIC})?",
         example="Skipping tactic due to integer overflow while computing strides for tactic 12",
         meaning="A tensor is too large for this kernel's index arithmetic.",
         fix="Use a smaller batch if this kernel matters.",
-        severity="warning",
     ),
     Rule(
-        name="tactic_scratch",
-        category="tactic_skipped",
+        "tactic_scratch",
         needle=" skipped. ",
         pattern=rf"^Tactic: {TACTIC} skipped\. "
         r"(?:Scratch requested: (?P<requested_bytes>\d{1,20})"
         r", available: (?P<available_bytes>\d{1,20})|(?P<reason>.+))",
         example="Tactic: 0x0000000000000011 skipped. Scratch requested: 300, available: 200",
-        meaning=SKIPPED,
-        fix=MORE_MEMORY,
         severity="verbose",
     ),
     Rule(
-        name="tactics_no_workspace",
-        category="tactic_skipped",
-        needle="Some tactics do not have sufficient workspace",
+        "tactics_no_workspace",
         pattern=r"^Some tactics do not have sufficient workspace memory to run",
         example="Some tactics do not have sufficient workspace memory to run. Increasing workspace "
         "size will enable more tactics, please check verbose output for requested sizes.",
-        meaning=SKIPPED,
-        fix=MORE_MEMORY,
-        since="5",
-        until="8.6",
+        severity="info",
+        versions="5-8.6",
     ),
     Rule(
-        name="no_valid_tactics",
-        category="tactic_skipped",
+        "no_valid_tactics",
         needle="o valid tactics for",
         pattern=r"^(?:(?P<subject>.+?) has no valid tactics for this config"
         r"|(?:.{0,300}: )?No valid tactics for (?P<subject2>.+))",
@@ -102,19 +86,15 @@ TACTICS = (
         severity="verbose",
     ),
     Rule(
-        name="tactic_out_of_memory",
-        category="tactic_skipped",
-        needle="while finding fastest tactic",
+        "tactic_out_of_memory",
         pattern=r"^Out of memory error while finding fastest tactic for (?P<subject>.+?)\.?$",
         example="Out of memory error while finding fastest tactic for conv5",
         meaning="The machine's memory ran out while kernels were timed.",
         fix="Free GPU memory, or use a smaller batch while building.",
-        severity="warning",
     ),
     Rule(
-        name="tactic_gpu_error",
+        "tactic_gpu_error",
         category="tactic_failed",
-        needle="GPU error during getBestTactic",
         pattern=r"^GPU error during getBestTactic: (?P<subject>.+?) : (?P<reason>.+)",
         example="GPU error during getBestTactic: conv3 + relu3 : misaligned address",
         meaning="A kernel crashed on the GPU while it was tried.",
@@ -122,17 +102,17 @@ TACTICS = (
         severity="error",
     ),
     Rule(
-        name="stylised_tactic",
+        "stylised_tactic",
         category="tactic_failed",
         needle="failed due to",
         pattern=r"^Tactic #?(?P<tactic>\w{1,20}) for (?P<subject>.+?) "
         r"failed due to (?P<reason>.+)$",
         example="Tactic #4 for stem_5x5 failed due to insufficient workspace",
         meaning="A kernel of this layer could not be used.",
-        fix=MORE_MEMORY,
+        severity="info",
     ),
     Rule(
-        name="no_implementation",
+        "no_implementation",
         category="no_implementation",
         needle="ould not find any implementation for node ",
         pattern=r"(?:^|: )[Cc]ould not find any implementation for node (?P<subject>.{1,1000}?)"
@@ -144,7 +124,7 @@ TACTICS = (
         severity="error",
     ),
     Rule(
-        name="no_algorithm",
+        "no_algorithm",
         category="no_implementation",
         needle="Number of Algorithm choices|Error in computeCosts",
         pattern=r"(?:Assertion|OutOfMemory) Error in computeCosts"
@@ -154,51 +134,40 @@ TACTICS = (
         meaning=NO_KERNEL,
         fix=NO_KERNEL_FIX,
         severity="error",
-        until="7.1",
+        versions="-7.1",
     ),
+    severity="warning",
+    meaning=SKIPPED,
+    fix=MORE_MEMORY,
 )
 
-REFORMATS = (
+REFORMATS = table(
+    "reformat",
     Rule(
-        name="reformat_layer",
-        category="reformat",
-        needle="Layer(",
+        "reformat_layer",
         pattern=r"^Layer\((?:\w{0,40}Reformat\w{0,40}\): (?P<subject>.+?)"
         r"|\w{1,60}\): (?P<subject2>Reformatting CopyNode for .+?))(?:, Tactic: |$)",
         example="Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to c1, Tactic: 0x3e8, "
         "x (Float[1,3]) -> Reformatted Input Tensor 0 to c1 (Half[1,3])",
-        meaning=COPY,
-        fix=COPY_FIX,
-        severity="verbose",
     ),
     Rule(
-        name="reformat_described",
-        category="reformat",
+        "reformat_described",
         needle="LayerType: Reformat|LayerType: MyelinReformat",
         pattern=r"^Name: (?P<subject>.+?), LayerType: \w{0,40}Reformat",
         example="Name: Reformatting CopyNode for Output Tensor 0 to fc, LayerType: Reformat, "
         "Inputs: [], Outputs: []",
-        meaning=COPY,
-        fix=COPY_FIX,
-        severity="verbose",
-        since="8.5",
+        versions="8.5-",
     ),
     Rule(
-        name="reformat_added",
-        category="reformat",
-        needle="Adding reformat layer: ",
+        "reformat_added",
         pattern=r"^Adding reformat layer: (?:Reformatted \w{1,10} Tensor \d{1,6} to )?"
         r"(?P<subject>.{1,1000}?) \((?P<tensor>.{1,1000})\) "
         r"from (?P<source>\w{1,20}\([^()]{0,64}\)) to (?P<target>\w{1,20}\([^()]{0,64}\))$",
         example="Adding reformat layer: Reformatted Input Tensor 0 to c1 (x) from Float(1,3) to "
         "Half(1,3)",
-        meaning=COPY,
-        fix=COPY_FIX,
-        severity="verbose",
     ),
     Rule(
-        name="reformat_rules",
-        category="reformat",
+        "reformat_rules",
         needle=" reformatting nodes are needed",
         pattern=r"at least (?P<count>\d{1,9}) reformatting nodes are needed",
         starts="No implementation",
@@ -208,6 +177,9 @@ REFORMATS = (
         fix="Ask for the format that the first and last layer use.",
         severity="warning",
     ),
+    severity="verbose",
+    meaning=COPY,
+    fix=COPY_FIX,
 )
 
 RULES = (*TACTICS, *REFORMATS)
