@@ -30,7 +30,7 @@ def test_show_prints_shares_layers_findings_and_sums(place, capsys):
         assert text in out
     assert "copies, origin QDQ: 3, 0.11 ms" in out
     assert "10 layers, 0.64 ms" in out
-    assert "… and 1 more findings" in out
+    assert "… and 2 more findings" in out
 
 
 def test_show_without_times_shares_bytes(place, capsys):

@@ -21,6 +21,11 @@ def test_accuracy_comes_first_then_time_then_bytes():
     assert [one.kind for one in ranked] == ["wrong", "slower", "slow", "bytes", "low", "free"]
 
 
+def test_what_was_asked_and_is_not_so_comes_before_costs():
+    ranked = rank([finding("unfused_qdq", time_ms=3.0), finding("silent_fallback")])
+    assert [one.kind for one in ranked] == ["silent_fallback", "unfused_qdq"]
+
+
 def test_order_does_not_depend_on_the_order_given():
     some = [finding("b"), finding("a"), finding("c", time_ms=1.0)]
     assert rank(some) == rank(reversed(some))

@@ -21,7 +21,7 @@ from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
-    from trtcal.evidence.fusion import Fusions, Match, Mended, Patterns, Seen
+    from trtcal.evidence.fusion import FixedModel, Fusions, Match, Patterns, Seen
     from trtcal.model import Model
 
 SHOWN = 100
@@ -83,7 +83,7 @@ patterns_option = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Where to write the result as JSON, or with --fix the mended ONNX.",
+    help="Where to write the result as JSON, or with --fix the fixed ONNX.",
 )
 @json_option
 def check(
@@ -114,9 +114,9 @@ def check(
     found = check_fusions(loaded, patterns, read_layers(layers) if layers else None)
     if fix:
         if output is None:
-            raise InputError("--fix needs a place for the mended ONNX", "give -o mended.onnx")
-        mended = _mend(loaded, found, add, data, random_samples)
-        found = _written(mended, found, patterns, output, as_json)
+            raise InputError("--fix needs a place for the fixed ONNX", "give -o fixed.onnx")
+        fixed = _fix(loaded, found, add, data, random_samples)
+        found = _written(fixed, found, patterns, output, as_json)
     elif output:
         write_document(output, found.to_document())
     if not fix:
@@ -124,7 +124,7 @@ def check(
     if fail_on_broken and found.broken:
         raise GateFailed(
             f"{len(found.broken)} of {len(found.matches)} patterns are broken",
-            "--fix mends what passes can",
+            "--fix fixes what passes can",
         )
 
 
@@ -183,103 +183,103 @@ def _shown(seen: Seen | None, said: str) -> str:
 
 
 @dataclass(frozen=True)
-class Mending:
-    """A mended model and how far its outputs are from the given one's, if that was measured."""
+class Fixing:
+    """A fixed model and how far its outputs are from the given one's, if that was measured."""
 
-    mended: Mended
+    fixed: FixedModel
     equality: Equality | None
 
 
-def _mend(
+def _fix(
     model: Model,
     found: Fusions,
     add: tuple[str, ...],
     data: Path | None,
     random_samples: int | None,
-) -> Mending:
-    """Mend and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
-    from trtcal.evidence.fusion import mend
+) -> Fixing:
+    """Fix and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
+    from trtcal.evidence.fusion import fix_fusions
 
-    mended = mend(model, found, add)
-    if mended.step is not None and not data:
+    fixed = fix_fusions(model, found, add)
+    if fixed.step is not None and not data:
         raise InputError(
             "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
         )
-    equality = run_both(model, mended.model, data, random_samples, config_here().images)
-    if equality and not _holds(mended, equality):
+    equality = run_both(model, fixed.model, data, random_samples, config_here().images)
+    if equality and not _holds(fixed, equality):
         raise GateFailed(
-            f"the mended model's outputs differ by {equality.largest:.2g} of the largest value, "
-            f"more than {_bound(mended, equality)}: nothing was written",
-            "mend less: leave out --add" if add else "tell us: no pass should do that",
+            f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "
+            f"more than {_bound(fixed, equality)}: nothing was written",
+            "fix less: leave out --add" if add else "tell us: no pass should do that",
         )
-    return Mending(mended, equality)
+    return Fixing(fixed, equality)
 
 
 def _written(
-    mending: Mending, found: Fusions, patterns: Patterns, output: Path, as_json: bool
+    fixing: Fixing, found: Fusions, patterns: Patterns, output: Path, as_json: bool
 ) -> Fusions:
-    """Write the mended model and print what was mended; return how the patterns stand now."""
+    """Write the fixed model and print what was fixed; return how the patterns stand now."""
     from trtcal.evidence.fusion import check_fusions
     from trtcal.model.files import write_onnx
 
-    left = check_fusions(mending.mended.model, patterns)
-    written = write_onnx(output, mending.mended.model.proto)
+    left = check_fusions(fixing.fixed.model, patterns)
+    written = write_onnx(output, fixing.fixed.model.proto)
     if as_json:
         where = {"output": str(output), "digest": written.digest, "weights": written.weights}
-        print_json({**where, **_document(mending, found, left)})
+        print_json({**where, **_document(fixing, found, left)})
         return left
-    _show_mended(mending, found, left)
+    _show_fixed(fixing, found, left)
     say(f"wrote {output}  {written.digest[:19]}")
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
     return left
 
 
-def _mended(found: Fusions, left: Fusions) -> list[Match]:
+def _fixed(found: Fusions, left: Fusions) -> list[Match]:
     broken = {match.root for match in left.broken}
     return [match for match in found.broken if match.root not in broken]
 
 
-def _document(mending: Mending, found: Fusions, left: Fusions) -> dict[str, Any]:
-    equality = mending.equality
+def _document(fixing: Fixing, found: Fusions, left: Fusions) -> dict[str, Any]:
+    equality = fixing.equality
     return {
-        "passes": [vars(record) for record in mending.mended.records],
+        "passes": [vars(record) for record in fixing.fixed.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
-        "mended": [{**asdict(one), "root": one.root} for one in _mended(found, left)],
+        "fixed": [{**asdict(one), "root": one.root} for one in _fixed(found, left)],
         "left": left.to_document(),
     }
 
 
-def _show_mended(mending: Mending, found: Fusions, left: Fusions) -> None:
-    rows = [(one.name, one.changes, one.skipped or "") for one in mending.mended.records]
+def _show_fixed(fixing: Fixing, found: Fusions, left: Fusions) -> None:
+    rows = [(one.name, one.changes, one.skipped or "") for one in fixing.fixed.records]
     print_table(("pass", "changes", "skipped"), rows)
-    for match in _mended(found, left):
-        say(f"mended: {match.pattern} at {match.root!r}: {_reasons(match)}")
+    for match in _fixed(found, left):
+        say(f"fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
     for match in left.broken:
         say(f"left: {match.pattern} at {match.root!r}: {_reasons(match)}")
-    equality = mending.equality
+    equality = fixing.equality
     if equality is None:
         say("not run: give --data to check that it computes the same")
         return
     say(
         f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
-        f"(allowed: {_bound(mending.mended, equality)})"
+        f"(allowed: {_bound(fixing.fixed, equality)})"
     )
 
 
-def _holds(mended: Mended, equality: Equality) -> bool:
+def _holds(fixed: FixedModel, equality: Equality) -> bool:
     """Tell whether outputs differ by no more than rounding or, without a Q/DQ pair, one step."""
-    if equality.holds or mended.step is None:
+    if equality.holds or fixed.step is None:
         return equality.holds
     moved = [(name, part) for name, part in equality.differences.items() if part]
-    step = SLACK * mended.step
+    step = SLACK * fixed.step
     return all(0 < part * equality.magnitudes[name] <= step for name, part in moved)
 
 
-def _bound(mended: Mended, equality: Equality) -> str:
-    if mended.step is None:
+def _bound(fixed: FixedModel, equality: Equality) -> str:
+    if fixed.step is None:
         return f"{equality.tolerance:g}, which rounding explains"
-    return f"one step of Q/DQ, {mended.step:g}, in every output"
+    return f"one step of Q/DQ, {fixed.step:g}, in every output"
 
 
 def _reasons(match: Match) -> str:

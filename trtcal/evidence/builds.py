@@ -22,12 +22,14 @@ from trtcal.evidence.diagnosis import (
 )
 from trtcal.evidence.findings import Evidence, Finding, sentence
 from trtcal.evidence.fusion import LayerList, check_fusions
-from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION
+from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION
+from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.findings import examine
+from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import check
 from trtcal.evidence.layers.reading import Engine, read_engine
 from trtcal.evidence.log import Event, events_of_file
-from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, MANIFEST, Build
+from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, Build
 from trtcal.model import Model, uniquely_named
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
@@ -44,59 +46,71 @@ def check_build(
 ) -> Diagnosis:
     """Diagnose a build by its manifest and its log; `logs` are further ones, of the same engine.
 
-    With the model at hand, lines that name a tensor are joined to the nodes that use it, and fusions
-    that a node breaks are findings if the build shows them split. Copies and chains between layers are
-    findings where times of layers tell what they cost. Of ONNX Runtime's CPU only the log is read: what
-    it runs in float says nothing of TensorRT.
+    The findings of the layer list (copies, chains, float kernels between INT8 layers) are part of it;
+    with the model also those of its fusions, and lines that name a tensor are joined to the nodes that
+    use it. Of ONNX Runtime's CPU only the log is read: what it runs in float says nothing of TensorRT.
     """
+    logs = [build.log, *logs]
     if build.target == "cpu":
-        return check_case(Case(), config, [build.log, *logs])
-    case = Case(
-        build.outcomes,
-        build.skipped,
-        build.layers,
-        tensors=tensors_of(model.proto) if model else {},
-    )
+        return check_case(Case(), config, logs)
+    tensors = tensors_of(model.proto) if model else {}
+    case = Case(build.outcomes, build.skipped, build.layers, tensors=tensors)
     timed = (build.folder / LAYER_TIMES).exists()
-    seen = examine(read_engine(build.folder).layers) if timed else ()
-    shown = LayerList(MANIFEST, build.layers, build.model)
-    split = _broken(model, shown) if model and build.layers else ()
-    return check_case(case, config, [build.log, *logs], [*seen, *split])
+    layers = read_engine(build.folder).layers if timed else build.layers
+    return check_case(case, config, logs, _of_layers(layers, model))
 
 
-def _broken(model: Model, layers: LayerList | None = None) -> Iterator[Finding]:
-    """Yield fusions broken by what a pass can take out; with layers only those that they show split."""
-    found = check_fusions(model, layers=layers)
-    mendable = {
+def _of_layers(layers: Sequence[Layer], model: Model | None) -> Iterator[Finding]:
+    """Yield what a layer list shows: by itself, and held against the fusions that a model expects."""
+    yield from examine(layers).findings
+    if model is not None and layers:
+        yield from _fusions(model, LayerList("", tuple(layers)))
+
+
+def _fusions(model: Model, layers: LayerList | None = None) -> Iterator[Finding]:
+    """Yield the fusions to act on.
+
+    These are patterns that a pass can make whole, with layers only those that they show as several
+    kernels, and patterns that are whole and that the engine computes in several.
+    """
+    checked = check_fusions(model, layers=layers)
+    fixable = {
         (one.nodes or (one.tensor,))[0]
-        for match, verdict in zip(found.matches, found.verdicts, strict=True)
+        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
         for one in match.breakers[:1]
-        if match in found.broken and one.mend and (layers is None or verdict == AGREES)
+        if one.fix and (layers is None or verdict == AGREES)
     }
-    for finding in found.findings:
-        if finding.kind == BROKEN_FUSION and finding.subject in mendable:
+    split = {
+        match.root
+        for match, verdict in zip(checked.matches, checked.verdicts, strict=True)
+        if verdict == DIFFERS and match.state == WHOLE
+    }
+    wanted = {BROKEN_FUSION: fixable, SPLIT_FUSION: split}
+    for finding in checked.findings:
+        if finding.subject in wanted[finding.kind]:
             yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
 
 
 def check_engine(
     engine: Engine, config: Config, logs: Sequence[Path] = (), model: Model | None = None
 ) -> Diagnosis:
-    """Diagnose what others built, by what tells the layers, by logs, and by the ONNX it was made of.
+    """Diagnose what another tool built, by its layer list, its logs and the ONNX it was made of.
 
-    With layers and model, nodes with Q/DQ are held against what they got. Without layers the graph is
-    looked at: which of its Q/DQ TensorRT will compute in float, and which fusions something breaks.
+    With layers and model, the precision of nodes with Q/DQ is compared with what they got. Without
+    layers the graph alone shows which of its Q/DQ TensorRT will compute in float, and which fusions
+    something breaks.
     """
     if model is None:
-        return check_case(Case(layers=engine.layers), config, logs, examine(engine.layers))
+        case = Case(layers=engine.layers)
+        return check_case(case, config, logs, _of_layers(engine.layers, None))
     model = uniquely_named(model)
     if not engine.layers:
-        return check_case(Case(), config, logs, [*_faults(model), *_broken(model)])
+        return check_case(Case(), config, logs, [*_faults(model), *_fusions(model)])
     asked = {node: one for node, one in asked_precisions(model).items() if one == "int8"}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
     skipped = quantization_record(model.proto).get("skipped", {})
     case = Case(outcomes, skipped, engine.layers, tensors=tensors_of(model.proto))
-    split = _broken(model, LayerList(engine.source, engine.layers))
-    return check_case(case, config, logs, [*examine(engine.layers), *split])
+    return check_case(case, config, logs, _of_layers(engine.layers, model))
 
 
 def _faults(model: Model) -> Iterator[Finding]:
@@ -167,5 +181,5 @@ def hold(diagnosis: Diagnosis) -> None:
     if diagnosis.breaches:
         raise GateFailed(
             f"the build breaks a limit: {'; '.join(map(str, diagnosis.breaches))}",
-            "mend what the findings say, or accept it by [[suppress]] in trtcal.toml, with a reason",
+            "fix what the findings name, or accept it by [[suppress]] in trtcal.toml, with a reason",
         )

@@ -1,7 +1,7 @@
 """A finding: one thing that somebody should know about a build, with evidence, cost and remedy.
 
-Whatever looks at a build (its log, its layers, its graph) says what it saw in this form, so that
-all of it can be ranked, suppressed, gated and shown in one way. It knows nothing of who looks.
+Logs, layer lists and graphs are all read into this form, so that everything can be ranked,
+suppressed, limited and shown in one way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 RISKS = ("none", "low", "high")
-SOURCES = ("log", "layer", "node")
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Evidence:
 class Cost:
     """What it costs as far as known: `time_ms` and `moved_bytes` for one inference.
 
-    `risk` is that of losing accuracy: none, low or high. Estimates are told in the finding's words.
+    `risk` is that of losing accuracy: none, low or high. The finding's text says what is an estimate.
     """
 
     time_ms: float | None = None
@@ -57,15 +56,32 @@ class Finding:
         return asdict(self)
 
 
+COSTS_ALONE = frozenset(
+    {
+        "broken_fusion",
+        "float_between_int8",
+        "fusion_differs",
+        "memory_bound_chain",
+        "silent_reformat",
+        "unfused_qdq",
+    }
+)
+"""Kinds that say where time goes; all others say that the build is not what was asked for."""
+
+
 def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings by cost: accuracy at high risk first, then time, bytes, low risk, and name."""
+    """Order findings: high risk for accuracy first, then what was asked and is not so, then costs.
+
+    Among these time counts first, then bytes, low risk, and name.
+    """
     return tuple(sorted(findings, key=_weight))
 
 
-def _weight(finding: Finding) -> tuple[bool, float, int, int, str, str]:
+def _weight(finding: Finding) -> tuple[bool, bool, float, int, int, str, str]:
     cost = finding.cost
     return (
         cost.risk != "high",
+        finding.kind in COSTS_ALONE,
         -(cost.time_ms or 0.0),
         -(cost.moved_bytes or 0),
         -RISKS.index(cost.risk),

@@ -40,7 +40,7 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
 
 
 @needs_rtx
-def test_a_fusion_that_is_split_and_can_be_mended_is_a_finding(here, capsys):
+def test_a_fusion_that_is_split_and_can_be_fixed_is_a_finding(here, capsys):
     net = image()
     scales = np.full(8, 0.01)
     y = net.add("Conv", pair(net, "x"), weight(net, (8, 8, 3, 3), scales, axis=0), name="conv")

@@ -18,6 +18,7 @@ from trtcal.config import Config, GatesConfig
 from trtcal.data import open_dataset
 from trtcal.errors import GateFailed
 from trtcal.evidence.builds import check_build, hold, write_diagnosis
+from trtcal.evidence.findings import COSTS_ALONE
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
@@ -92,8 +93,15 @@ def diagnosed(faulty, config=None):
     return check_build(faulty, config or Config(faulty.folder), model, logs)
 
 
+def planted(diagnosis):
+    """Return the findings but for what follows in the layer list: the first ones, if ranked well."""
+    faults = [one for one in diagnosis.findings if one.kind not in COSTS_ALONE]
+    assert list(diagnosis.findings[: len(faults)]) == faults
+    return faults
+
+
 def test_all_four_are_found_with_their_fixes_and_nothing_else(faulty):
-    found = {(one.kind, one.subject): one for one in diagnosed(faulty).findings}
+    found = {(one.kind, one.subject): one for one in planted(diagnosed(faulty))}
     assert set(found) == {
         ("missing_range", "unranged"),
         ("silent_fallback", "turned"),
@@ -115,13 +123,23 @@ def test_all_four_are_found_with_their_fixes_and_nothing_else(faulty):
 def test_each_has_evidence_of_its_own_kind(faulty):
     sources = {
         one.subject: {evidence.source for evidence in one.evidence}
-        for one in diagnosed(faulty).findings
+        for one in planted(diagnosed(faulty))
     }
     expected = {"unranged": {"node"}, "turned": {"node", "layer"}, "up": {"node", "layer"}}
     assert sources == {**expected, None: {"log"}}
-    (tactics,) = (one for one in diagnosed(faulty).findings if one.subject is None)
+    (tactics,) = (one for one in planted(diagnosed(faulty)) if one.subject is None)
     assert tactics.evidence[0].place == "replayed.log:4"
     assert "Tactic Device request" in tactics.evidence[0].text  # the line before it
+
+
+def test_what_the_layer_list_and_the_fusions_show_is_part_of_the_diagnosis(faulty):
+    found = {(one.kind, one.subject) for one in diagnosed(faulty).findings}
+    assert {("fusion_differs", "relu_1"), ("fusion_differs", "relu_9")} <= found
+    kinds = {kind for kind, _ in found}
+    assert {"unfused_qdq", "float_between_int8"} <= kinds
+    without_model = check_build(faulty, Config(faulty.folder)).findings
+    assert "fusion_differs" not in {one.kind for one in without_model}
+    assert "float_between_int8" in {one.kind for one in without_model}
 
 
 def test_limits_hold_or_end_with_a_failed_gate(faulty):
@@ -161,7 +179,8 @@ def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
     assert run_command([*arguments, "--json"]) == 1
     captured = capsys.readouterr()
     document = json.loads(captured.out)
-    assert len(document["findings"]) == 4
+    kinds = [one["kind"] for one in document["findings"]]
+    assert len([kind for kind in kinds if kind not in COSTS_ALONE]) == 4
     assert document["breaches"][0]["found"] == 2
     assert "max_silent_fallbacks allows 0, found 2" in captured.err
 

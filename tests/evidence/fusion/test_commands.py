@@ -70,10 +70,10 @@ def test_a_gate_fails_with_the_count(place, capsys):
     assert run(capsys, "conv_relu.onnx", "--fail-on-broken")[0] == 0
 
 
-def test_an_identity_is_mended_and_run(place, capsys):
+def test_an_identity_is_fixed_and_run(place, capsys):
     status, out, _ = run(capsys, "story_batch_norm.onnx", "--fix", "--random", 3, "-o", "b.onnx")
     assert status == 0
-    assert "mended: norm+activation at 'act': Identity 'same' stands between" in out
+    assert "fixed: norm+activation at 'act': Identity 'same' stands between" in out
     assert "largest relative difference over 3 samples: 0 " in out
     operators = [node.op_type for node in onnx.load("b.onnx").graph.node]
     assert operators == ["MaxPool", "BatchNormalization", "LeakyRelu"]
@@ -92,7 +92,7 @@ def test_a_pair_goes_on_request_on_data_and_within_a_step(place, capsys):
     status, out, _ = run(capsys, *pair, "--data", "data.npz", "--json")
     assert status == 0
     document = json.loads(out)
-    assert [one["root"] for one in document["mended"]] == ["act"]
+    assert [one["root"] for one in document["fixed"]] == ["act"]
     assert document["left"]["matches"][0]["prediction"] == "whole"
     assert (
         0

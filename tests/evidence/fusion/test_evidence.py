@@ -11,7 +11,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError
-from trtcal.evidence.fusion import LayerList, check_fusions, mend, read_layers
+from trtcal.evidence.fusion import LayerList, check_fusions, fix_fusions, read_layers
 from trtcal.evidence.fusion.fixes import ON_REQUEST
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 
@@ -84,8 +84,8 @@ def test_the_layers_of_every_graph(name, tmp_path):
 def test_the_stories_are_one_layer_before_and_after_mending(name, tmp_path):
     given = GRAPHS[name].save(tmp_path)
     before = built(given, tmp_path / "before")
-    mended = mend(given, before, ON_REQUEST).model
-    after = built(mended, tmp_path / "after")
+    fixed = fix_fusions(given, before, ON_REQUEST).model
+    after = built(fixed, tmp_path / "after")
     assert (before.matches[0].state, after.matches[0].state) == ("broken", "whole")
     if RTX.version.startswith(VERSION):
         assert (before.seen[0].state, after.seen[0].state) == ("one layer", "one layer")

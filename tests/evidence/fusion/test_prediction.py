@@ -71,24 +71,24 @@ def test_roles_and_what_is_around(tmp_path):
     assert found.root == "act"
 
 
-def test_dropout_that_trains_breaks_and_cannot_be_mended(tmp_path):
+def test_dropout_that_trains_breaks_and_cannot_be_fixed(tmp_path):
     net = image()
     drop = [net.value(0.5), net.value(True, np.bool_)]
     net.done(net.act(net.add("Dropout", net.conv3("c", "x"), *drop, name="drop")))
     (match,) = checked(net, tmp_path).matches
-    assert [(one.kind, one.nodes, one.mend) for one in match.breakers] == [
+    assert [(one.kind, one.nodes, one.fix) for one in match.breakers] == [
         ("dropout", ("drop",), None)
     ]
 
 
-def test_pairs_with_two_scales_cannot_be_mended(tmp_path):
+def test_pairs_with_two_scales_cannot_be_fixed(tmp_path):
     net = image()
     zero = net.value(0, np.int8)
     q = net.add("QuantizeLinear", net.conv3("c", "x"), net.value(0.1), zero, name="q")
     net.done(net.act(net.add("DequantizeLinear", q, net.value(0.2), zero, name="d")))
     (match,) = checked(net, tmp_path).matches
     assert match.breakers[0].nodes == ("q", "d")
-    assert match.breakers[0].mend is None
+    assert match.breakers[0].fix is None
 
 
 def test_other_domains_are_other_operators(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import SAMPLES
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
-from trtcal.evidence.fusion import check_fusions, mend
+from trtcal.evidence.fusion import check_fusions, fix_fusions
 from trtcal.evidence.fusion.fixes import ON_REQUEST
 
 needs_tvm = pytest.mark.skipif(
@@ -24,11 +24,11 @@ needs_tvm = pytest.mark.skipif(
 def test_tvm_fuses_what_is_whole_and_not_what_is_broken(name, tmp_path):
     given = GRAPHS[name].save(tmp_path)
     found = check_fusions(given)
-    mended = mend(given, found, ON_REQUEST).model
-    onnx.save(mended.proto, tmp_path / "mended.onnx")
+    fixed = fix_fusions(given, found, ON_REQUEST).model
+    onnx.save(fixed.proto, tmp_path / "fixed.onnx")
     command = [sys.executable, "-m", "tests.evidence.fusion.tvm_patterns", given.path]
     done = subprocess.run(
-        [*command, tmp_path / "mended.onnx"],
+        [*command, tmp_path / "fixed.onnx"],
         cwd=SAMPLES.parent,
         check=True,
         capture_output=True,
@@ -36,6 +36,6 @@ def test_tvm_fuses_what_is_whole_and_not_what_is_broken(name, tmp_path):
     )
     whole = [
         sum(one.state == "whole" for one in part)
-        for part in (found.matches, check_fusions(mended).matches)
+        for part in (found.matches, check_fusions(fixed).matches)
     ]
     assert json.loads(done.stdout.splitlines()[-1]) == whole == [0, 1]

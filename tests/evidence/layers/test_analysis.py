@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidence.layers.engines import ELEMENTS, WEIGHTS, float_residual, int8_residual, write
 from trtcal.evidence.layers.breakdown import counted_precision, share_by_kind, share_by_precision
-from trtcal.evidence.layers.findings import find_reformats, find_unfused, judge, layout_of
+from trtcal.evidence.layers.findings import examine, find_reformats, find_unfused, layout_of
 from trtcal.evidence.layers.flow import depths, find_chains, follow
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.reading import Engine, read_engine
@@ -154,7 +154,7 @@ def test_a_quantize_step_inside_a_chain_cuts_it():
     (chain,) = find_chains(follow(layers))
     assert chain.cuts == ("q",)
     assert (chain.moved_bytes, chain.stitched_bytes) == (6 * 32, 2 * 32)
-    (finding,) = judge(layers, (), (), (chain,))
+    finding = next(one for one in examine(layers).findings if one.kind == "memory_bound_chain")
     assert (finding.kind, finding.cost.moved_bytes) == ("memory_bound_chain", 4 * 32)
     assert "q cut it" in finding.what
     assert [one.place for one in finding.evidence] == ["relu", "q", "sigmoid"]
@@ -198,25 +198,23 @@ def test_an_unknown_type_makes_bytes_unknown_not_wrong():
 
 
 def test_findings_are_ranked_and_leave_out_what_costs_nothing(engine):
-    flow = follow(engine.layers)
-    parts = (find_reformats(flow), find_unfused(flow), find_chains(flow))
-    findings = judge(engine.layers, *parts)
+    findings = examine(engine.layers).findings
     assert [one.kind for one in findings] == [
+        "float_between_int8",
         "memory_bound_chain",
         "unfused_qdq",
         "silent_reformat",
         "unfused_qdq",
         "unfused_qdq",
     ]
-    assert findings[0].cost.time_ms == pytest.approx(0.17 * 6 / 11)
-    assert findings[2].subject.startswith("Reformatting")
+    assert findings[1].cost.time_ms == pytest.approx(0.17 * 6 / 11)
+    assert findings[3].subject.startswith("Reformatting")
     slow = (*engine.layers, kernel("slow", (), (), time_ms=100.0))
-    assert judge(slow, *parts) == ()
+    assert examine(slow).findings == ()
 
 
 def test_a_well_quantized_block_has_only_its_border(tmp_path):
     layers = read_engine(write(tmp_path / "b", int8_residual())).layers
-    flow = follow(layers)
-    findings = judge(layers, find_reformats(flow), find_unfused(flow), find_chains(flow))
+    findings = examine(layers).findings
     assert [one.subject for one in findings] == ["QuantizeLinear_2"]
     assert layers[1].bytes_moved == 2 * ELEMENTS + WEIGHTS + 4 * 64

@@ -2,21 +2,21 @@
 
 from trtcal.evidence.fusion.check import Fusions, LayerList, Seen, check_fusions, read_layers
 from trtcal.evidence.fusion.diff import Difference, diff_fusions, read_standings
-from trtcal.evidence.fusion.fixes import Mended, mend
+from trtcal.evidence.fusion.fixes import FixedModel, fix_fusions
 from trtcal.evidence.fusion.matching import Match
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 
 __all__ = [
     "Difference",
+    "FixedModel",
     "Fusions",
     "LayerList",
     "Match",
-    "Mended",
     "Patterns",
     "Seen",
     "check_fusions",
     "diff_fusions",
-    "mend",
+    "fix_fusions",
     "read_layers",
     "read_patterns",
     "read_standings",

@@ -42,14 +42,14 @@ class Edge:
 class Breaker:
     """What breaks a pattern: its kind, the nodes that do it, and the value that is then written out.
 
-    `mend` is the pass that takes the nodes out, None if no pass can.
+    `fix` is the pass that takes the nodes out, None if no pass can.
     """
 
     kind: str
     nodes: tuple[str, ...]
     tensor: str
     why: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 def ways_back(view: View, tensor: str, kinds: Collection[str]) -> Iterator[Edge]:

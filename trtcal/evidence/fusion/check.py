@@ -112,6 +112,7 @@ def _moved_in_build(layers: Sequence[Layer]) -> int | None:
 
 KIND = "fusion"
 BROKEN_FUSION = "broken_fusion"
+SPLIT_FUSION = "fusion_differs"
 AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
 SHARED = ("second_reader", "output", "subgraph")
 """Kinds of breakers with which the value is written out anyway, and is only read once more."""
@@ -234,13 +235,13 @@ def _broken(match: Match, cost: Cost) -> Finding:
 
 
 def _fix(breaker: Breaker) -> str:
-    if breaker.mend == PAIRS:
+    if breaker.fix == PAIRS:
         return (
             f"`trtcal fusion --fix --add {PAIRS}` takes the pair out; values then move by its step"
         )
-    if breaker.mend == "rounding-casts":
+    if breaker.fix == "rounding-casts":
         return "`trtcal fusion --fix --add rounding-casts` takes the Casts out, which round"
-    if breaker.mend:
+    if breaker.fix:
         return "`trtcal fusion --fix` takes it out"
     return WITHOUT_PASS[breaker.kind]
 
@@ -264,9 +265,9 @@ def _differing(match: Match, seen: Seen) -> Finding:
     else:
         what = f"{match.pattern} at {match.root!r} is broken, and the engine has it in one layer"
         why = "this compiler fuses across what breaks the pattern: it costs nothing here"
-        fix = "mend it only for other compilers"
+        fix = "fix it only for other compilers"
     moved = seen.moved_bytes if seen.state == SEVERAL else None
-    return Finding("fusion_differs", match.root, what, why, fix, evidence, Cost(None, moved))
+    return Finding(SPLIT_FUSION, match.root, what, why, fix, evidence, Cost(None, moved))
 
 
 NORMED = "`trtcal prepare` computes BatchNormalization into the weights of the convolution"

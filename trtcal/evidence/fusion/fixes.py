@@ -1,4 +1,4 @@
-"""Mend what is broken: only the passes that take out what breaks a pattern."""
+"""Fix what is broken: only the passes that take out what breaks a pattern."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ON_REQUEST = (ROUNDING_CASTS.name, PAIRS)
 
 
 @dataclass(frozen=True)
-class Mended:
-    """A mended model and what each pass did.
+class FixedModel:
+    """A fixed model and what each pass did.
 
     If Q/DQ pairs are gone, `step` is the largest step of a Q/DQ pair on a computed value: what a value
     may move by, being rounded no more. Else it is None.
@@ -34,18 +34,18 @@ class Mended:
     step: float | None
 
 
-def mend(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Mended:
+def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> FixedModel:
     """Return the model without what breaks its patterns, as far as passes can take it out.
 
     Passes that change values (`rounding-casts`, `inner-pairs`) run only if they are in `add`.
-    `InputError` if a name in it is unknown, `GateFailed` if nothing can be mended.
+    `InputError` if a name in it is unknown, `GateFailed` if nothing can be fixed.
     """
     for name in add:
         if name not in ON_REQUEST:
             raise InputError(
-                f"{name!r} mends nothing on request", f"known: {', '.join(ON_REQUEST)}"
+                f"{name!r} fixes nothing on request", f"known: {', '.join(ON_REQUEST)}"
             )
-    wanted = {one.mend for match in fusions.broken for one in match.breakers} - {None}
+    wanted = {one.fix for match in fusions.broken for one in match.breakers} - {None}
     wanted -= set(ON_REQUEST) - set(add)
     chosen = [one for one in PASSES if one.name in wanted]
     if CASTS in chosen or ROUNDING_CASTS in chosen:
@@ -55,9 +55,9 @@ def mend(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Mended:
     names = [one.name for one in chosen if one.on_request]
     prepared = prepare_with_record(model, (), names, chosen)
     if not any(one.changes for one in prepared.records if one.name != TYPES.name):
-        raise GateFailed("nothing can be mended: nothing was written", _hint(fusions, add))
+        raise GateFailed("nothing can be fixed: nothing was written", _hint(fusions, add))
     moves = any(one.changes for one in prepared.records if one.name == PAIRS)
-    return Mended(prepared.model, prepared.records, _largest_step(model) if moves else None)
+    return FixedModel(prepared.model, prepared.records, _largest_step(model) if moves else None)
 
 
 def _largest_step(model: Model) -> float:
@@ -69,12 +69,12 @@ def _largest_step(model: Model) -> float:
 
 def _pairs(fusions: Fusions) -> set[str]:
     breakers = (one for match in fusions.broken for one in match.breakers)
-    return {name for one in breakers if one.mend == PAIRS for name in one.nodes}
+    return {name for one in breakers if one.fix == PAIRS for name in one.nodes}
 
 
 def _hint(fusions: Fusions, add: Collection[str]) -> str:
-    mends = {one.mend for match in fusions.broken for one in match.breakers}
-    left = [name for name in ON_REQUEST if name in mends and name not in add]
+    fixes = {one.fix for match in fusions.broken for one in match.breakers}
+    left = [name for name in ON_REQUEST if name in fixes and name not in add]
     if left:
         return f"what breaks a pattern goes with --add {left[0]}, which changes values"
     return "no pass takes out what breaks the patterns" if fusions.broken else "none is broken"

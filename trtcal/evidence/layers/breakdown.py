@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, is_quantize_step
 
@@ -46,10 +46,6 @@ class Share:
     moved_bytes: int
     unsized: int
     share: float | None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def counted_precision(layer: Layer) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtcal.evidence.layers.breakdown import KINDS, bytes_of, kind_of, time_of
@@ -86,9 +86,9 @@ class Difference:
             "layers": [twin.to_document() for twin in self.pair],
             "only_before": [_side(layer) for layer in self.only_before],
             "only_after": [_side(layer) for layer in self.only_after],
-            "reformats_gone": [reformat.to_document() for reformat in self.gone],
-            "reformats_new": [reformat.to_document() for reformat in self.new],
-            "reformats_kept": [[one.to_document() for one in side] for side in self.kept],
+            "reformats_gone": list(map(asdict, self.gone)),
+            "reformats_new": list(map(asdict, self.new)),
+            "reformats_kept": [list(map(asdict, side)) for side in self.kept],
             "merged": [{"layer": m.layer.name, "into": m.into.name} for m in self.merged],
             "split": [{"layer": m.layer.name, "from": m.into.name} for m in self.split],
             "kinds": {kind: list(sides) for kind, sides in self.kinds.items()},

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trtcal.evidence.layers.breakdown import bytes_of, listed, short
 from trtcal.evidence.layers.diff import Difference, Twin
-from trtcal.evidence.layers.findings import NARROW, Reformat
+from trtcal.evidence.layers.findings import NARROW, Reformat, adds_residual
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.matching import own_nodes
 from trtcal.evidence.layers.reading import Engine
@@ -63,11 +63,8 @@ def _adding(engine: Engine) -> list[Layer]:
     return [
         layer
         for layer in engine.layers
-        if layer.is_heavy
-        and layer.precision == "int8"
-        and len(layer.inputs) > 1
-        and layer.outputs
-        and layer.inputs[1].shape == layer.outputs[0].shape
+        if layer.precision == "int8"
+        and adds_residual(layer)
         and any("add" in node.lower() for node in own_nodes(layer))
     ]
 

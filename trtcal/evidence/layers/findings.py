@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
-from trtcal.evidence.layers.breakdown import bytes_of, listed, short, time_of
-from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow
+from trtcal.evidence.layers.breakdown import bytes_of, counted_precision, listed, short, time_of
+from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
 from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE
 
@@ -36,10 +35,6 @@ class Reformat:
     after: tuple[str, ...]
     is_free: bool
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Unfused:
@@ -58,10 +53,6 @@ class Unfused:
     reason: str
     time_ms: float | None
     moved_bytes: int | None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def find_reformats(flow: Flow) -> tuple[Reformat, ...]:
@@ -150,10 +141,18 @@ def _cause(flow: Flow, index: int) -> tuple[str, str]:
     if others:
         other = short(flow.layers[others[0]].name)
         return "other_reader", f"{writes}, as {other} reads the same tensor unquantized"
-    added = before[0].inputs[1].dtype if before[0].is_heavy and before[0].inputs[1:] else ""
-    if added in FLOATS:
-        return "residual", f"{writes}, as it adds a residual that it reads in {added}"
+    if adds_residual(before[0]) and before[0].inputs[1].dtype in FLOATS:
+        return (
+            "residual",
+            f"{writes}, as it adds a residual that it reads in {before[0].inputs[1].dtype}",
+        )
     return "float_writer", writes
+
+
+def adds_residual(layer: Layer) -> bool:
+    """Whether a convolution or product reads, beside its operands, a tensor like its output."""
+    operands = bool(layer.is_heavy and layer.inputs[1:] and layer.outputs)
+    return operands and layer.inputs[1].shape == layer.outputs[0].shape
 
 
 # What takes less than this part of the time (or, without times, of the bytes) is not worth a line.
@@ -172,34 +171,67 @@ FIXES = {
 }
 
 
-def examine(layers: Sequence[Layer]) -> tuple[Finding, ...]:
-    """Return what is worth acting on in a list of layers."""
+@dataclass(frozen=True)
+class LayerReport:
+    """What a layer list shows; `findings` are worth acting on, what costs most first."""
+
+    reformats: tuple[Reformat, ...]
+    unfused: tuple[Unfused, ...]
+    chains: tuple[Chain, ...]
+    findings: tuple[Finding, ...]
+
+
+def examine(layers: Sequence[Layer]) -> LayerReport:
+    """Return the copies, left-over Q/DQ and chains of an engine, and what is worth acting on."""
     flow = follow(layers)
-    return judge(layers, find_reformats(flow), find_unfused(flow), find_chains(flow))
-
-
-def judge(
-    layers: Sequence[Layer],
-    reformats: Iterable[Reformat],
-    unfused: Iterable[Unfused],
-    chains: Iterable[Chain],
-) -> tuple[Finding, ...]:
-    """Return what is worth acting on, what costs most first."""
+    reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
     total_ms, total_bytes = time_of(layers), bytes_of(layers)
     left_over = {one.layer for one in unfused}
     found = [
+        *_float_between_int8(flow),
         *(_reformat(one) for one in reformats if not one.is_free and one.layer not in left_over),
         *(_unfused_finding(one) for one in unfused),
         *(_chain(one) for one in chains if len(one.layers) >= LONG or one.cuts),
     ]
     worth = (one for one in found if _is_worth(one.cost, total_ms, total_bytes))
-    return rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
+    ranked = rank(replace(one, why=sentence(one.why), fix=sentence(one.fix)) for one in worth)
+    return LayerReport(reformats, unfused, chains, ranked)
 
 
 def _is_worth(cost: Cost, total_ms: float | None, total_bytes: int) -> bool:
     if total_ms is not None and cost.time_ms is not None:
         return cost.time_ms >= WORTH * total_ms
     return (cost.moved_bytes or 0) >= WORTH * total_bytes > 0
+
+
+def _float_between_int8(flow: Flow) -> Iterator[Finding]:
+    """Yield one finding about all float kernels between INT8 convolutions and products, if any."""
+    sources, readers = (nearest_heavy(flow, backwards) for backwards in (True, False))
+    layers = [
+        layer
+        for index, layer in enumerate(flow.layers)
+        if not layer.is_heavy
+        and counted_precision(layer) in FLOATS
+        and all(
+            any(flow.layers[other].precision == "int8" for other in near[index])
+            for near in (sources, readers)
+        )
+    ]
+    if not layers:
+        return
+    moved, total = bytes_of(layers), bytes_of(flow.layers)
+    kernels = "1 float kernel" if len(layers) == 1 else f"{len(layers)} float kernels"
+    share = f", {100 * moved / total:.0f} % of all" if total else ""
+    layers.sort(key=lambda layer: (-(layer.time_ms or 0.0), -(layer.bytes_moved or 0)))
+    yield Finding(
+        "float_between_int8",
+        layers[0].name,
+        f"{kernels} between INT8 layers: {moved / 1e6:.3g} MB moved{share}",
+        "each expands INT8 values to float in memory, or reads and writes float between INT8 layers",
+        "put Q/DQ on all inputs of these nodes too: `trtcal quantize --tune-placement` tries where",
+        tuple(Evidence("layer", layer.name, layer.kind) for layer in layers[:MOST_EVIDENCE]),
+        Cost(time_of(layers), moved),
+    )
 
 
 def _reformat(one: Reformat) -> Finding:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from trtcal.evidence.layers.breakdown import bytes_of, time_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
@@ -118,10 +117,6 @@ class Chain:
         if self.moved_bytes is None or self.stitched_bytes is None:
             return None
         return max(0, self.moved_bytes - self.stitched_bytes)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**asdict(self), "saved_bytes": self.saved_bytes}
 
 
 def find_chains(flow: Flow, shortest: int = 2) -> tuple[Chain, ...]:

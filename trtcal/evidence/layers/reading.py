@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from trtcal.evidence.layers.breakdown import (
     share_by_precision,
     time_of,
 )
-from trtcal.evidence.layers.findings import find_reformats, find_unfused, judge
-from trtcal.evidence.layers.flow import find_chains, follow
+from trtcal.evidence.layers.findings import examine
 from trtcal.evidence.layers.inspector import (
     LayerTime,
     Profile,
@@ -179,9 +178,7 @@ def engine_document(engine: Engine, target: Target | None = None) -> Document:
 
     With a target every layer has an `estimate`, a limit from its datasheet that is no measurement.
     """
-    flow = follow(engine.layers)
-    reformats, unfused, chains = find_reformats(flow), find_unfused(flow), find_chains(flow)
-    findings = judge(engine.layers, reformats, unfused, chains)
+    report = examine(engine.layers)
     return {
         "schema_version": 1,
         "source": engine.source,
@@ -190,12 +187,12 @@ def engine_document(engine: Engine, target: Target | None = None) -> Document:
         "layers_ms": time_of(engine.layers),
         "moved_bytes": bytes_of(engine.layers),
         "shares_of": "time" if engine.is_timed else "bytes",
-        "by_precision": [share.to_document() for share in share_by_precision(engine)],
-        "by_kind": [share.to_document() for share in share_by_kind(engine)],
-        "reformats": [one.to_document() for one in reformats],
-        "unfused_qdq": [one.to_document() for one in unfused],
-        "chains": [one.to_document() for one in chains],
-        "findings": [one.to_document() for one in findings],
+        "by_precision": list(map(asdict, share_by_precision(engine))),
+        "by_kind": list(map(asdict, share_by_kind(engine))),
+        "reformats": list(map(asdict, report.reformats)),
+        "unfused_qdq": list(map(asdict, report.unfused)),
+        "chains": [{**asdict(one), "saved_bytes": one.saved_bytes} for one in report.chains],
+        "findings": list(map(asdict, report.findings)),
         "target": target.name if target else None,
         "layers": [_layer(layer, target) for layer in engine.layers],
     }
@@ -207,5 +204,5 @@ def _layer(layer: Layer, target: Target | None) -> dict[str, Any]:
         "counted_precision": counted_precision(layer),
         "bytes_read": layer.bytes_read,
         "bytes_written": layer.bytes_written,
-        "estimate": estimate(layer, target).to_document() if target else None,
+        "estimate": asdict(estimate(layer, target)) if target else None,
     }

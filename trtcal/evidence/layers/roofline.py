@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,6 @@ class Estimate:
     bound: str
     time_ms: float | None
     efficiency: float | None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def target_names() -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from tests.evidence.fusion.graphs import GRAPHS, STORIES
 from trtcal.data.feeds import draw_batches
 from trtcal.errors import GateFailed, InputError
 from trtcal.evaluate.equality import check_equal
-from trtcal.evidence.fusion import check_fusions, mend
+from trtcal.evidence.fusion import check_fusions, fix_fusions
 
 ROUNDING = ("conv_casts_relu", "conv_pair_relu", "story_layer_norm")
 EXACT = (
@@ -29,14 +29,14 @@ def names(model):
     return {node.name for node in model.proto.graph.node}
 
 
-def mended(name, folder, add=()):
+def fixed(name, folder, add=()):
     given = GRAPHS[name].save(folder)
-    return given, mend(given, check_fusions(given), add)
+    return given, fix_fusions(given, check_fusions(given), add)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_what_changes_no_value_goes_and_the_outputs_stay(name, tmp_path):
-    given, made = mended(name, tmp_path)
+    given, made = fixed(name, tmp_path)
     (answer,) = GRAPHS[name].answers
     assert names(given) - names(made.model) == answer.breakers
     assert [one.state for one in check_fusions(made.model).matches] == ["whole"]
@@ -46,44 +46,44 @@ def test_what_changes_no_value_goes_and_the_outputs_stay(name, tmp_path):
 
 @pytest.mark.parametrize("name", ROUNDING)
 def test_what_changes_values_goes_on_request_only(name, tmp_path):
-    with pytest.raises(GateFailed, match="nothing can be mended") as refusal:
-        mended(name, tmp_path)
+    with pytest.raises(GateFailed, match="nothing can be fixed") as refusal:
+        fixed(name, tmp_path)
     assert "--add" in refusal.value.hint
-    given, made = mended(name, tmp_path, WHATEVER)
+    given, made = fixed(name, tmp_path, WHATEVER)
     (answer,) = GRAPHS[name].answers
     assert names(given) - names(made.model) == answer.breakers
     assert [one.state for one in check_fusions(made.model).matches] == ["whole"]
     assert made.step is None or made.step == pytest.approx(0.05)
 
 
-def test_every_graph_that_can_be_mended_is_in_the_lists(tmp_path):
-    mendable = set()
+def test_every_graph_that_can_be_fixed_is_in_the_lists(tmp_path):
+    fixable = set()
     for name, graph in GRAPHS.items():
         found = check_fusions(graph.save(tmp_path))
-        if any(part.mend for one in found.broken for part in one.breakers):
-            mendable.add(name)
-    assert mendable == {*EXACT, *ROUNDING}
-    assert mendable >= set(STORIES)
+        if any(part.fix for one in found.broken for part in one.breakers):
+            fixable.add(name)
+    assert fixable == {*EXACT, *ROUNDING}
+    assert fixable >= set(STORIES)
 
 
 @pytest.mark.parametrize("name", ["conv_read_twice", "conv_is_output", "half_conv_wide_relu"])
 def test_what_no_pass_mends_is_said(name, tmp_path):
-    with pytest.raises(GateFailed, match="nothing can be mended") as refusal:
-        mended(name, tmp_path, WHATEVER)
+    with pytest.raises(GateFailed, match="nothing can be fixed") as refusal:
+        fixed(name, tmp_path, WHATEVER)
     assert refusal.value.hint == "no pass takes out what breaks the patterns"
 
 
 def test_a_whole_graph_has_nothing_to_mend(tmp_path):
     with pytest.raises(GateFailed) as refusal:
-        mended("conv_relu", tmp_path)
+        fixed("conv_relu", tmp_path)
     assert refusal.value.hint == "none is broken"
 
 
 def test_the_pairs_around_stay(tmp_path):
-    _, made = mended("story_layer_norm", tmp_path, WHATEVER)
+    _, made = fixed("story_layer_norm", tmp_path, WHATEVER)
     assert {"beforeq", "befored", "afterq", "afterd"} <= names(made.model)
 
 
 def test_only_passes_that_change_values_are_asked_for_by_name(tmp_path):
-    with pytest.raises(InputError, match="mends nothing on request"):
-        mended("story_batch_norm", tmp_path, ["identities"])
+    with pytest.raises(InputError, match="fixes nothing on request"):
+        fixed("story_batch_norm", tmp_path, ["identities"])
