@@ -125,7 +125,7 @@ def test_wrong_input_is_one_error(here, capsys, arguments, words):
         ('[[suppress]]\nkind = "x"\nreason = "y"\nsubjct = "z"\n', "suppress.subjct"),
         ("[gates]\nmax_uncalibrated = -1\n", "gates.max_uncalibrated"),
         ("[gates]\nforbid = 3\n", "gates.forbid"),
-        ("suppress = [1]\n", "[[suppress]]"),
+        ("suppress = [1]\n", "'suppress' must be a list of tables"),
     ],
 )
 def test_wrong_limits_are_named(tmp_path, text, words):
