@@ -133,3 +133,86 @@ def test_a_product_of_unknown_rank_is_passed_over(tmp_path):
         if isinstance(tensor, gs.Variable) and tensor.name != "x":
             tensor.shape = None
     assert not find_channels(graph).is_free().any()
+
+
+def body(kind, nodes, outputs):
+    """Return a subgraph that reads tensors of the graph around it."""
+    values = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
+    return helper.make_graph(nodes, "body", [], values)
+
+
+def branching(path, read):
+    """A layer, a Relu and a layer; the branches of an If read one of their tensors."""
+    picked = helper.make_node("ReduceSum", [read], ["kept"], "sum", keepdims=0)
+    other = helper.make_node("ReduceMax", [read], ["kept"], "max", keepdims=0)
+    floats = onnx.TensorProto.FLOAT
+    branches = {"then_branch": body(floats, [picked], ["kept"])}
+    branches["else_branch"] = body(floats, [other], ["kept"])
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c"], "first"),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w1"], ["y"], "second"),
+        helper.make_node("ReduceMax", ["x"], ["top"], "top", keepdims=0),
+        helper.make_node("Greater", ["top", "limit"], ["large"], "compare"),
+        helper.make_node("If", ["large"], ["z"], "branch", **branches),
+    ]
+    weights = {
+        "w0": weight(8, 3, 1, 1),
+        "w1": weight(4, 8, 1, 1, seed=1),
+        "limit": np.float32(0.0),
+    }
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8], "z": []})
+
+
+def looping(path, read):
+    """A layer, a Relu and a layer; the body of a Loop adds up one of their tensors."""
+    kinds = onnx.TensorProto
+    inputs = [
+        helper.make_tensor_value_info(name, kind, [])
+        for name, kind in (("i", kinds.INT64), ("go", kinds.BOOL), ("before", kinds.FLOAT))
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, kind, [])
+        for name, kind in (("on", kinds.BOOL), ("after", kinds.FLOAT))
+    ]
+    inner = [
+        helper.make_node("Identity", ["go"], ["on"], "go on"),
+        helper.make_node("ReduceSum", [read], ["sum"], "sum", keepdims=0),
+        helper.make_node("Add", ["before", "sum"], ["after"], "add"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c"], "first"),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w1"], ["y"], "second"),
+        helper.make_node(
+            "Loop",
+            ["times", "", "zero"],
+            ["z"],
+            "loop",
+            body=helper.make_graph(inner, "body", inputs, outputs),
+        ),
+    ]
+    weights = {
+        "w0": weight(8, 3, 1, 1),
+        "w1": weight(4, 8, 1, 1, seed=1),
+        "times": np.int64(3),
+        "zero": np.float32(0.0),
+    }
+    return save(path, nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, 8, 8], "z": []})
+
+
+@pytest.mark.parametrize("read", ["r", "c", "w0", "w1"])
+@pytest.mark.parametrize("make", [branching, looping])
+def test_what_a_subgraph_captures_is_not_scaled(tmp_path, make, read):
+    model = prepare(load_model(make(tmp_path / "net.onnx", read)))
+    constants = scaled_at_random(model)
+    feeds = {"x": rng().standard_normal((2, 3, 8, 8)).astype(np.float32)}
+    before = run_session(open_session(model.proto), None, feeds)
+    after = run_session(open_session(with_constants(model.proto, constants)), None, feeds)
+    for expected, found in zip(before, after, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_no_subgraph_captures_is_scaled_beside_one(tmp_path):
+    model = prepare(load_model(branching(tmp_path / "net.onnx", "x")))
+    assert set(scaled_at_random(model)) == {"w0", "w1"}

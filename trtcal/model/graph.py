@@ -191,6 +191,14 @@ def _tidy(node: onnx.NodeProto, outer: set[str], weights: Mapping[str, Weight]) 
             _tidy(inner, outer | {tensor.name for tensor in own}, weights)
 
 
+def captured(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield what the subgraphs of a graph's nodes read or return, tensors of the graph among it."""
+    for part in graph.subgraphs(recursive=True):
+        for node in part.nodes:
+            yield from node.inputs
+        yield from part.outputs
+
+
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs that a node holds itself."""
     for attribute in node.attribute:

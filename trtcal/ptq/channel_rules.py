@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import clip_bounds, constant, is_op
+from trtcal.model.graph import captured, clip_bounds, constant, is_op
 from trtcal.model.ops import AS_MATRIX, SCALES, SHAPE_ONLY
 from trtcal.ptq.channels import Channels, Edit, Ids
 from trtcal.quantization.weighted_ops import bias_of
@@ -21,14 +21,14 @@ def find_channels(graph: gs.Graph) -> Channels:
         if rule is None or not rule(node, found):
             for tensor in node.inputs:
                 found.freeze(tensor.name)
-    for tensor in graph.outputs:
+    for tensor in (*graph.outputs, *captured(graph)):
         found.freeze(tensor.name)
     _hold_shared(graph, found)
     return found
 
 
 def _hold_shared(graph: gs.Graph, found: Channels) -> None:
-    """Freeze what needs a constant that others read too."""
+    """Freeze what needs a constant that others, in subgraphs too, read."""
     tensors = graph.tensors()
     for edit in found.edits:
         if len(tensors[edit.tensor].outputs) > 1:

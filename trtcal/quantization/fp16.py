@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from trtcal.model.graph import HALF_OPSET, constant
+from trtcal.model.graph import HALF_OPSET, captured, constant
 from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
@@ -210,7 +210,7 @@ class Survey:
         All readers of a DQ node are tied: TensorRT-RTX 1.7 fails to compile some graphs in which one
         INT8 tensor is dequantized to both types.
         """
-        shown = {id(tensor) for tensor in (*self.graph.outputs, *_captured(self.graph))}
+        shown = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
         made = (tensor for node in self.graph.nodes for tensor in node.outputs)
         for tensor in filter(is_single, (*self.graph.inputs, *made)):
             producer = tensor.inputs[0] if tensor.inputs else None
@@ -242,12 +242,6 @@ def pairs_before(node: gs.Node) -> Iterator[gs.Node]:
     """Yield the DQ nodes that give a node its inputs."""
     producers = (tensor.inputs[0] for tensor in node.inputs if tensor.inputs)
     return (producer for producer in producers if producer.op in QDQ)
-
-
-def _captured(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield what subgraphs name, tensors of the graph around them among it."""
-    for inner in graph.subgraphs(recursive=True):
-        yield from (*inner.outputs, *inner.tensors().values())
 
 
 Crossing = tuple[Hashable, Sequence[Hashable], int]

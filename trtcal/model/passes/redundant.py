@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from trtcal.model.graph import clean, constant, is_op, type_of
+from trtcal.model.graph import captured, clean, constant, is_op, type_of
 from trtcal.model.ops import COMMUTES
 from trtcal.model.passes.base import Pass, current
 
@@ -23,7 +23,7 @@ class View:
     def __init__(self, graph: gs.Graph) -> None:
         self.nodes = {id(node) for node in graph.nodes}
         self.outputs = {id(tensor) for tensor in graph.outputs}
-        self.held = {id(tensor) for part in graph.subgraphs(recursive=True) for tensor in _of(part)}
+        self.held = {id(tensor) for tensor in captured(graph)}
 
     def is_free(self, tensor: gs.Tensor) -> bool:
         """Tell whether a tensor may go if its readers read something else."""
@@ -54,12 +54,6 @@ class View:
             maker.outputs = [kept if tensor is gone else tensor for tensor in maker.outputs]
         if isinstance(kept, gs.Variable) and kept.shape is None:
             kept.shape = gone.shape
-
-
-def _of(part: gs.Graph) -> Iterator[gs.Tensor]:
-    for node in part.nodes:
-        yield from node.inputs
-    yield from part.outputs
 
 
 def removal(name: str, purpose: str, source: Source, on_request: bool = False) -> Pass:
