@@ -9,8 +9,8 @@ from tests.quantization.test_quantize import calibrated
 from tests.zoo_net import Net
 from tests.zoo_scene import quantized_scene
 from trtcal.backends.lowering import lower
-from trtcal.backends.onnxruntime import INTEGER_KERNELS
 from trtcal.backends.sessions import open_session, run_session
+from trtcal.model.ops import INTEGER
 from trtcal.quantization import Plan, prepare, quantize
 
 ACCUMULATOR_ROUNDING = 0.02  # share of outputs that the int32 bias may move by a step
@@ -111,7 +111,7 @@ def test_a_bias_too_large_for_int32_keeps_its_layer_in_float(tmp_path):
     proto, feeds = chain(MIDDLES["relu"], tmp_path, extra=huge)
     lowered = lower(proto)
     assert "b1" in next(node for node in lowered.graph.node if node.name == "first").input
-    assert set(kernels(proto, tmp_path)) & set(INTEGER_KERNELS) == set()
+    assert set(kernels(proto, tmp_path)) & INTEGER == set()
     result = run_session(open_session(lowered), None, feeds)[0]
     np.testing.assert_allclose(result, literal(proto, feeds), rtol=1e-3)
 
