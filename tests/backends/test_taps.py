@@ -8,7 +8,7 @@ from tests.networks import conv_net, rng, save, weight
 from trtcal.backends import taps as module
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Taps, lay_out
-from trtcal.model.derived import sources
+from trtcal.model.tensors import sources
 
 IMAGES = rng(8).standard_normal((6, 3, 16, 16)).astype(np.float32)
 

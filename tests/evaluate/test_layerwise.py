@@ -13,7 +13,7 @@ from trtcal.data import open_dataset
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
-from trtcal.model.overrides import Int8Overrides
+from trtcal.model.model import Int8Overrides
 from trtcal.ptq.equalization import equalized
 from trtcal.quantization import quantize, write_quantized
 

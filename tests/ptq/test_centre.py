@@ -13,7 +13,7 @@ from tests.zoo import ZOO
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.errors import InputError
-from trtcal.model.overrides import Int8Overrides
+from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import Optimizations, read_optimizations, with_bounds, write_optimizations
 from trtcal.ptq.zero_centering import centred
 from trtcal.quantization import find_layers, quantize, tensors_to_observe

@@ -10,7 +10,7 @@ import pytest
 from tests.networks import conv_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.overrides import Grid, Int8Overrides
+from trtcal.model.model import Grid, Int8Overrides
 from trtcal.ptq import layer_changes
 from trtcal.quantization.weights import quantize_weight
 

@@ -11,7 +11,7 @@ from tests.zoo import ZOO
 from trtcal.backends.lowering import lower
 from trtcal.errors import InputError
 from trtcal.model.graph import import_graph
-from trtcal.model.overrides import Int8Overrides
+from trtcal.model.model import Int8Overrides
 from trtcal.ptq.affine import affine_places, with_affines
 from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
 from trtcal.ptq.equalization import smoothed

@@ -23,7 +23,7 @@ from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, fixed_batch
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
-from trtcal.model.derived import groups, sources
+from trtcal.model.tensors import groups, sources
 
 Progress = Callable[[int], None]
 """Called with the number of samples just done."""

@@ -17,8 +17,8 @@ import onnx
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model.graph import reads
+from trtcal.model.model import Floats
 from trtcal.model.ops import ACTIVATIONS, ELEMENTWISE
-from trtcal.model.overrides import Floats
 
 STEPS = 2  # of the secant
 SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from trtcal.model.overrides import Floats
+from trtcal.model.model import Floats
 from trtcal.ptq.bias_correction import Moments
 
 BLOCK = 64  # columns whose errors are passed on together to those behind

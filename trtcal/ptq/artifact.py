@@ -28,7 +28,7 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
 from trtcal.model.graph import export_model, import_graph, is_op, tensor_names
-from trtcal.model.overrides import Floats, Grid, Int8Overrides
+from trtcal.model.model import Floats, Grid, Int8Overrides
 from trtcal.ptq.affine import HINT, with_affines
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import set_bias

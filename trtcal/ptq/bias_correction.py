@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, import_graph, is_op
-from trtcal.model.overrides import Floats, Grid, Int8Overrides
+from trtcal.model.model import Floats, Grid, Int8Overrides
 from trtcal.ptq.patches import Form, Shares, form_of
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import bias_of

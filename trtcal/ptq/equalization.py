@@ -19,8 +19,8 @@ import onnx_graphsurgeon as gs
 from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph
+from trtcal.model.model import Floats
 from trtcal.model.ops import AS_MATRIX, FACTORS, Operators
-from trtcal.model.overrides import Floats
 from trtcal.ptq.affine import affine_places, with_affines
 from trtcal.ptq.artifact import Changes
 from trtcal.ptq.channel_rules import find_channels

@@ -20,7 +20,7 @@ from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.model.overrides import Int8Overrides
+from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import KIND, Changes, Optimizations
 from trtcal.ptq.bias_correction import corrected_by_normalization
 from trtcal.ptq.channel_splitting import split

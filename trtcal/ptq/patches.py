@@ -13,8 +13,8 @@ import onnx_graphsurgeon as gs
 
 from trtcal.data import Feeds
 from trtcal.model.graph import constant
+from trtcal.model.model import Floats
 from trtcal.model.ops import AS_MATRIX
-from trtcal.model.overrides import Floats
 from trtcal.quantization.weighted_ops import Layer
 
 

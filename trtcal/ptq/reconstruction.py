@@ -29,8 +29,8 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
+from trtcal.model.model import Floats, Grid, Int8Overrides
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.model.overrides import Floats, Grid, Int8Overrides
 from trtcal.ptq.activations import activation_of, matched
 from trtcal.ptq.adaptive_rounding import adapted, clipped, rounded
 from trtcal.ptq.bias_correction import measure_moments

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from trtcal.documents import write_document
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, only_consumer
-from trtcal.model.overrides import Floats, Grid
+from trtcal.model.model import Floats, Grid
 from trtcal.ptq.artifact import write_optimizations
 from trtcal.ptq.state import Improved
 from trtcal.quantization import find_layers

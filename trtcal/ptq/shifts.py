@@ -14,7 +14,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, is_op, only_consumer
-from trtcal.model.overrides import Floats
+from trtcal.model.model import Floats
 from trtcal.ptq.patches import Form, form_of
 from trtcal.quantization.weighted_ops import Bias, Layer, bias_of
 

@@ -11,7 +11,7 @@ from typing import Any
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.search.losses import Loss
 from trtcal.model import Model
-from trtcal.model.overrides import Int8Overrides
+from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import Changes, Optimizations
 from trtcal.quantization import QuantizedModel, quantize
 from trtcal.ranges import Calibration

@@ -11,8 +11,8 @@ import onnx_graphsurgeon as gs
 from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.model.graph import import_graph, is_op
+from trtcal.model.model import Floats
 from trtcal.model.ops import SHIFTS
-from trtcal.model.overrides import Floats
 from trtcal.ptq.equalization import Moved
 from trtcal.ptq.shifts import cuts, find_extremes, shift, takers
 from trtcal.quantization import find_layers

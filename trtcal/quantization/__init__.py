@@ -1,9 +1,8 @@
 """From ranges to an ONNX model with Q/DQ that TensorRT obeys."""
 
 from trtcal.model.passes import prepare
-from trtcal.quantization.decisions import Planned, resolve
 from trtcal.quantization.placement import find_layers, tensors_to_observe
-from trtcal.quantization.plan import Plan, Rule, plan_of, read_plan, write_plan
+from trtcal.quantization.plan import Plan, Planned, Rule, plan_of, read_plan, resolve, write_plan
 from trtcal.quantization.qdq import QuantizedModel, quantize, read_quantized, write_quantized
 from trtcal.quantization.weighted_ops import Layer
 

@@ -16,8 +16,7 @@ from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
-from trtcal.quantization.packed import cut_sources
-from trtcal.quantization.propagate import choices, range_sources, spread
+from trtcal.quantization.propagate import choices, cut_sources, range_sources, spread
 from trtcal.quantization.weighted_ops import (
     REFUSAL,
     REFUSED,

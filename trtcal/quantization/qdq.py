@@ -17,13 +17,12 @@ from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import constant, export_model, import_graph, is_half, tensor_names
+from trtcal.model.model import Grid, Int8Overrides
 from trtcal.model.ops import MULTIPLIES
-from trtcal.model.overrides import Grid, Int8Overrides
 from trtcal.model.passes import raised_for_half
-from trtcal.quantization.decisions import decide
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
-from trtcal.quantization.plan import Decision, Plan
+from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, spread
 from trtcal.quantization.weighted_ops import Layer, set_bias
 from trtcal.quantization.weights import Scale, as_scale, quantize_weight, step_above

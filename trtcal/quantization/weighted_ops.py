@@ -15,8 +15,8 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
+from trtcal.model.model import Floats
 from trtcal.model.ops import CONVOLUTIONS, INTEGER
-from trtcal.model.overrides import Floats
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from trtcal.evidence.fusion import check_fusions
 from trtcal.evidence.fusion.matching import find_matches
 from trtcal.evidence.fusion.patterns import read_patterns
 from trtcal.model import load_model
-from trtcal.model.graph_view import View
+from trtcal.model.tensors import View
 
 
 def answers(found):

@@ -9,8 +9,8 @@ from itertools import islice
 import numpy as np
 import onnx
 
-from trtcal.model.graph_view import View
 from trtcal.model.passes.redundant import FLOATS, HOLDING
+from trtcal.model.tensors import View
 
 MOST = 16  # steps through which a value is followed back
 PAIRS = "inner-pairs"

@@ -18,7 +18,7 @@ from trtcal.evidence.layers.layer import NODE_SEPARATORS, Layer
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.model import Model
-from trtcal.model.graph_view import View
+from trtcal.model.tensors import View
 
 ONE, SEVERAL, UNLISTED, OPAQUE = "one layer", "several layers", "not listed", "opaque"
 

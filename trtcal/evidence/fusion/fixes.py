@@ -12,10 +12,10 @@ from trtcal.evidence.fusion.blockers import PAIRS
 from trtcal.evidence.fusion.check import Fusions
 from trtcal.model import Model
 from trtcal.model.graph import is_op
-from trtcal.model.graph_view import View
 from trtcal.model.passes import Pass, PassRecord, prepare_with_record
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, ROUNDING_CASTS, TRANSPOSES, removal
 from trtcal.model.passes.upgrade import TYPES
+from trtcal.model.tensors import View
 
 PASSES = (IDENTITIES, CASTS, ROUNDING_CASTS, TRANSPOSES)
 ON_REQUEST = (ROUNDING_CASTS.name, PAIRS)

@@ -21,8 +21,8 @@ from trtcal.evidence.fusion.patterns import (
     Term,
     Variable,
 )
-from trtcal.model.graph_view import View
 from trtcal.model.ops import COMMUTES
+from trtcal.model.tensors import View
 
 MOST_SOLUTIONS = 16  # arrangements of one expression at one node
 CLOSE = 1e-3  # relative: numbers may have been rounded to float16

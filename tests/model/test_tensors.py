@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.model.derived import groups
+from trtcal.model.tensors import groups
 
 NEEDED = st.dictionaries(
     st.sampled_from("TUVW"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=8), min_size=1
