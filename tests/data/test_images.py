@@ -27,7 +27,7 @@ def test_images_become_batches_in_the_order_of_their_paths(folder, model):
     drawn.pop("c/d/e.webp")  # lossy
     (folder / "c" / "d" / "e.webp").unlink()
     data = open_dataset(folder, model, PLAIN)
-    assert data.files == ["B.tiff", "a.png", "a/z.bmp", "b.PNG"]
+    assert data.files == ("B.tiff", "a.png", "a/z.bmp", "b.PNG")
     expected = np.stack([drawn[name] for name in data.files]).transpose(0, 3, 1, 2)
     assert [len(feeds["x"]) for feeds in data.batches(3)] == [3, 1]
     assert (everything(data, 3) == expected).all()
@@ -56,7 +56,7 @@ def test_links_are_followed_but_never_in_circles(folder, model, tmp_path):
     (folder / "a" / "up").symlink_to(folder)
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
     data = open_dataset(folder, model, PLAIN)
-    assert data.files == ["a/000.png", "a/001.png", "linked/000.png"]
+    assert data.files == ("a/000.png", "a/001.png", "linked/000.png")
 
 
 def test_images_that_nobody_declared_are_refused_with_the_table_to_write(folder, model):

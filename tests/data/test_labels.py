@@ -25,7 +25,7 @@ def test_class_folders_are_numbered_in_order_and_empty_ones_count(folder, model)
         draw(folder / name, number)
     (folder / "cow").mkdir()
     data = opened(folder, model, "folders")
-    assert data.files == ["cat/b.png", "dog/a.png", "dog/deep/c.png", "eel/d.png"]
+    assert data.files == ("cat/b.png", "dog/a.png", "dog/deep/c.png", "eel/d.png")
     assert data.labels.tolist() == [0, 2, 2, 3]
     assert data.labels.dtype == np.int64
     assert opened(folder, model, None).labels is None

@@ -10,7 +10,7 @@ from tests.data.test_parts import COUNT, KINDS, stored
 from tests.networks import conv_net, samples
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
-from trtcal.data import held_back, open_dataset, part
+from trtcal.data import count_read, counted, held_back, open_dataset, part
 from trtcal.errors import InputError
 from trtcal.model import load_model
 
@@ -115,4 +115,36 @@ def test_runs_are_multiples_of_a_fixed_batch(tmp_path):
     data = open_dataset(samples(tmp_path / "data.npz", count=40), model)
     most, held = held_back(data, 12, 4)
     assert (len(most), len(held)) == (28, 12)
-    assert all(len(one) % 4 == 0 for one in (*most.parts, *held.parts))
+    assert all(
+        size % 4 == 0 for size in (stop - start for start, stop in (*most.spans, *held.spans))
+    )
+
+
+def test_reads_are_counted_by_purpose_over_processes_and_subsets(scene):
+    images, opened = scene
+    plain = opened()
+    data = counted(plain)
+    known = COUNT if not len(plain.witnessed()) else int(plain.witnessed().any(axis=1).sum())
+    with data.reading_for("histograms"):
+        assert np.array_equal(read(data), images)
+        read(part(data, 3, 9))
+    with data.reading_for("data check"):
+        there = pickle.loads(pickle.dumps(part(data, 0, 4)))  # noqa: S301
+        read(there)  # not counted here
+        count_read(part(data, 0, 4), 4)
+    assert (data.fingerprint, len(data)) == (opened().fingerprint, COUNT)
+    reads = {one.purpose: one.samples for one in data.summary()}
+    assert reads.pop("opening: check and fingerprint", 0) == known
+    assert reads == {"histograms": COUNT + 6, "data check": 4}
+    assert {one.purpose: one.passes for one in data.summary()}["histograms"] == 1.545
+    count_read(plain, 4)  # nothing counts its reads
+
+
+def test_what_a_fingerprint_reads_is_counted(tmp_path):
+    _, path = stored(tmp_path, "images")
+    data = counted(open_dataset(path, model_of(tmp_path / "net.onnx"), PLAIN))
+    assert data.summary() == ()
+    assert data.files == tuple(f"{number:03}.png" for number in range(COUNT))
+    assert part(data, 2, 4).files == ("002.png", "003.png")
+    assert data.fingerprint
+    assert [(one.purpose, one.samples) for one in data.summary()] == [("fingerprint", COUNT)]

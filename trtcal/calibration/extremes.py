@@ -14,7 +14,6 @@ import numpy.typing as npt
 from trtcal import __version__
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch
-from trtcal.data.images import ImageDataset
 from trtcal.documents import Document, seal, write_document
 from trtcal.model import Model
 
@@ -58,14 +57,13 @@ def find_tails(
     Memory does not grow with samples. A tensor whose first axis is not that of the samples is left
     out: whose value is whose is not known there.
     """
-    files = dataset.files if isinstance(dataset, ImageDataset) else None
     kept: dict[str, list[Reach]] = {name: [] for name in tensors}
     inside, start = Inside(model.proto, tensors), 0
     for feeds in dataset.batches(fixed_batch(model) or BATCH):
         size = len(next(iter(feeds.values())))
         for name, array in inside.read(feeds).items():
             if array.ndim and len(array) == size:
-                found = _reaches(array, start, files)
+                found = _reaches(array, start, dataset.files)
                 kept[name] = heapq.nlargest(KEPT, [*kept[name], *found], key=_farthest)
         start += size
         progress(size)

@@ -20,7 +20,7 @@ from trtcal.calibration.profile import Profile, Settings
 from trtcal.calibration.scheduler import LocalWorker, Worker, share_out
 from trtcal.calibration.shards import Job, count
 from trtcal.calibration.worker import Observer
-from trtcal.data import Dataset, fixed_batch
+from trtcal.data import Dataset, count_read, fixed_batch
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
@@ -161,6 +161,7 @@ class _Work:
 
     def _shared(self, crew: Sequence[Worker], asked: Callable[[], bool]) -> None:
         def between(samples: int) -> bool:
+            count_read(self.job.dataset, samples)
             if samples and self.checkpoint and self.checkpoint.due:
                 self._keep()
             self._progress(samples)

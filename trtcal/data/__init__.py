@@ -2,6 +2,27 @@
 
 from trtcal.data.dataset import Dataset, Feeds, fixed_batch, whole_batches
 from trtcal.data.opening import open_dataset
-from trtcal.data.subsets import held_back, part
+from trtcal.data.subsets import (
+    CountedDataset,
+    DataRead,
+    Subset,
+    count_read,
+    counted,
+    held_back,
+    part,
+)
 
-__all__ = ["Dataset", "Feeds", "fixed_batch", "held_back", "open_dataset", "part", "whole_batches"]
+__all__ = [
+    "CountedDataset",
+    "DataRead",
+    "Dataset",
+    "Feeds",
+    "Subset",
+    "count_read",
+    "counted",
+    "fixed_batch",
+    "held_back",
+    "open_dataset",
+    "part",
+    "whole_batches",
+]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 Labels = npt.NDArray[np.int64]
+Span = tuple[int, int]
+"""Samples from the first up to, not including, the second."""
 Digests = npt.NDArray[np.uint8]
 """The SHA-256 of each sample, shape (samples, 32); zeros where it is not known."""
 
@@ -103,6 +105,10 @@ class Dataset(Protocol):
         """One class a sample (int64, shape (samples,)), None if the data have none."""
 
     @property
+    def files(self) -> tuple[str, ...] | None:
+        """The samples' files relative to their folder, None if they have none of their own."""
+
+    @property
     def unused(self) -> tuple[str, ...]:
         """Arrays or files among the data that are not used."""
 
@@ -135,6 +141,7 @@ class ArrayDataset:
     labels: Labels | None
     fingerprint: str
     unused: tuple[str, ...] = ()
+    files: tuple[str, ...] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -168,6 +175,8 @@ class StreamedDataset(ABC):
     Whoever first reads a sample gives its digest; every later pass has to give the same, else
     `InputError`. The fingerprint is made of the digests of all samples.
     """
+
+    files: tuple[str, ...] | None = None
 
     def __init__(
         self, path: Path, samples: int, labels: Labels | None, unused: tuple[str, ...]
@@ -230,7 +239,7 @@ class StreamedDataset(ABC):
         """The model's inputs that every batch feeds."""
 
 
-def spans(size: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def spans(size: int, start: int, stop: int) -> Iterator[Span]:
     """Yield the first sample of each batch and one past its last; the last batch may be smaller."""
     for first in range(start, stop, size):
         yield first, min(first + size, stop)

@@ -154,13 +154,13 @@ class ImageDataset(StreamedDataset):
         labels: str | None,
         found: tuple[list[str], list[str]] | None = None,
     ) -> None:
-        self.files, others = found or find_images(folder)
+        files, others = found or find_images(folder)
         self._spec = _image_input(folder, model)
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
-        classes = image_labels(folder, self.files, labels)
-        super().__init__(folder, len(self.files), classes, unused)
+        super().__init__(folder, len(files), image_labels(folder, files, labels), unused)
+        self.files: tuple[str, ...] = tuple(files)
         self._shape = self._first_shape()
         check_batch(str(folder), len(self), fixed_batch(model))
 

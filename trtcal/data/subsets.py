@@ -1,13 +1,15 @@
-"""Parts of a dataset, as datasets."""
+"""Datasets made of another dataset: some of its samples, or all of them with their reads counted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from trtcal.data.dataset import Dataset, Digests, Feeds, Labels
+from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Span
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
 
@@ -15,17 +17,12 @@ RUNS = 8  # in which samples are held back
 
 
 @dataclass(frozen=True)
-class Part:
-    """The samples of `whole` from `start` up to `stop`; its first sample is number 0 here."""
+class Subset:
+    """The samples of `whole` in `spans`, one after the other; the first of them is number 0 here."""
 
+    name: str
     whole: Dataset
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """The name of the whole, and which samples of it."""
-        return f"{self.whole.name}[{self.start}:{self.stop}]"
+    spans: tuple[Span, ...]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -36,7 +33,13 @@ class Part:
     def labels(self) -> Labels | None:
         """One class a sample (int64, shape (samples,)), None if the data have none."""
         labels = self.whole.labels
-        return None if labels is None else labels[self.start : self.stop]
+        return None if labels is None else np.concatenate([labels[a:b] for a, b in self.spans])
+
+    @property
+    def files(self) -> tuple[str, ...] | None:
+        """The samples' files relative to their folder, None if they have none of their own."""
+        files = self.whole.files
+        return None if files is None else tuple(one for a, b in self.spans for one in files[a:b])
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -50,67 +53,14 @@ class Part:
 
     @property
     def fingerprint(self) -> str:
-        """Digest made of that of the whole, which may have to be read for it, and of the range."""
+        """Digest made of that of the whole, which may have to be read for it, and of the spans."""
         return self._derived(self.whole.fingerprint)
 
     def _derived(self, digest: str) -> str:
-        body = {"whole": digest, "start": self.start, "stop": self.stop}
-        return digest_bytes(canonical_json(body))
+        return digest_bytes(canonical_json({"whole": digest, "spans": self.spans}))
 
     def __len__(self) -> int:
-        return self.stop - self.start
-
-    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
-        end = self.stop if stop is None else min(self.start + stop, self.stop)
-        return self.whole.batches(size, self.start + start, end)
-
-    def witnessed(self) -> Digests:
-        """Return the digests of its samples read so far; (0, 32) if the fingerprint needs none."""
-        return self.whole.witnessed()[self.start : self.stop]
-
-    def learn(self, witnessed: Digests) -> None:
-        """Take in what another process witnessed; `InputError` if it read other samples."""
-        before = np.zeros((self.start, witnessed.shape[1]), np.uint8)
-        self.whole.learn(np.concatenate([before, witnessed]))
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Several parts of one dataset, one after the other, of which `name` says what they are."""
-
-    name: str
-    parts: tuple[Part, ...]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The model's inputs that every batch feeds."""
-        return self.parts[0].inputs
-
-    @property
-    def labels(self) -> Labels | None:
-        """One class a sample (int64, shape (samples,)), None if the data have none."""
-        found = [one.labels for one in self.parts]
-        known = [labels for labels in found if labels is not None]
-        return np.concatenate(known) if len(known) == len(found) else None
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Arrays or files among the data that are not used."""
-        return self.parts[0].unused
-
-    @property
-    def identity(self) -> str:
-        """Digest that is known before the samples are read, if that of the whole is."""
-        return digest_bytes(canonical_json([one.identity for one in self.parts]))
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest made of those of the parts, for which the whole may have to be read."""
-        return digest_bytes(canonical_json([one.fingerprint for one in self.parts]))
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(stop - start for start, stop in self.spans)
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
         """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
@@ -125,24 +75,28 @@ class Pieces:
             yield waiting
 
     def _pieces(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
-        """Yield feeds of at most `size` samples, which end where a part does."""
-        first = 0
-        for one in self.parts:
-            begin, end = max(start - first, 0), min(stop - first, len(one))
+        """Yield feeds of at most `size` samples, which end where a span does."""
+        before = 0
+        for first, last in self.spans:
+            begin, end = max(start - before, 0), min(stop - before, last - first)
             if begin < end:
-                yield from one.batches(size, begin, end)
-            first += len(one)
+                yield from self.whole.batches(size, first + begin, first + end)
+            before += last - first
 
     def witnessed(self) -> Digests:
-        """Return the digests of the samples read so far; (0, 32) if the fingerprint needs none."""
-        return np.concatenate([one.witnessed() for one in self.parts])
+        """Return the digests of its samples read so far; (0, 32) if the fingerprint needs none."""
+        known = self.whole.witnessed()
+        return np.concatenate([known[start:stop] for start, stop in self.spans])
 
     def learn(self, witnessed: Digests) -> None:
         """Take in what another process witnessed; `InputError` if it read other samples."""
-        first = 0
-        for one in self.parts:
-            one.learn(witnessed[first : first + len(one)])
-            first += len(one)
+        if not len(self.whole.witnessed()):
+            return
+        known, before = np.zeros((len(self.whole), witnessed.shape[1]), np.uint8), 0
+        for start, stop in self.spans:
+            known[start:stop] = witnessed[before : before + stop - start]
+            before += stop - start
+        self.whole.learn(known)
 
 
 def _count(feeds: Feeds) -> int:
@@ -153,7 +107,7 @@ def _joined(first: Feeds, second: Feeds) -> Feeds:
     return {name: np.concatenate([array, second[name]]) for name, array in first.items()}
 
 
-def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Pieces, Pieces]:
+def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Subset]:
     """Return most of a dataset, and so many samples of it, in runs from all over it.
 
     Data are often in the order of their classes. All runs are multiples of `unit`.
@@ -163,22 +117,122 @@ def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Pieces, Pi
     each = [samples // unit * (i + 1) // runs * unit for i in range(runs)]
     most, held, before, taken = [], [], 0, 0
     for end, upto in zip(ends, each, strict=True):
-        most.append(part(dataset, before, end - (upto - taken)))
-        held.append(part(dataset, end - (upto - taken), end))
+        most.append((before, end - (upto - taken)))
+        held.append((end - (upto - taken), end))
         before, taken = end, upto
-    return Pieces(f"most of {dataset.name}", tuple(most)), Pieces(
-        f"held back of {dataset.name}", tuple(held)
+    return (
+        Subset(f"most of {dataset.name}", dataset, _checked(dataset, most)),
+        Subset(f"held back of {dataset.name}", dataset, _checked(dataset, held)),
     )
 
 
-def part(dataset: Dataset, start: int, stop: int) -> Part:
+def part(dataset: Dataset, start: int, stop: int) -> Subset:
     """Return a dataset's samples from `start` up to `stop`; `InputError` if there are no such ones.
 
     Where the model's batch is fixed, both are to be multiples of it; see `whole_batches`.
     """
-    if not 0 <= start < stop <= len(dataset):
-        raise InputError(
-            f"data {dataset.name} have {len(dataset)} samples: there are none from {start} to {stop}",
-            "take a part that lies among them",
+    spans = _checked(dataset, [(start, stop)])
+    return Subset(f"{dataset.name}[{start}:{stop}]", dataset, spans)
+
+
+def _checked(dataset: Dataset, spans: list[Span]) -> tuple[Span, ...]:
+    for start, stop in spans:
+        if not 0 <= start < stop <= len(dataset):
+            raise InputError(
+                f"data {dataset.name} have {len(dataset)} samples: "
+                f"there are none from {start} to {stop}",
+                "take a part that lies among them",
+            )
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class DataRead:
+    """How many samples were read for one purpose, and how many passes over the data that is."""
+
+    purpose: str
+    samples: int
+    passes: float
+
+
+@dataclass(frozen=True)
+class CountedDataset(Subset):
+    """All samples of a dataset, which counts those that are read by purpose. See `counted`."""
+
+    reads: dict[str, int] = field(default_factory=dict)
+    purposes: list[str] = field(default_factory=lambda: ["other"])
+
+    @property
+    def identity(self) -> str:
+        """Digest that is known before the samples are read."""
+        return self.whole.identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of samples and labels; samples that are read for it are counted."""
+        known = self.whole.witnessed()
+        self.add(int((~known.any(axis=1)).sum()), "fingerprint")
+        return self.whole.fingerprint
+
+    @contextmanager
+    def reading_for(self, purpose: str) -> Iterator[None]:
+        """Count what is read in the block under a purpose, such as "data check"."""
+        self.purposes.append(purpose)
+        try:
+            yield
+        finally:
+            self.purposes.pop()
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        for feeds in self.whole.batches(size, start, stop):
+            self.add(_count(feeds))
+            yield feeds
+
+    def add(self, samples: int, purpose: str | None = None) -> None:
+        """Count samples that were read, by this process or by others."""
+        if samples:
+            purpose = purpose or self.purposes[-1]
+            self.reads[purpose] = self.reads.get(purpose, 0) + samples
+
+    def summary(self) -> tuple[DataRead, ...]:
+        """Return what was read for what, in the order of the first read."""
+        return tuple(
+            DataRead(purpose, samples, round(samples / len(self), 3))
+            for purpose, samples in self.reads.items()
         )
-    return Part(dataset, start, stop)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the dataset alone: what another process reads is added with `count_read`."""
+        return _itself, (self.whole,)
+
+
+def _itself(dataset: Dataset) -> Dataset:
+    return dataset
+
+
+def counted(dataset: Dataset) -> CountedDataset:
+    """Return the dataset with its reads counted; the pass that opened it is the first entry.
+
+    >>> import numpy as np
+    >>> from trtcal.data.dataset import ArrayDataset
+    >>> data = counted(ArrayDataset("ones", {"x": np.ones((4, 3), np.float32)}, None, "sha256:1"))
+    >>> with data.reading_for("histograms"):
+    ...     batches = list(data.batches(2))
+    >>> [(read.purpose, read.passes) for read in data.summary()]
+    [('opening: check and fingerprint', 1.0), ('histograms', 1.0)]
+    """
+    made = CountedDataset(dataset.name, dataset, ((0, len(dataset)),))
+    known = dataset.witnessed()  # none at all where the fingerprint was taken when it was opened
+    opened = int(known.any(axis=1).sum()) if len(known) else len(dataset)
+    made.add(opened, "opening: check and fingerprint")
+    return made
+
+
+def count_read(dataset: Dataset, samples: int) -> None:
+    """Count samples that other processes read of a dataset, if its reads are counted."""
+    while isinstance(dataset, Subset):
+        if isinstance(dataset, CountedDataset):
+            dataset.add(samples)
+            return
+        dataset = dataset.whole

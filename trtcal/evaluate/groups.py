@@ -21,7 +21,6 @@ import numpy.typing as npt
 from scipy import stats
 
 from trtcal.data import Dataset
-from trtcal.data.images import ImageDataset
 from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
 from trtcal.evaluate.metrics import rounded
@@ -301,4 +300,4 @@ class Worst:
 
 def files_of(dataset: Dataset) -> Sequence[str] | None:
     """Return the samples' files, relative to their folder, None if they have none of their own."""
-    return dataset.files if isinstance(dataset, ImageDataset) else None
+    return dataset.files
