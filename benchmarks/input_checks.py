@@ -2,11 +2,11 @@
 
     python -m benchmarks.input_checks MODEL DATA [--form normal] [--subsets 10] [--samples 64]
 
-DATA is an .npz that is right for MODEL, with one image input and perhaps labels; `--form` says in which
-form its pixels are (raw, unit, signed, normal, centred), where the values do not tell. Each draw takes
-samples at random and plants every fault in them, with labels and without. Printed: in how many subsets
-the fault was named, and what else was named; on right data anything named is a false alarm. The cost
-is that of one check in samples run, by its time over that of one FP32 pass over as many.
+DATA is an .npz that is right for MODEL, with one image input and perhaps labels; `--form` is the form
+of its pixels (raw, unit, signed, normal, mean-subtracted), where the values do not show it. Each subset
+takes samples at random and plants every fault in them, with labels and without. Printed: in how many
+subsets the fault was named, and what else was named; on right data anything named is a false alarm.
+The cost is the time of one check over that of one FP32 pass over as many samples.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.check import check_data
-from trtcal.check.check import TOGETHER
+from trtcal.check.check import BATCH
 from trtcal.check.preprocessing import (
-    CENTRED,
     MEAN,
+    MEAN_SUBTRACTED,
     NORMAL,
     RAW,
-    RIGHT,
     SIGNED,
     STD,
     UNIT,
+    VALID,
     Change,
     Form,
     forms_of,
 )
 from trtcal.check.probe import ModelProbe
-from trtcal.check.sampling import Images, draw, find_images
+from trtcal.check.samples import ImageInput, find_image_input, take_samples
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import Model, load_model
 
@@ -51,8 +51,8 @@ HALF = ((0.5,) * 3, (0.5,) * 3)
 
 
 def pixel_faults(form: Form) -> Iterator[Fault]:
-    """Yield name, what to do to planes in their right form, and the codes that name the fault."""
-    if form in (RAW, CENTRED):
+    """Yield name, what to do to planes in their right form, and the kinds of issue it is."""
+    if form in (RAW, MEAN_SUBTRACTED):
         yield "divided by 255", lambda x: x / 255, {"pixels_scaled"}
         yield "0 to 1", Change(form, UNIT), {"pixels_scaled"}
     else:
@@ -66,7 +66,7 @@ def pixel_faults(form: Form) -> Iterator[Fault]:
         yield "mean and std twice", Change(form, form.then(mean, std, "", "")), NORMALIZATION
         spoiled = RAW.then(mean, std, "", "")
         yield "mean and std, not / 255", Change(form, spoiled), {"pixels_not_scaled"}
-    if form == CENTRED:
+    if form == MEAN_SUBTRACTED:
         yield "no mean", Change(form, RAW), NORMALIZATION
     yield "BGR for RGB", lambda x: x[:, ::-1], {"channel_order"}
     yield "NHWC reshaped", lambda x: np.moveaxis(x, 1, -1).reshape(x.shape), {"layout"}
@@ -88,16 +88,16 @@ def _some(spoil: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return work
 
 
-def dataset(images: Images, planes: Array, labels: Array | None) -> ArrayDataset:
+def dataset(images: ImageInput, planes: Array, labels: Array | None) -> ArrayDataset:
     """Return samples as the dataset that a user would have opened."""
     array = np.ascontiguousarray(images.packed(planes), np.float32)
     return ArrayDataset("planted", {images.name: array}, labels, "")
 
 
 def trials(
-    images: Images, form: Form, planes: Array, labels: Array | None, rng: np.random.Generator
+    images: ImageInput, form: Form, planes: Array, labels: Array | None, rng: np.random.Generator
 ) -> Iterator[tuple[str, ArrayDataset, set[str]]]:
-    """Yield name, data and the codes that name the fault, for one draw of samples."""
+    """Yield name, data and the kinds of issue it is, for one subset of samples."""
     kinds = (
         {"without labels": None} if labels is None else {"labels": labels, "without labels": None}
     )
@@ -114,7 +114,7 @@ def trials(
 
 def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: int) -> None:
     """Print how many subsets had each fault named, and what else was."""
-    images = find_images(model)
+    images = find_image_input(model)
     if images is None:
         raise SystemExit("the model has no image input")
     stored = np.load(path)
@@ -126,7 +126,7 @@ def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: 
         rows = np.sort(rng.choice(len(every), min(samples, len(every)), replace=False))
         labels = stored["labels"][rows].astype(np.int64) if "labels" in stored else None
         for name, data, codes in trials(images, form, every[rows], labels, rng):
-            found = {one.code for one in check_data(model, data)}
+            found = {issue.kind for issue in check_data(model, data).issues}
             named[name] += bool(found & codes) if codes else not found
             others.setdefault(name, Counter()).update(found - codes)
     passes = cost(model, dataset(images, every[:samples], None))
@@ -144,9 +144,9 @@ def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: 
 
 def cost(model: Model, data: ArrayDataset) -> float:
     """Return the time of one check over that of one pass, the session opened."""
-    drawn, probe = draw(model, data, len(data)), ModelProbe(model, TOGETHER)
+    samples, probe = take_samples(model, data, len(data)), ModelProbe(model, BATCH)
     started = time.perf_counter()
-    probe.look(drawn)
+    probe.run(samples)
     passed = time.perf_counter()
     check_data(model, data)
     return (time.perf_counter() - passed) / (passed - started)
@@ -157,11 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--form", choices=[form.name for form in RIGHT])
+    parser.add_argument("--form", choices=[form.name for form in VALID])
     parser.add_argument("--subsets", type=int, default=10)
     parser.add_argument("--samples", type=int, default=64)
     given = parser.parse_args()
-    form = next((form for form in RIGHT if form.name == given.form), None)
+    form = next((form for form in VALID if form.name == given.form), None)
     measure(load_model(given.model), given.data, form, given.subsets, given.samples)
 
 

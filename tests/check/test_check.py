@@ -1,4 +1,4 @@
-"""Faults that are planted in data are named, and right data are left in peace."""
+"""Faults that are planted in data become issues, and right data have none."""
 
 from dataclasses import replace
 
@@ -10,11 +10,9 @@ from scipy import ndimage
 from tests.networks import samples, save, weight
 from trtcal.check import check_data
 from trtcal.check.evidence import weigh
-from trtcal.check.preprocessing import CENTRED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
-from trtcal.check.probe import ModelProbe, Response
-from trtcal.check.responses import Front
-from trtcal.check.samples import check_layout, roughness
-from trtcal.check.sampling import Images, draw
+from trtcal.check.preprocessing import MEAN_SUBTRACTED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.check.probe import FirstLayers, ModelProbe, Response
+from trtcal.check.samples import ImageInput, check_layout, roughness, take_samples
 from trtcal.data import open_dataset
 from trtcal.data.dataset import ArrayDataset
 from trtcal.model import load_model
@@ -36,7 +34,9 @@ def smooth(rng):
     return field / field.std()
 
 
-@pytest.fixture(scope="module", params=[NORMAL, SIGNED, CENTRED, UNIT], ids=lambda form: form.name)
+@pytest.fixture(
+    scope="module", params=[NORMAL, SIGNED, MEAN_SUBTRACTED, UNIT], ids=lambda form: form.name
+)
 def colours(request, tmp_path_factory):
     """A classifier that compares normalized images with templates of its classes, and right data."""
     form = request.param
@@ -60,11 +60,11 @@ def colours(request, tmp_path_factory):
 def codes(model, images, labels=None):
     name = model.inputs[0].name
     data = ArrayDataset("planted", {name: np.ascontiguousarray(images)}, labels, "")
-    return [one.code for one in check_data(model, data)]
+    return [issue.kind for issue in check_data(model, data).issues]
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_right_colours_are_left_in_peace(colours, labelled):
+def test_right_colours_have_no_issue(colours, labelled):
     model, _, images, labels = colours
     assert codes(model, images, labels if labelled else None) == []
 
@@ -86,8 +86,8 @@ def test_reshaped_images_are_named(colours, labelled):
 @pytest.mark.parametrize("labelled", [True, False])
 def test_pixels_of_another_scale_are_named(colours, labelled):
     model, form, images, labels = colours
-    planted = Change(form, UNIT if form == CENTRED else RAW)(images)
-    wanted = "pixels_scaled" if form == CENTRED else "pixels_not_scaled"
+    planted = Change(form, UNIT if form == MEAN_SUBTRACTED else RAW)(images)
+    wanted = "pixels_scaled" if form == MEAN_SUBTRACTED else "pixels_not_scaled"
     assert wanted in codes(model, planted, labels if labelled else None)
 
 
@@ -107,9 +107,9 @@ def test_one_class_alone_is_no_fault(colours):
 
 
 @pytest.mark.parametrize("name", ["calibration", "glitch", "test"])
-def test_the_digits_are_left_in_peace(digits, name):
+def test_the_digits_have_no_issue(digits, name):
     model = load_model(digits / "digits.onnx")
-    assert check_data(model, open_dataset(digits / f"{name}.npz", model)) == ()
+    assert check_data(model, open_dataset(digits / f"{name}.npz", model)).issues == ()
 
 
 def blank(images):
@@ -184,7 +184,7 @@ def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path, batch):
 def test_the_form_of_pixels_is_told_from_their_values():
     pixels = paint(np.arange(CLASSES), 0)[1]
     pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 255
-    for form in (RAW, UNIT, SIGNED, NORMAL, CENTRED):
+    for form in (RAW, UNIT, SIGNED, NORMAL, MEAN_SUBTRACTED):
         assert forms_of(Change(RAW, form)(pixels))[0] == form
 
 
@@ -195,15 +195,15 @@ def test_roughness_tells_noise_from_images():
     assert (roughness(np.ones((2, 3, 32, 32))) == 0).all()
 
 
-def look(peak, sharpness):
-    """Return a look at samples that differ in nothing but these two."""
+def respond(lead, sharpness):
+    """Return responses to samples that differ in nothing but these two."""
     rng, ones = np.random.default_rng(0), np.ones(32)
-    peak, sharpness = (value + 0.1 * rng.standard_normal(32) for value in (peak, sharpness))
-    return Response(None, ones, peak, sharpness, ones, ones, None)
+    lead, sharpness = (value + 0.1 * rng.standard_normal(32) for value in (lead, sharpness))
+    return Response(None, ones, lead, sharpness, ones, ones, None)
 
 
-def test_other_values_have_to_make_a_model_surer_whatever_the_factor():
-    given, louder, better = look(1, 1), look(2, 0.5), look(2, 2)
+def test_other_values_have_to_raise_confidence_whatever_the_factor():
+    given, louder, better = respond(1, 1), respond(2, 0.5), respond(2, 2)
     for gain in (0.5, 1.0, 2.0):  # what only shifts the values is no exception
         assert not weigh(given, louder, gain, None).is_clear
         assert weigh(given, better, gain, None).is_clear
@@ -218,8 +218,8 @@ def test_raw_maps_beside_others_are_no_class_scores(tmp_path, others):
     outputs = {one: ["n", 8, 8, 8] for one in names}
     model = load_model(save(tmp_path / "maps.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, outputs))
     dataset = open_dataset(samples(tmp_path / "data.npz", count=16), model)
-    seen = ModelProbe(model, 16).look(draw(model, dataset, 16))
-    assert (seen.peak is None) == bool(others)
+    seen = ModelProbe(model, 16).run(take_samples(model, dataset, 16))
+    assert (seen.lead is None) == bool(others)
 
 
 @pytest.fixture(scope="module")
@@ -253,14 +253,16 @@ def test_scale_and_order_are_named_without_class_scores(detector):
 
 def test_a_first_layer_is_driven_as_strongly_as_its_input_is_stretched(detector):
     model, images = detector
-    drive = Front(model).drive
-    assert drive({"x": images}) == pytest.approx(drive({"x": images * 255}) - np.log10(255))
-    assert drive({"x": images * 0}) is None
+    ratio = FirstLayers(model).signal_to_bias
+    assert ratio({"x": images}) == pytest.approx(ratio({"x": images * 255}) - np.log10(255))
+    assert ratio({"x": images * 0}) is None
 
 
 def test_what_fits_the_running_statistics_stays(detector):
     model, images = detector
-    seen = ModelProbe(model, 16).look(draw(model, ArrayDataset("", {"x": images}, None, ""), 32))
+    seen = ModelProbe(model, 16).run(
+        take_samples(model, ArrayDataset("", {"x": images}, None, ""), 32)
+    )
     for before, after, clear in ((0.08, 0.03, False), (0.3, 0.09, True), (3, 0.3, True)):
         given, changed = (replace(seen, misfit=one) for one in (before, after))
         assert weigh(given, changed, 1.0, None).is_clear == clear
@@ -285,12 +287,12 @@ def test_running_statistics_may_be_in_constant_nodes(tmp_path):
 def test_flat_images_with_other_means_by_channel_are_no_layout():
     noise = np.random.default_rng(0).standard_normal((8, 3, 16, 16))
     offsets = 100 * np.arange(3).reshape(3, 1, 1)
-    assert check_layout(Images("x", False), noise + offsets) is None
+    assert check_layout(ImageInput("x", False), noise + offsets) is None
     given = np.moveaxis(ndimage.gaussian_filter(noise, (0, 0, 3, 3)) + offsets / 100, 1, -1)
-    assert check_layout(Images("x", False), given.reshape(noise.shape)).code == "layout"
+    assert check_layout(ImageInput("x", False), given.reshape(noise.shape)).kind == "layout"
 
 
-def test_twice_as_many_samples_are_looked_at_in_doubt(detector):
+def test_twice_as_many_samples_are_read_in_doubt(detector):
     model, images = detector
     grey = images.mean(1, keepdims=True)
     noise = 0.3 * np.random.default_rng(4).standard_normal(images.shape)

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
+from trtcal.check import DataCheck
 from trtcal.cli.main import run_command
 
 
@@ -27,16 +28,19 @@ def run(capsys, *arguments):
 def test_right_data_end_with_status_0(place, capsys):
     status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "right.npz")
     assert (status, err) == (0, "")
-    assert "nothing suspected" in out
+    assert "no issue with right (64 of 96 samples checked)" in out
 
 
-def test_a_fault_ends_with_status_1_and_is_told_as_json(place, capsys):
+def test_an_issue_ends_with_status_1_and_stands_in_the_json(place, capsys):
     status, out, err = run(capsys, "check-data", "digits.onnx", "--data", "raw.npz", "--json")
     assert status == 1
     assert "pixels_not_scaled" in err
     (found,) = json.loads(out)["issues"]
-    assert found["code"] == "pixels_not_scaled"
-    assert "0 to 255" in found["seen"]
+    assert found["kind"] == "pixels_not_scaled"
+    assert found["subject"] == "image"
+    assert "0 to 255" in found["sentence"]
+    assert found["evidence"]["highest"] == 255
+    assert found["evidence"]["mutual_information_changed"] > 0
     assert "divide" in found["fix"]
 
 
@@ -46,8 +50,12 @@ def test_calibrate_warns_and_goes_on(place, capsys):
     assert status == 0
     assert json.loads(out)["samples"] == 96
     assert "warning: 'image' has values of 0 to 255" in err
+    check = DataCheck.read(place / "calibration.data-check.json")
+    assert [issue.kind for issue in check.issues] == ["pixels_not_scaled"]
+    assert check.dataset == json.loads(out)["dataset"]
     status, _, err = run(capsys, *command, "right.npz")
     assert (status, "warning" in err) == (0, False)
+    assert DataCheck.read(place / "calibration.data-check.json").issues == ()
 
 
 def test_a_run_warns_before_it_observes(place, capsys):

@@ -1,6 +1,6 @@
-"""Whether data look right to a model, asked before any time is spent on them."""
+"""Whether data fit a model: checked on the FP32 model before time is spent on them."""
 
-from trtcal.check.check import CORRECTED, SAMPLES, check_data
-from trtcal.check.issues import DataIssue
+from trtcal.check.check import check_data
+from trtcal.check.issues import DataCheck, DataIssue
 
-__all__ = ["CORRECTED", "SAMPLES", "DataIssue", "check_data"]
+__all__ = ["DataCheck", "DataIssue", "check_data"]

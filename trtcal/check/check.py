@@ -1,26 +1,26 @@
-"""Check whether data look right to a model: samples, layout, pixels' values, channel order, labels."""
+"""Check whether data fit a model: samples, layout, pixel values, channel order, labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from trtcal.check.evidence import BORDERLINE, Evidence, advantage, weigh
-from trtcal.check.issues import DataIssue, channel_order, values
-from trtcal.check.preprocessing import Change, changes
+from trtcal.check.evidence import Evidence, advantage, check_label_numbers, check_labels, weigh
+from trtcal.check.issues import DataCheck, DataIssue
+from trtcal.check.preprocessing import FIXES, Change, changes
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.samples import (
-    check_labels,
+    ImageInput,
+    Samples,
     check_layout,
-    check_numbers,
-    check_plain,
-    different,
-    relaid,
+    check_samples,
+    drop_duplicates,
+    find_image_input,
+    take_samples,
+    transposed,
 )
-from trtcal.check.sampling import Drawn, Images, draw, find_images
 from trtcal.data import Dataset
 from trtcal.data.dataset import Array
 from trtcal.model import Model
@@ -29,114 +29,179 @@ SAMPLES = 64
 CORRECTED = 32  # of them: so many are tried under every change of values
 SCREENED = 8  # of them: so many see every change, more only what these do not speak against
 ORDERED = 16  # of them: so many see exchanged channels, more only if these do not speak against it
-TOGETHER = 16  # of them in a batch
-ROOM = 1 << 28  # bytes of samples, up to which more of them are looked at in doubt
+BATCH = 16
+ROOM = 1 << 28  # bytes of samples, up to which more of them are read in doubt
 
-Checked = tuple[DataIssue | None, Drawn]
-More = Callable[[Drawn], Drawn]
-"""Gives more samples than those drawn, or the same where there are no more."""
+Checked = tuple[DataIssue | None, Samples]
+"""An issue, if there is one, and the samples without that fault."""
 
 
 def check_data(
-    model: Model, dataset: Dataset, samples: int = SAMPLES, together: int = TOGETHER
-) -> tuple[DataIssue, ...]:
-    """Return what seems wrong with data for a model; nothing for data that look right.
+    model: Model, dataset: Dataset, count: int = SAMPLES, batch_size: int = BATCH
+) -> DataCheck:
+    """Return what is wrong with data for a model; no issues for data that fit.
 
-    Up to `samples` samples from all over the data are run, and up to `CORRECTED` of them once more for
-    each change of their values, `together` at a time. `BackendError` if the model cannot be run.
+    Up to `count` samples from all over the data are run, and up to 32 of them once more for each change
+    of their values, `batch_size` at a time. `BackendError` if the model cannot be run.
     """
-    drawn = draw(model, dataset, samples)
-    found = check_plain(drawn)
-    if any(one.code in ("zero_samples", "constant_samples") for one in found):
-        return tuple(found)
-    drawn = _without_copies(drawn)
-    probe = ModelProbe(model, together)
-    if drawn.labels is not None:
-        numbers = check_numbers(probe.look(drawn), drawn.labels)
-        if numbers:
-            found.append(numbers)
-            drawn = replace(drawn, labels=None)
-    more = partial(_more, model, dataset, drawn)
-    return (*found, *_of_model(probe, find_images(model), drawn, more))
+    samples = take_samples(model, dataset, count)
+    issues = check_samples(samples)
+    if not any(issue.kind in ("zero_samples", "constant_samples") for issue in issues):
+        issues += _check_with_model(model, dataset, drop_duplicates(samples), batch_size)
+    found = len(dataset), len(samples), tuple(issues)
+    return DataCheck(model.fingerprint, dataset.fingerprint, dataset.name, *found)
 
 
-def _without_copies(drawn: Drawn) -> Drawn:
-    """Leave out copies, which would count as evidence of their own; a fixed batch stays whole."""
-    return drawn.at(different(drawn.feeds)) if drawn.batch == 1 else drawn
-
-
-def _more(model: Model, dataset: Dataset, first: Drawn, drawn: Drawn) -> Drawn:
-    """Return twice as many samples as were drawn first; no more if these were changed or are large."""
-    size = sum(array.nbytes for array in drawn.feeds.values())
-    if drawn is not first or drawn.total <= len(drawn) or 2 * size > ROOM:
-        return drawn
-    twice = _without_copies(draw(model, dataset, 2 * len(drawn)))
-    return twice if drawn.labels is not None else replace(twice, labels=None)
-
-
-def _of_model(
-    probe: ModelProbe, images: Images | None, drawn: Drawn, more: More
+def _check_with_model(
+    model: Model, dataset: Dataset, samples: Samples, batch_size: int
 ) -> list[DataIssue]:
-    """Return what the model shows; each fault is looked for with those before it mended."""
-    found = list[DataIssue]()
-    if images is not None:
-        issue, mended = _layout(images, drawn)
-        found += [issue] if issue else []
-        for check in (_values, _channel_order):
-            issue, mended = check(probe, images, mended, more)
-            found += [issue] if issue else []
-    if not found and drawn.labels is not None:
-        issue = check_labels(probe.look(drawn), drawn.labels)
-        found += [issue] if issue else []
-    return found
+    probe, issues = ModelProbe(model, batch_size), list[DataIssue]()
+    if samples.labels is not None:
+        issue = check_label_numbers(probe.run(samples), samples.labels)
+        if issue:
+            issues.append(issue)
+            samples = replace(samples, labels=None)
+    image = find_image_input(model)
+    if image is not None:
+        more = twice_as_many(model, dataset, samples)
+        issues += _ImageChecks(probe, image, more).run(samples)
+    if not issues and samples.labels is not None:
+        issue = check_labels(probe.run(samples), samples.labels)
+        issues += [issue] if issue else []
+    return issues
 
 
-def _layout(images: Images, drawn: Drawn) -> Checked:
-    array = drawn.feeds[images.name]
-    issue = check_layout(images, array)
-    return issue, _changed(drawn, images, relaid(images, array)) if issue else drawn
+def twice_as_many(model: Model, dataset: Dataset, first: Samples) -> Callable[[Samples], Samples]:
+    """Return what gives twice the first samples; those given where they were changed or are large."""
+
+    def more(samples: Samples) -> Samples:
+        size = sum(array.nbytes for array in samples.feeds.values())
+        if samples is not first or samples.total <= len(samples) or 2 * size > ROOM:
+            return samples
+        twice = drop_duplicates(take_samples(model, dataset, 2 * len(samples)))
+        return twice if samples.labels is not None else replace(twice, labels=None)
+
+    return more
 
 
-def _values(probe: ModelProbe, images: Images, drawn: Drawn, more: More) -> Checked:
-    """Try the samples in every form that they might have been meant to have."""
-    array = drawn.feeds[images.name]
-    if array.dtype.kind != "f":
-        return None, drawn
-    ways = _hopeful(probe, images, drawn, changes(images.planes(array)))
-    tried, looked_at = list[tuple[Evidence, Change]](), 0
-    for some in _larger_and_larger(drawn, more):
-        if not ways or len(some) <= looked_at:
-            break
-        given, looked_at = probe.look(some), len(some)
-        tried = [(_tried(probe, images, some, given, way), way) for way in ways]
-        if not any(_is_borderline(evidence) for evidence, _ in tried):
-            break
-        ways = [way for one, way in tried if one.is_clear or _is_borderline(one)]
-    clear = [one for one in tried if one[0].is_clear]
-    if not clear:
-        return None, drawn
-    evidence, change = _best(clear)
-    if change.is_mild and _order_evidence(probe, images, drawn).surpasses(evidence):
-        return None, drawn
-    return values(images.name, array, change, evidence), _through(images, drawn, change)
+class _ImageChecks:
+    """Checks of an image input; each is made on samples corrected for the faults before it."""
 
+    def __init__(
+        self, probe: ModelProbe, image: ImageInput, more: Callable[[Samples], Samples]
+    ) -> None:
+        self.probe, self.image, self.more = probe, image, more
 
-def _larger_and_larger(drawn: Drawn, more: More) -> Iterator[Drawn]:
-    yield drawn.first(CORRECTED)
-    yield drawn
-    yield more(drawn)
+    def run(self, samples: Samples) -> list[DataIssue]:
+        """Return the issues of layout, values and channel order."""
+        issues, corrected = list[DataIssue](), samples
+        for check in (self.layout, self.values, self.channel_order):
+            issue, corrected = check(corrected)
+            issues += [issue] if issue else []
+        return issues
 
+    def layout(self, samples: Samples) -> Checked:
+        """Check whether an input was reshaped where it had to be transposed."""
+        array = samples.feeds[self.image.name]
+        issue = check_layout(self.image, array)
+        return issue, self._with(samples, transposed(self.image, array)) if issue else samples
 
-def _hopeful(
-    probe: ModelProbe, images: Images, drawn: Drawn, ways: Sequence[Change]
-) -> list[Change]:
-    """Return the changes that a few samples do not speak against: most can be left out at once."""
-    few = drawn.first(SCREENED)
-    if not ways or len(few) == len(drawn):
-        return list(ways)
-    given = probe.look(few)
-    tried = [(_tried(probe, images, few, given, change), change) for change in ways]
-    return [change for evidence, change in tried if evidence.may_be_clear]
+    def values(self, samples: Samples) -> Checked:
+        """Try the samples in every form that may have been meant."""
+        array = samples.feeds[self.image.name]
+        if array.dtype.kind != "f":
+            return None, samples
+        tried = self._tried(samples, self._hopeful(samples, changes(self.image.planes(array))))
+        clear = [one for one in tried if one[0].is_clear]
+        if not clear:
+            return None, samples
+        evidence, change = _best(clear)
+        if change.is_mild and self._order_evidence(samples).surpasses(evidence):
+            return None, samples
+        return self._values_issue(array, change, evidence), self._changed(samples, change)
+
+    def _hopeful(self, samples: Samples, ways: Sequence[Change]) -> list[Change]:
+        """Return the changes that a few samples do not speak against: most are left out at once."""
+        few = samples.first(SCREENED)
+        if not ways or len(few) == len(samples):
+            return list(ways)
+        given = self.probe.run(few)
+        return [way for way in ways if self._weighed(few, given, way).may_be_clear]
+
+    def _tried(self, samples: Samples, ways: list[Change]) -> list[tuple[Evidence, Change]]:
+        """Return the evidence for each change, from more and more samples while some is borderline."""
+        tried, seen = list[tuple[Evidence, Change]](), 0
+        for some in self._growing(samples):
+            if not ways or len(some) <= seen:
+                break
+            given, seen = self.probe.run(some), len(some)
+            tried = [(self._weighed(some, given, way), way) for way in ways]
+            if not any(evidence.is_borderline for evidence, _ in tried):
+                break
+            ways = [way for one, way in tried if one.is_clear or one.is_borderline]
+        return tried
+
+    def _growing(self, samples: Samples) -> Iterator[Samples]:
+        yield samples.first(CORRECTED)
+        yield samples
+        yield self.more(samples)
+
+    def _weighed(self, samples: Samples, given: Response, change: Change) -> Evidence:
+        changed = self.probe.run(self._changed(samples, change))
+        return weigh(given, changed, change.gain, samples.labels, change.is_from_wrong)
+
+    def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
+        low, high = (float(one) for one in np.quantile(array, (0.001, 0.999)))
+        return DataIssue(
+            change.fault,
+            self.image.name,
+            f"{self.image.name!r} has values of {low:.4g} to {high:.4g}, which look like pixels as "
+            f"{change.had.text}; as {change.wanted.text}, {evidence.sentence()}",
+            {"lowest": low, "highest": high, **evidence.figures()},
+            f"{FIXES[change.fault]} (the model seems to want pixels as {change.wanted.text})",
+        )
+
+    def channel_order(self, samples: Samples) -> Checked:
+        """Try the samples with red and blue exchanged."""
+        few = samples.first(ORDERED)
+        if len(few) < len(samples) and not self._order_evidence(few).may_be_clear:
+            return None, samples
+        evidence = self._order_evidence(samples)
+        if evidence.is_borderline:
+            evidence = self._order_evidence(self.more(samples))
+        if not evidence.is_clear:
+            return None, samples
+        issue = DataIssue(
+            "channel_order",
+            self.image.name,
+            f"the channels of {self.image.name!r} look swapped: "
+            f"with red and blue exchanged {evidence.sentence()}",
+            evidence.figures(),
+            "read the images as BGR if they are RGB now, as RGB if they are BGR "
+            "(`channels` in [images])",
+        )
+        return issue, self._exchanged(samples)
+
+    def _order_evidence(self, samples: Samples) -> Evidence:
+        """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
+        exchanged, given = self._exchanged(samples), self.probe.run(samples)
+        if np.array_equal(exchanged.feeds[self.image.name], samples.feeds[self.image.name]):
+            return weigh(given, given, None, samples.labels)
+        evidence = weigh(given, self.probe.run(exchanged), None, samples.labels)
+        distances = self.probe.inner_layers.feature_distances
+        return evidence.with_features(advantage(distances(exchanged), distances(samples)))
+
+    def _exchanged(self, samples: Samples) -> Samples:
+        planes = self.image.planes(samples.feeds[self.image.name])
+        return self._with(samples, self.image.packed(planes[:, ::-1]))
+
+    def _changed(self, samples: Samples, change: Change) -> Samples:
+        planes = change(self.image.planes(samples.feeds[self.image.name]))
+        return self._with(samples, self.image.packed(planes))
+
+    def _with(self, samples: Samples, array: Array) -> Samples:
+        feeds = {**samples.feeds, self.image.name: np.ascontiguousarray(array)}
+        return replace(samples, feeds=feeds)
 
 
 def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
@@ -144,50 +209,3 @@ def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
     best = max((evidence for evidence, _ in tried), key=lambda one: one.rank)
     as_good = [one for one in tried if one[0].is_as_good_as(best)]
     return min(as_good, key=lambda one: one[1].gain)
-
-
-def _tried(
-    probe: ModelProbe, images: Images, drawn: Drawn, given: Response, change: Change
-) -> Evidence:
-    changed = probe.look(_through(images, drawn, change))
-    return weigh(given, changed, change.gain, drawn.labels, change.is_from_odd)
-
-
-def _is_borderline(evidence: Evidence) -> bool:
-    return not evidence.is_clear and evidence.strength > BORDERLINE
-
-
-def _through(images: Images, drawn: Drawn, change: Change) -> Drawn:
-    planes = change(images.planes(drawn.feeds[images.name]))
-    return _changed(drawn, images, images.packed(planes))
-
-
-def _channel_order(probe: ModelProbe, images: Images, drawn: Drawn, more: More) -> Checked:
-    few = drawn.first(ORDERED)
-    if len(few) < len(drawn) and not _order_evidence(probe, images, few).may_be_clear:
-        return None, drawn
-    evidence = _order_evidence(probe, images, drawn)
-    if _is_borderline(evidence):
-        evidence = _order_evidence(probe, images, more(drawn))
-    if not evidence.is_clear:
-        return None, drawn
-    return channel_order(images.name, evidence), _turned(images, drawn)
-
-
-def _order_evidence(probe: ModelProbe, images: Images, drawn: Drawn) -> Evidence:
-    """Weigh the samples with their first and last channel exchanged; nothing changes in grey ones."""
-    turned, given = _turned(images, drawn), probe.look(drawn)
-    if np.array_equal(turned.feeds[images.name], drawn.feeds[images.name]):
-        return weigh(given, given, None, drawn.labels)
-    evidence = weigh(given, probe.look(turned), None, drawn.labels)
-    return evidence.with_depths(advantage(probe.depths.stir(turned), probe.depths.stir(drawn)))
-
-
-def _turned(images: Images, drawn: Drawn) -> Drawn:
-    planes = images.planes(drawn.feeds[images.name])
-    return _changed(drawn, images, images.packed(planes[:, ::-1]))
-
-
-def _changed(drawn: Drawn, images: Images, array: Array) -> Drawn:
-    feeds = {**drawn.feeds, images.name: np.ascontiguousarray(array)}
-    return replace(drawn, feeds=feeds)

@@ -1,8 +1,8 @@
 """Whether a model finds changed samples clearly more like what it was trained on than those given.
 
-A change of contrast makes any network more or less sure of itself, right or not. There only measures
-decide that no factor changes, or how well the model tells the samples apart; being surer counts where
-they agree. Running statistics of BatchNormalizations, and labels, overrule all that.
+A change of contrast makes any network more or less confident, right or not. There only measures decide
+that no factor changes, or how well the model distinguishes the samples; confidence counts where they
+agree. Running statistics of BatchNormalizations, and labels, overrule all that.
 """
 
 from __future__ import annotations
@@ -11,27 +11,32 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import stats
 
+from trtcal.check.issues import DataIssue
 from trtcal.check.probe import Response, Values
 from trtcal.evaluate.per_sample import Labels
 from trtcal.stats import mcnemar
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
-CLEAR_STIR = 4.0  # of that of inner layers: on images unlike those of training it errs by more
-CLEAR_ODD = 2.0  # for samples in a form that no model is trained on
+CLEAR_FEATURES = 4.0  # of that of inner layers: on images unlike those of training it errs by more
+CLEAR_WRONG = 2.0  # for samples in a form that no model is trained on
 HOPE = 0.0  # of a few: above it, more samples are worth while
 BORDERLINE = 1.5  # worth more samples
 P = 0.01
-AS_GOOD = 0.95  # of what the best change tells
-COLLAPSED = 0.5  # as given, samples can be told apart by less than this part of what a change gives
-SOME = 0.2  # nats by which samples differ where the model has anything to tell of them
-LOSES = 1.1  # a change by which they can be told apart less than this is none
+AS_GOOD = 0.95  # of the mutual information that the best change gives
+COLLAPSED = 0.5  # as given, samples have less than this part of what a change gives
+SOME = 0.2  # nats of mutual information of samples that the model can distinguish at all
+LOSES = 1.1  # a change that loses this factor of mutual information is none
 FITTING = 0.1  # nats: a misfit below which what BatchNormalizations read is as in training
-FITS = 0.5  # misfit of BatchNormalizations after over before, where a change mends it
+FITS = 0.5  # misfit of BatchNormalizations after over before, where a change corrects it
 FITS_FAR = 0.2  # and where it is not quite as in training after it
 UNFIT = 1.1  # and where it makes it worse
-USUAL = (-1.0, 1.5)  # powers of ten of a first layer's drive, with samples as in training
+USUAL = (
+    -1.0,
+    1.5,
+)  # powers of ten of the first layer's signal to bias, with samples as in training
 POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have no normalization
 
 
@@ -39,31 +44,32 @@ POSSIBLE = (-1.3, 2.2)  # and with whatever a network was trained on: some have 
 class Evidence:
     """How much better samples are as changed than as given.
 
-    `seen` is a t-statistic of what the model alone shows, `needed` how much of it is enough; `won` and
-    `lost`: samples that get their label's class only as changed, and only as given; `stirred`: a
-    t-statistic of by how much more inner layers tell them apart (see `Depths`), 0 if nobody asked.
+    `model_t` is a t-statistic of what the model alone shows, `threshold` how much of it is enough;
+    `won` and `lost`: samples that get their label's class only as changed, and only as given;
+    `features_t`: a t-statistic of how much more inner layers distinguish samples (see `InnerLayers`).
     """
 
     given: Response
     changed: Response
-    seen: float
-    needed: float
+    model_t: float
+    threshold: float
     won: int
     lost: int
-    stirred: float = 0.0
+    features_t: float = 0.0
 
-    def with_depths(self, stirred: float) -> Evidence:
+    def with_features(self, features_t: float) -> Evidence:
         """Return the evidence together with that of inner layers, a t-statistic; they may overrule."""
-        seen = max(self.seen if stirred > -BORDERLINE else 0.0, stirred * CLEAR / CLEAR_STIR)
-        return replace(self, seen=seen, stirred=stirred)
+        alone = self.model_t if features_t > -BORDERLINE else 0.0
+        both = max(alone, features_t * CLEAR / CLEAR_FEATURES)
+        return replace(self, model_t=both, features_t=features_t)
 
     @property
     def strength(self) -> float:
-        """What the model and the labels say together, as a t-statistic."""
+        """What the model and the labels show together, as a t-statistic."""
         if not self.won + self.lost:
-            return self.seen
-        told = (self.won - self.lost) / math.sqrt(self.won + self.lost)
-        return max(self.seen, (self.seen + told) / 2**0.5)
+            return self.model_t
+        labels_t = (self.won - self.lost) / math.sqrt(self.won + self.lost)
+        return max(self.model_t, (self.model_t + labels_t) / 2**0.5)
 
     @property
     def is_clear(self) -> bool:
@@ -75,27 +81,32 @@ class Evidence:
             if after > UNFIT * before:
                 return False
             share = FITS if after < FITTING else FITS_FAR
-            if before > FITTING and after < share * before and self.seen > -1:
+            if before > FITTING and after < share * before and self.model_t > -1:
                 return True
-        if self.driven is not None:
-            return self.driven
+        if self.by_signal is not None:
+            return self.by_signal
         if self.won > self.lost and mcnemar(self.lost, self.won) < P:
             return True
-        return self.seen > 0 and self.strength >= self.needed
+        return self.model_t > 0 and self.strength >= self.threshold
 
     @property
-    def driven(self) -> bool | None:
-        """Whether the first layer's drive tells that the change is right or that it is wrong.
+    def is_borderline(self) -> bool:
+        """Whether more samples are worth reading."""
+        return not self.is_clear and self.strength > BORDERLINE
 
-        Plain class scores tell more, and overrule it.
+    @property
+    def by_signal(self) -> bool | None:
+        """Whether the first layer's signal to bias shows that the change is right, or wrong.
+
+        Plain class scores show more, and overrule it.
         """
-        before, after = self.given.drive, self.changed.drive
+        before, after = self.given.signal_to_bias, self.changed.signal_to_bias
         if before is None or after is None:
             return None
         plain = self.given.classes is not None
         if _within(before, POSSIBLE):
             return None if plain or _within(after, POSSIBLE) else False
-        if plain and (not _within(after, USUAL) or _tells_less(self.given, self.changed)):
+        if plain and (not _within(after, USUAL) or _loses(self.given, self.changed)):
             return None
         return _within(after, USUAL)
 
@@ -109,97 +120,184 @@ class Evidence:
     @property
     def rank(self) -> tuple[float, int, float]:
         """What orders changes, the best last."""
-        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.tells)
+        return (-(self.changed.misfit or 0.0), self.won - self.lost, self.mutual_information)
 
     @property
-    def tells(self) -> float:
-        """By how many nats the samples differ to the model as changed."""
-        return 0.0 if self.changed.told is None else float(self.changed.told.mean())
+    def mutual_information(self) -> float:
+        """Mutual information of sample and class as changed, in nats."""
+        return _mean(self.changed.mutual_information) or 0.0
 
     def is_as_good_as(self, best: Evidence) -> bool:
         """Whether nothing speaks for another change instead of this one."""
         same = self.rank[:2] >= best.rank[:2]
-        return same and self.tells >= AS_GOOD * best.tells
+        return same and self.mutual_information >= AS_GOOD * best.mutual_information
 
     def surpasses(self, other: Evidence) -> bool:
         """Whether this is clear, and more so than another."""
         return self.is_clear and self.strength > other.strength
 
     def sentence(self) -> str:
-        """Say in figures what is better."""
-        parts = []
+        """Return in figures what is better."""
+        given, changed, clauses = self.given, self.changed, list[str]()
         if self.won + self.lost:
-            parts.append(f"{self.won} more samples get their label's class, {self.lost} no more")
-        if self.given.misfit is not None:
-            parts.append(
+            clauses.append(f"{self.won} more samples get their label's class, {self.lost} no more")
+        if given.misfit is not None:
+            clauses.append(
                 "what BatchNormalizations read is off their statistics by "
-                f"{self.changed.misfit:.3g}, not {self.given.misfit:.3g}"
+                f"{changed.misfit:.3g}, not {given.misfit:.3g}"
             )
-        if self.stirred > 0:
-            parts.append(f"inner layers tell samples further apart (t = {self.stirred:.1f})")
-        if self.driven and self.given.drive is not None and self.changed.drive is not None:
-            before, after = math.pow(10, self.given.drive), math.pow(10, self.changed.drive)
-            parts.append(
+        if self.features_t > 0:
+            clauses.append(f"inner layers distinguish samples better (t = {self.features_t:.1f})")
+        if (
+            self.by_signal
+            and given.signal_to_bias is not None
+            and changed.signal_to_bias is not None
+        ):
+            before, after = (math.pow(10, one.signal_to_bias or 0) for one in (given, changed))
+            clauses.append(
                 f"pixels weigh {after:.3g} times a bias in the first layer, not {before:.3g}"
             )
-        for name, text in (("peak", "the best class leads by"), ("told", "samples differ by")):
-            before, after = getattr(self.given, name), getattr(self.changed, name)
-            if before is not None and after is not None:
-                parts.append(f"{text} {np.mean(after):.3g}, not {np.mean(before):.3g}")
-        return ", ".join(parts)
+        for name, text in PER_SAMPLE.items():
+            first, second = _mean(getattr(given, name)), _mean(getattr(changed, name))
+            if first is not None and second is not None:
+                clauses.append(f"{text} {second:.3g}, not {first:.3g}")
+        return ", ".join(clauses)
+
+    def figures(self) -> dict[str, float]:
+        """Return what `sentence` says as numbers by name, as given and as changed."""
+        figures = {
+            "labels_won": float(self.won),
+            "labels_lost": float(self.lost),
+            "t_statistic": self.strength,
+        }
+        for side, response in (("given", self.given), ("changed", self.changed)):
+            for name in (*PER_SAMPLE, *PER_MODEL):
+                value = _mean(getattr(response, name))
+                if value is not None and math.isfinite(value):
+                    figures[f"{name}_{side}"] = value
+        return figures
+
+
+PER_SAMPLE = {"lead": "the best class leads by", "mutual_information": "samples differ by"}
+PER_MODEL = ("misfit", "signal_to_bias")
+
+
+def _mean(values: Values | float | None) -> float | None:
+    return None if values is None else float(np.mean(values))
 
 
 def weigh(
-    given: Response, changed: Response, gain: float | None, labels: Labels | None, odd: bool = False
+    given: Response,
+    changed: Response,
+    gain: float | None,
+    labels: Labels | None,
+    wrong: bool = False,
 ) -> Evidence:
-    """Compare two looks at the same samples.
+    """Compare two responses to the same samples.
 
-    `gain` is by how much the change stretches contrast, None if it changes no value; `odd`: no model is
-    trained on the form given.
+    `gain` is by how much the change stretches contrast, None if it changes no value; `wrong`: no model
+    is trained on the form given.
     """
     won = lost = 0
     if labels is not None and given.classes is not None and changed.classes is not None:
         before, after = given.classes == labels, changed.classes == labels
         won, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    seen = _seen(given, changed, gain, odd)
-    return Evidence(given, changed, seen, CLEAR_ODD if odd else CLEAR, won, lost)
+    model_t = _model_t(given, changed, gain, wrong)
+    return Evidence(given, changed, model_t, CLEAR_WRONG if wrong else CLEAR, won, lost)
 
 
-def _seen(given: Response, changed: Response, gain: float | None, odd: bool) -> float:
-    if given.told is None or changed.told is None:
-        return 0.0
-    before, after = float(given.told.mean()), float(changed.told.mean())
-    peak = advantage(changed.peak, given.peak)
-    if _tells_less(given, changed):
+def _model_t(given: Response, changed: Response, gain: float | None, wrong: bool) -> float:
+    before, after = _mean(given.mutual_information), _mean(changed.mutual_information)
+    if before is None or after is None or _loses(given, changed):
         return 0.0
     if after < SOME:  # one class or one scene: any change moves them all alike, as chance has it
         return 0.0
+    lead = advantage(changed.lead, given.lead)
     if gain is None:
-        return peak
+        return lead
     sharp = advantage(changed.sharpness, given.sharpness)
-    seen = min(peak, sharp) if gain >= 1 else sharp
-    # Samples of one class are told apart better by what confuses the model: it is less sure then.
+    found = min(lead, sharp) if gain >= 1 else sharp
+    # What confuses the model separates samples of one class: it is less confident then.
     confused = sharp < -1 or advantage(changed.entropy, given.entropy) > 1
-    if before < COLLAPSED * after and (odd or not confused):
-        return max(seen, advantage(changed.told, given.told))
-    return seen
+    if before < COLLAPSED * after and (wrong or not confused):
+        return max(found, advantage(changed.mutual_information, given.mutual_information))
+    return found
 
 
-def _tells_less(given: Response, changed: Response) -> bool:
-    if given.told is None or changed.told is None:
-        return False
-    return float(given.told.mean()) > LOSES * float(changed.told.mean())
+def _loses(given: Response, changed: Response) -> bool:
+    before, after = _mean(given.mutual_information), _mean(changed.mutual_information)
+    return before is not None and after is not None and before > LOSES * after
 
 
 def advantage(changed: Values | None, given: Values | None) -> float:
     """Return the paired t-statistic of `changed` minus `given`; 0 for too few samples."""
     if changed is None or given is None or len(given) < ENOUGH:
         return 0.0
-    apart = changed - given
-    if not apart.any():
+    difference = changed - given
+    if not difference.any():
         return 0.0
-    return float(apart.mean() / (apart.std(ddof=1) / len(apart) ** 0.5 + 1e-12))
+    error = difference.std(ddof=1) / len(difference) ** 0.5
+    return float(difference.mean() / (error + 1e-12))
 
 
 def _within(value: float, ends: tuple[float, float]) -> bool:
     return ends[0] <= value <= ends[1]
+
+
+SHUFFLES = 999
+NO_BETTER = 0.05  # p-value above which labels are no better than shuffled ones
+PART = 0.5  # of the model's confidence: labels numbered otherwise have to be right in more
+GAP = 0.2  # between the model's confidence and the most that labels may grant it
+
+
+def check_label_numbers(response: Response, labels: Labels) -> DataIssue | None:
+    """Return the issue that labels are numbered from another class than the model's first."""
+    if response.classes is None or response.confidence is None or len(labels) < ENOUGH:
+        return None
+    least = PART * response.confidence.mean()
+    right = response.classes == labels
+    for offset in (1, -1):
+        moved = response.classes == labels + offset
+        won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
+        clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
+        if clear and not _like_shuffled(response.classes, labels + offset):
+            return _off_by_one(offset, int(right.sum()), int(moved.sum()), len(labels))
+    return None
+
+
+def _off_by_one(offset: int, right: int, moved: int, samples: int) -> DataIssue:
+    return DataIssue(
+        "labels_off_by_one",
+        "labels",
+        f"the FP32 model agrees with {right} of {samples} labels, and with {moved} if "
+        f"{'1 is added to' if offset > 0 else '1 is taken from'} each",
+        {"right": float(right), "right_if_moved": float(moved), "samples": float(samples)},
+        "number the classes as the model does: it may count from 0, or have a class for background",
+    )
+
+
+def check_labels(response: Response, labels: Labels) -> DataIssue | None:
+    """Return the issue that labels are not those of the samples."""
+    if response.classes is None or response.confidence is None or len(labels) < ENOUGH:
+        return None
+    right, samples = int((response.classes == labels).sum()), len(labels)
+    expected = float(response.confidence.mean())
+    most = stats.binomtest(right, samples).proportion_ci(0.98, "exact").high
+    if expected - most <= GAP or not _like_shuffled(response.classes, labels):
+        return None
+    return DataIssue(
+        "labels_disagree",
+        "labels",
+        f"the FP32 model agrees with {right} of {samples} labels, no more than with the same labels "
+        f"in another order, though its confidence in its classes is {expected:.0%}",
+        {"right": float(right), "samples": float(samples), "confidence": expected},
+        "check that labels and samples are in the same order and numbered as the model's classes",
+    )
+
+
+def _like_shuffled(classes: Labels, labels: Labels) -> bool:
+    """Return whether the labels fit the classes no better than the same labels in another order."""
+    rng = np.random.default_rng(0)
+    right = int((classes == labels).sum())
+    others = [int((classes == rng.permutation(labels)).sum()) for _ in range(SHUFFLES)]
+    return (1 + sum(other >= right for other in others)) / (1 + SHUFFLES) > NO_BETTER

@@ -1,4 +1,4 @@
-"""Forms in which pixels reach networks, right and spoiled ones, and the ways between them."""
+"""Forms in which pixels reach networks, valid and wrong ones, and the changes between them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, in unit
 CAFFE_MEAN = (104.0, 117.0, 123.0)
 
 TOLERANCE = 6.0  # pixel values by which a form may miss 0 and 255: filters overshoot
-SPREAD, DARK = 80.0, 70.0  # what images have of 0 to 255, at least, and where their dark ends
-SAME_SCALE, SAME_ZERO = 1.4, 0.2  # closer forms are no fault that could be told
+USED, DARK = 80.0, 70.0  # what images use of 0 to 255, at least, and where their dark ends
+SAME_SCALE, SAME_ZERO = 1.4, 0.2  # closer forms cannot be distinguished
 SCALED = 20.0  # times the contrast, where pixels were divided or were not
 MOST = 2  # forms that data are taken for
 
@@ -65,24 +65,24 @@ class Change:
     @property
     def is_slight(self) -> bool:
         """Whether both forms are nearly the same."""
-        apart = abs(self.had.zero - self.wanted.zero) / 255
-        return 1 / SAME_SCALE < self.gain < SAME_SCALE and apart < SAME_ZERO
+        distance = abs(self.had.zero - self.wanted.zero) / 255
+        return 1 / SAME_SCALE < self.gain < SAME_SCALE and distance < SAME_ZERO
 
     @property
     def is_mild(self) -> bool:
-        """Whether the model may well see something without it."""
-        return 1 / SCALED < self.gain < SCALED and not self.is_from_odd
+        """Whether the model may well recognize something without it."""
+        return 1 / SCALED < self.gain < SCALED and not self.is_from_wrong
 
     @property
-    def is_from_odd(self) -> bool:
+    def is_from_wrong(self) -> bool:
         """Whether no model is trained on the form that data have (some are: (pixel - mean) / 255)."""
-        return self.had.name in SPOILED and self.had.name != "centred over 255"
+        return self.had.name in FAULT_OF and self.had.name != f"{MEAN_SUBTRACTED.name} over 255"
 
     @property
-    def code(self) -> str:
-        """The fault that this way mends."""
-        if self.had.name in SPOILED:
-            return SPOILED[self.had.name]
+    def fault(self) -> str:
+        """The kind of issue that this change corrects."""
+        if self.had.name in FAULT_OF:
+            return FAULT_OF[self.had.name]
         if self.gain < 1 / SCALED:
             return "pixels_not_scaled"
         if self.gain > SCALED:
@@ -91,75 +91,66 @@ class Change:
         return "not_normalized" if plain else "other_normalization"
 
 
-def _three(value: float) -> tuple[float, ...]:
-    return (value,) * 3
+FIXES = {
+    "pixels_not_scaled": "divide the pixels before they are normalized",
+    "pixels_scaled": "leave the pixels at 0 to 255: do not divide them",
+    "scaled_twice": "divide the pixels by 255 once, not twice",
+    "not_normalized": "take the mean from the pixels and divide by the std, as in training",
+    "normalized_twice": "take the mean and divide by the std once, not twice",
+    "other_normalization": "normalize the pixels as in training",
+}
 
-
-RAW = Form("raw", _three(1.0), _three(0.0), "0 to 255")
-UNIT = RAW.then(_three(0.0), _three(255.0), "unit", "0 to 1")
-SIGNED = UNIT.then(_three(0.5), _three(0.5), "signed", "-1 to 1")
+ZERO, HALF, ONE, FULL = ((value,) * 3 for value in (0.0, 0.5, 1.0, 255.0))
+RAW = Form("raw", ONE, ZERO, "0 to 255")
+UNIT = RAW.then(ZERO, FULL, "unit", "0 to 1")
+SIGNED = UNIT.then(HALF, HALF, "signed", "-1 to 1")
 NORMAL = UNIT.then(MEAN, STD, "normal", "0 to 1 minus ImageNet's mean, over its std")
-CENTRED = RAW.then(CAFFE_MEAN, _three(1.0), "centred", "0 to 255 minus (104, 117, 123)")
-RIGHT = (RAW, UNIT, SIGNED, NORMAL, CENTRED)
+MEAN_SUBTRACTED = RAW.then(CAFFE_MEAN, ONE, "mean-subtracted", "0 to 255 minus (104, 117, 123)")
+VALID = (RAW, UNIT, SIGNED, NORMAL, MEAN_SUBTRACTED)
 
-TWICE_SCALED = "scaled_twice"
-NOT_SCALED = "pixels_not_scaled"
-TWICE_NORMAL = "normalized_twice"
-_SPOILED = (
-    (
+
+def over_255(form: Form) -> Form:
+    """Return a form whose values were divided by 255 once more."""
+    return form.then(ZERO, FULL, f"{form.name} over 255", f"({form.text}) / 255")
+
+
+WRONG = {
+    "pixels_not_scaled": (
         RAW.then(MEAN, STD, "raw minus mean over std", "0 to 255 minus 0.485, over 0.229"),
-        NOT_SCALED,
+        RAW.then(HALF, HALF, "raw minus half", "0 to 255 minus 0.5, over 0.5"),
     ),
-    (
-        RAW.then(_three(0.5), _three(0.5), "raw minus half", "0 to 255 minus 0.5, over 0.5"),
-        NOT_SCALED,
+    "scaled_twice": (
+        *map(over_255, (UNIT, SIGNED, NORMAL)),
+        over_255(UNIT).then(MEAN, STD, "fine normal", "0 to 1/255, normalized"),
+        over_255(UNIT).then(HALF, HALF, "fine signed", "-1 to -0.99"),
     ),
-    *(
-        (
-            form.then(_three(0.0), _three(255.0), f"{form.name} over 255", f"({form.text}) / 255"),
-            code,
-        )
-        for form, code in (
-            (UNIT, TWICE_SCALED),
-            (SIGNED, TWICE_SCALED),
-            (NORMAL, TWICE_SCALED),
-            (CENTRED, "pixels_scaled"),
-        )
+    "pixels_scaled": (over_255(MEAN_SUBTRACTED),),
+    "normalized_twice": (
+        NORMAL.then(MEAN, STD, "normal twice", "normalized twice"),
+        SIGNED.then(HALF, HALF, "signed twice", "-3 to 1"),
+        MEAN_SUBTRACTED.then(CAFFE_MEAN, ONE, "mean twice", "minus the mean twice"),
     ),
-    (
-        UNIT.then(_three(0.0), _three(255.0), "", "").then(
-            MEAN, STD, "fine normal", "0 to 1/255, normalized"
-        ),
-        TWICE_SCALED,
-    ),
-    (
-        UNIT.then(_three(0.0), _three(255.0), "", "").then(
-            _three(0.5), _three(0.5), "fine signed", "-1 to -0.99"
-        ),
-        TWICE_SCALED,
-    ),
-    (NORMAL.then(MEAN, STD, "normal twice", "normalized twice"), TWICE_NORMAL),
-    (SIGNED.then(_three(0.5), _three(0.5), "signed twice", "-3 to 1"), TWICE_NORMAL),
-    (CENTRED.then(CAFFE_MEAN, _three(1.0), "centred twice", "minus the mean twice"), TWICE_NORMAL),
-)
-SPOILED = {form.name: code for form, code in _SPOILED}
-KNOWN = (*RIGHT, *(form for form, _ in _SPOILED))
+}
+"""Forms that no model is trained on, by the fault that made them."""
+
+FAULT_OF = {form.name: fault for fault, forms in WRONG.items() for form in forms}
+KNOWN = (*VALID, *(form for forms in WRONG.values() for form in forms))
 
 
 def forms_of(planes: Array) -> list[Form]:
     """Return the forms that values may be in, those first that use most of 0 to 255."""
-    found = [(_spread(form.pixels(planes.astype(np.float64))), form) for form in KNOWN]
-    fitting = [(spread, form) for spread, form in found if spread >= SPREAD]
-    return [form for _, form in sorted(fitting, key=lambda one: -one[0])[:MOST]]
+    used = {form: _used(form.pixels(planes.astype(np.float64))) for form in KNOWN}
+    fitting = [form for form in KNOWN if used[form] >= USED]
+    return sorted(fitting, key=lambda form: -used[form])[:MOST]
 
 
 def changes(planes: Array) -> list[Change]:
-    """Return the ways to another form that may be worth trying."""
-    ways = [Change(had, wanted) for had in forms_of(planes) for wanted in RIGHT if wanted != had]
+    """Return the changes to another form that may be worth trying."""
+    ways = [Change(had, wanted) for had in forms_of(planes) for wanted in VALID if wanted != had]
     return [way for way in ways if not way.is_slight]
 
 
-def _spread(pixels: Array) -> float:
+def _used(pixels: Array) -> float:
     """Return how much of 0 to 255 pixels use, 0 if they leave it or have nothing dark."""
     lowest, low, high, highest = np.quantile(pixels, (0.001, 0.01, 0.99, 0.999))
     fits = lowest >= -TOLERANCE and highest <= 255 + TOLERANCE and low <= DARK

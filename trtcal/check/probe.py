@@ -1,8 +1,9 @@
-"""What a model says of samples as given and as changed: the evidence."""
+"""A model run on samples as given and as changed: what it makes of them is its response."""
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,45 +11,47 @@ import numpy.typing as npt
 import onnx
 
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.backends.taps import Inside
-from trtcal.check.responses import Depths, Front, constants_of
-from trtcal.check.sampling import Drawn, find_images
+from trtcal.backends.taps import Inside, showing
+from trtcal.calibration.memory import tensor_bytes
+from trtcal.check.samples import Samples, find_image_input
 from trtcal.data import Feeds, fixed_batch
 from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, class_scores
 from trtcal.model import Model
-from trtcal.model.files import array_of, fits
+from trtcal.model.files import array_of, embedded, fits, stand_in
+from trtcal.model.graph import reads
+from trtcal.model.ops import MULTIPLIES, Operators
 
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
 Values = npt.NDArray[np.float64]
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
-NORMS = 6  # BatchNormalizations looked at, spread over the network
+NORMS = 6  # BatchNormalizations read, evenly over the network
 LEAST = 1e-12
 SMALLEST = 1e-38  # of float32: a probability of 0 was rounded to it
 
 
 @dataclass(frozen=True)
 class Response:
-    """What a model made of samples, one value a sample where nothing else is said.
+    """What a model makes of samples, one value a sample unless said otherwise.
 
-    `classes`: the class with the highest score, `sureness` its probability; `peak`: its logit minus the
-    mean of all; `sharpness`: that over their standard deviation, which no factor changes; `entropy` of
-    the class probabilities; `told`: their KL divergence from their mean over all samples, in nats, 0
-    where the model cannot tell samples apart. `misfit`: how far what BatchNormalizations read is
-    from their running statistics; `drive`: see `Front`. None without class scores, without such nodes,
-    and without images.
+    `classes`: the class with the highest score, `confidence` its probability; `lead`: its logit minus
+    the mean of all; `sharpness`: that over their standard deviation, which no factor changes; `entropy`
+    of the class probabilities; `mutual_information`: their KL divergence from their mean over all
+    samples, in nats, 0 where the model cannot distinguish samples. `misfit`: how far what
+    BatchNormalizations read is from their running statistics; `signal_to_bias`: see `FirstLayers`.
+    None without class scores, without such nodes, and without images.
     """
 
     classes: npt.NDArray[np.int64] | None
-    sureness: Values | None
-    peak: Values | None
+    confidence: Values | None
+    lead: Values | None
     sharpness: Values | None
     entropy: Values | None
-    told: Values | None
+    mutual_information: Values | None
     misfit: float | None
-    drive: float | None = None
+    signal_to_bias: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,53 +66,51 @@ class Norm:
 class ModelProbe:
     """A model, opened once and run on samples again and again."""
 
-    def __init__(self, model: Model, together: int) -> None:
+    def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
-        self.together = fixed_batch(model) or together
+        self.batch_size = fixed_batch(model) or batch_size
         self.norms = _norms(model.proto)
         self.outputs = len(model.outputs)
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
         self.read = [*(spec.name for spec in model.outputs), *(norm.tensor for norm in self.norms)]
         self.inside = Inside(model.proto, self.read) if self.norms else None
-        source = (
-            model.proto if fits(model.proto) else model.path
-        )  # large weights stay in their files
+        source = model.proto if fits(model.proto) else model.path  # large weights stay in files
         self.session = self.inside.session if self.inside else open_session(source, arena=False)
-        self.front = Front(model) if find_images(model) else None
+        self.first_layers = FirstLayers(model) if find_image_input(model) else None
 
     @functools.cached_property
-    def depths(self) -> Depths:
+    def inner_layers(self) -> InnerLayers:
         """The inner layers of the model."""
-        return Depths(self.model, self.together)
+        return InnerLayers(self.model, self.batch_size)
 
-    def look(self, drawn: Drawn) -> Response:
+    def run(self, samples: Samples) -> Response:
         """Run the model on samples; `BackendError` if that fails."""
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
-        for feeds in drawn.batches(self.together):
+        for feeds in samples.batches(self.batch_size):
             found = self._run(feeds)
             scores.append(_scores(found[: self.outputs]))
             for sum_, tensor in zip(sums, found[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
-        look = self._judged(scores, float(np.mean(misfits)) if misfits else None)
-        if self.front is None:
-            return look
+        response = self._response(scores, float(np.mean(misfits)) if misfits else None)
+        if self.first_layers is None:
+            return response
         few = fixed_batch(self.model) or FEW
-        drives = [self.front.drive(feeds) for feeds in drawn.batches(few)]
-        known = [one for one in drives if one is not None]
-        return replace(look, drive=float(np.mean(known)) if known else None)
+        ratios = [self.first_layers.signal_to_bias(feeds) for feeds in samples.batches(few)]
+        known = [one for one in ratios if one is not None]
+        return replace(response, signal_to_bias=float(np.mean(known)) if known else None)
 
-    def _judged(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
+    def _response(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
         known = [one for one in found if one is not None]
         if len(known) < len(found):
-            return _look(None, misfit)
+            return _response_of(None, misfit)
         scores, is_dense = np.concatenate([one for one, _ in known]), known[0][1]
         if is_dense and self.columns is None:
             self.columns = _probabilities(scores, self.outputs == 1)
         if is_dense and self.columns is not None and not self.columns.any():
-            return _look(None, misfit)
-        look = _look(scores[:, self.columns] if is_dense else scores, misfit)
-        return replace(look, classes=None) if is_dense else look
+            return _response_of(None, misfit)
+        response = _response_of(scores[:, self.columns] if is_dense else scores, misfit)
+        return replace(response, classes=None) if is_dense else response
 
     def _run(self, feeds: Feeds) -> list[Array]:
         if self.inside is None:
@@ -158,7 +159,7 @@ def _scores(outputs: list[Array]) -> tuple[Array, bool] | None:
 
 
 def _highest(output: Array) -> Array | None:
-    """Return the highest value of each class anywhere, None if it does not look like classes."""
+    """Return the highest value of each class anywhere, None if it is not like classes."""
     if output.dtype.kind != "f" or output.ndim < 3 or 0 in output.shape:
         return None
     last = output.ndim == 3 and output.shape[2] < output.shape[1]
@@ -176,11 +177,11 @@ def _probabilities(scores: Array, alone: bool) -> npt.NDArray[np.bool_]:
     return found if found.sum() >= FEWEST_CLASSES else np.full_like(found, alone)
 
 
-def _look(scores: Array | None, misfit: float | None) -> Response:
+def _response_of(scores: Array | None, misfit: float | None) -> Response:
     if scores is None or not np.isfinite(scores).all():
         return Response(None, None, None, None, None, None, misfit)
     logits = _logits(scores.astype(np.float64))
-    peak = logits.max(1) - logits.mean(1)
+    lead = logits.max(1) - logits.mean(1)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     shares = powers / powers.sum(1, keepdims=True)
     logs = np.log(np.maximum(shares, LEAST))
@@ -188,8 +189,8 @@ def _look(scores: Array | None, misfit: float | None) -> Response:
     return Response(
         logits.argmax(1),
         shares.max(1),
-        peak,
-        peak / (logits.std(1) + LEAST),
+        lead,
+        lead / (logits.std(1) + LEAST),
         -(shares * logs).sum(1),
         (shares * (logs - others)).sum(1),
         misfit,
@@ -204,3 +205,137 @@ def _logits(scores: Values) -> Values:
     if (np.abs(scores.sum(1) - 1) <= SUM_TOLERANCE).all():
         return np.log(shares)
     return np.log(shares) - np.log(np.maximum(1 - shares, LEAST))
+
+
+LEAST_NORM = 1e-9
+LAYERS = 8  # read, evenly over the network
+FROM = 0.25  # of its depth on: what is before sees edges, whatever the colours
+PLACES = 4096  # of a layer's output, chosen with a fixed seed
+ROOM = 1 << 28  # bytes of outputs at a time
+
+
+class InnerLayers:
+    """Some layers of a model, of which outputs are read."""
+
+    def __init__(self, model: Model, batch_size: int) -> None:
+        self.model, self.batch_size = model, fixed_batch(model) or batch_size
+        layers = weighted(model.proto) if fits(model.proto) else []
+        last = len(layers) - 1
+        places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))
+        self.tensors = [layers[place].output[0] for place in places if layers]
+        self.inside = Inside(model.proto, self.tensors) if self.tensors else None
+        self.chosen: dict[str, npt.NDArray[np.int64]] = {}
+
+    def feature_distances(self, samples: Samples) -> Values | None:
+        """Return how far each sample's features are from the mean of all samples, [n].
+
+        In natural logarithms of Euclidean norms, in the mean over layers; None without such layers.
+        """
+        if self.inside is None:
+            return None
+        batches = [self._read(self.inside, feeds) for feeds in samples.batches(self._size(samples))]
+        found = []
+        for name in batches[0]:
+            rows = np.concatenate([one[name] for one in batches])
+            norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+            if len(rows) == len(samples) and np.isfinite(norms).all():
+                found.append(np.log(norms + LEAST_NORM))
+        return np.mean(found, axis=0) if found else None
+
+    def _size(self, samples: Samples) -> int:
+        if self.batch_size == samples.batch:
+            return self.batch_size
+        first = next(iter(samples.batches(1)))
+        sizes = tensor_bytes(stand_in(self.model.proto), first)
+        taken = sum(sizes.get(name, 0) for name in self.tensors)
+        return int(np.clip(ROOM // max(taken, 1), 1, self.batch_size))
+
+    def _read(self, inside: Inside, feeds: Feeds) -> dict[str, Values]:
+        """Return the chosen places of each layer's output, [n, places], one row a sample."""
+        size, found = len(next(iter(feeds.values()))), {}
+        for name, values in inside.read(feeds).items():
+            if values.ndim > 1 and len(values) == size:
+                rows = values.reshape(size, -1)
+                found[name] = rows[:, self._places(name, rows.shape[1])].astype(np.float64)
+        return found
+
+    def _places(self, name: str, width: int) -> npt.NDArray[np.int64]:
+        if name not in self.chosen:
+            generator = np.random.default_rng(0)
+            self.chosen[name] = generator.choice(width, min(width, PLACES), replace=False)
+        return self.chosen[name]
+
+
+FIRST = 4  # of them: the first may have no bias
+NOTHING = 1e-6  # a bias so small beside what the images bring is none
+
+
+class FirstLayers:
+    """The first layers of a model, run alone: how strongly images drive them beside their biases.
+
+    Normalization in training keeps both of one size: a layer behind pixels that are 255 times too large
+    does not notice its biases, and behind such as are too small it hardly makes anything else.
+    """
+
+    def __init__(self, model: Model) -> None:
+        graph = model.proto.graph
+        layers = weighted(model.proto, MULTIPLIES | {"BatchNormalization", "Add"})[:FIRST]
+        self.tensors = [node.output[0] for node in layers]
+        made = [place for place, one in enumerate(graph.node) if one.output[0] in self.tensors]
+        nodes = graph.node[: max(made, default=-1) + 1]
+        read = {name for node in nodes for name in reads(node)}
+        part = onnx.GraphProto(node=nodes, input=graph.input, name=graph.name)
+        part.initializer.extend(embedded(one) for one in graph.initializer if one.name in read)
+        proto = onnx.ModelProto(
+            ir_version=model.proto.ir_version,
+            opset_import=model.proto.opset_import,
+            functions=model.proto.functions,
+            graph=part,
+        )
+        self.session = open_session(showing(proto, self.tensors), as_it_is=True, arena=False)
+
+    def signal_to_bias(self, feeds: Feeds) -> float | None:
+        """Return by how many powers of ten samples move the first layer with a bias more than that.
+
+        Root mean squares over samples and outputs, beside those for inputs that are all zero; None
+        without such a layer.
+        """
+        if not self.tensors:
+            return None
+        nothing = {n: np.zeros_like(a) if a.dtype.kind == "f" else a for n, a in feeds.items()}
+        found = (run_session(self.session, self.tensors, one) for one in (feeds, nothing))
+        for given, empty in zip(*found, strict=True):
+            bias = _strength(empty)
+            moved = _strength(np.subtract(given, empty, out=given))
+            if bias > NOTHING * moved > 0:
+                return math.log10(moved / bias)
+        return None
+
+
+def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[onnx.NodeProto]:
+    """Return the nodes that have constants beside what they read, in graph order."""
+    constants = constants_of(proto)
+    return [
+        node
+        for node in proto.graph.node
+        if node.op_type in operators
+        and any(name in constants for name in node.input)
+        and not all(name in constants for name in node.input)
+    ]
+
+
+def constants_of(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return the initializers and what Constant nodes hold, by name."""
+    held = {
+        node.output[0]: attribute.t
+        for node in proto.graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    }
+    return {one.name: one for one in proto.graph.initializer} | held
+
+
+def _strength(values: Array) -> float:
+    """Return the root mean square, a sample at a time: in float64, all would be the lead of memory."""
+    return math.sqrt(np.mean([np.square(one, dtype=np.float64).mean() for one in values]))

@@ -1,67 +1,155 @@
-"""Whether the channels lie where the model takes them to be, told from how smooth the images are.
+"""The samples that are read, the image input among them, and checks that need no change of values.
 
-Neighbouring pixels of real images are alike. Channels-last values that were only reshaped to
-channels-first (or the other way round) put other channels and far rows beside each other.
+Layout is told from smoothness: neighbouring pixels of real images are alike. Channels-last values that
+were only reshaped to channels-first (or the other way round) put other channels and far rows beside
+each other.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from scipy import stats
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from trtcal.check.evidence import ENOUGH, P
+import numpy as np
+
 from trtcal.check.issues import DataIssue
-from trtcal.check.probe import Response
-from trtcal.check.sampling import Drawn, Images
-from trtcal.data.dataset import Array, Feeds
+from trtcal.data import Dataset, Feeds, fixed_batch
+from trtcal.data.dataset import Array
 from trtcal.evaluate.per_sample import Labels
-from trtcal.stats import mcnemar
+from trtcal.model import Model
+
+RUNS = 8  # neighbours show repeats, runs from all over show everything else
+CHANNELS = (1, 3)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples of a dataset with `total`: feeds with all of them, and their labels."""
+
+    feeds: Feeds
+    labels: Labels | None
+    total: int
+    batch: int
+
+    def __len__(self) -> int:
+        return len(next(iter(self.feeds.values())))
+
+    def batches(self, size: int) -> Iterator[Feeds]:
+        """Yield the samples, so many at a time."""
+        for start in range(0, len(self), size):
+            yield {name: array[start : start + size] for name, array in self.feeds.items()}
+
+    def first(self, count: int) -> Samples:
+        """Return about `count` of them, from all over; the first ones where the batch is fixed."""
+        if self.batch > 1:
+            return self.at(np.arange(min(len(self), -(-count // self.batch) * self.batch)))
+        return self.at(np.arange(0, len(self), max(1, len(self) // count)))
+
+    def at(self, rows: Array) -> Samples:
+        """Return the samples at some places."""
+        feeds = {name: array[rows] for name, array in self.feeds.items()}
+        labels = None if self.labels is None else self.labels[rows]
+        return Samples(feeds, labels, self.total, self.batch)
+
+
+def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
+    """Return up to `count` samples in runs from all over the data, in whole batches if it is fixed."""
+    total, batch = len(dataset), fixed_batch(model) or 1
+    runs = max(1, min(RUNS, count // batch))
+    size = -(-count // runs // batch) * batch
+    if total <= size * runs:
+        spans = [(0, total)]
+    else:
+        starts = np.linspace(0, (total - size) // batch, runs).astype(int) * batch
+        spans = [(int(start), int(start) + size) for start in starts]
+    read = [next(dataset.batches(stop - start, start, stop)) for start, stop in spans]
+    feeds = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
+    rows = np.concatenate([np.arange(*span) for span in spans])
+    labels = None if dataset.labels is None else dataset.labels[rows]
+    return Samples(feeds, labels, total, batch)
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """Which input is an image, and whether its channels come last."""
+
+    name: str
+    channels_last: bool
+
+    def planes(self, array: Array) -> Array:
+        """Return an input as [n, C, H, W]."""
+        return np.moveaxis(array, -1, 1) if self.channels_last else array
+
+    def packed(self, planes: Array) -> Array:
+        """Return planes as the input wants them."""
+        return np.moveaxis(planes, 1, -1) if self.channels_last else planes
+
+
+def find_image_input(model: Model) -> ImageInput | None:
+    """Return the one input of rank 4 with 1 or 3 channels, None if there is none or several."""
+    found = [
+        ImageInput(spec.name, spec.shape[1] not in CHANNELS)
+        for spec in model.inputs
+        if len(spec.shape) == 4 and (spec.shape[1] in CHANNELS or spec.shape[3] in CHANNELS)
+    ]
+    return found[0] if len(found) == 1 else None
+
 
 FEWEST = 16  # samples below which ranges hang on single ones
-SHARE = 0.05  # of the samples looked at; a blank or repeated one now and then is life
+SHARE = 0.05  # of the samples; a blank or repeated one now and then is usual
 SMALLEST = 16  # values below which an input may well be constant: a mask, a size
 
 
-def check_plain(drawn: Drawn) -> list[DataIssue]:
-    """Return what is wrong with the samples themselves."""
-    found = []
-    if drawn.total < FEWEST:
-        found.append(
+def check_samples(samples: Samples) -> list[DataIssue]:
+    """Return what is wrong with the samples themselves: too few, zero, constant or repeated."""
+    issues = []
+    if samples.total < FEWEST:
+        issues.append(
             DataIssue(
                 "too_few_samples",
-                f"there are only {drawn.total} samples",
+                "samples",
+                f"there are only {samples.total} samples",
+                {"samples": float(samples.total)},
                 f"give at least {FEWEST}, better some hundreds, of all that the model will see",
             )
         )
-    zeros, constant = _still(drawn.feeds)
+    zeros, constant = _zero_and_constant(samples.feeds)
     if constant.mean() > SHARE and constant.sum() > 1:
-        found.append(_constant(zeros, constant))
-    own = np.zeros(len(drawn), bool)
-    own[different(drawn.feeds)] = True
-    repeated = int((~own & ~constant).sum())
-    if repeated > SHARE * len(drawn) and repeated > 1:
-        found.append(
-            DataIssue(
+        issues.append(_constant_issue(zeros, constant))
+    repeated = ~constant
+    repeated[_first_of_each(samples.feeds)] = False
+    if repeated.mean() > SHARE and repeated.sum() > 1:
+        issues.append(
+            _share_issue(
                 "repeated_samples",
-                f"{repeated} of {len(drawn)} samples looked at are exact copies of others among them",
+                repeated,
+                "are exact copies of others among them",
                 "drop the copies: they narrow what ranges are chosen from",
             )
         )
-    return found
+    return issues
 
 
-def _constant(zeros: Array, constant: Array) -> DataIssue:
+def _constant_issue(zeros: Array, constant: Array) -> DataIssue:
     all_zero = zeros.sum() > constant.sum() / 2
-    what = "nothing but zeros" if all_zero else "one value everywhere in each channel"
-    return DataIssue(
+    return _share_issue(
         "zero_samples" if all_zero else "constant_samples",
-        f"{int(constant.sum())} of {len(constant)} samples looked at have {what}",
+        constant,
+        f"have {'nothing but zeros' if all_zero else 'one value everywhere in each channel'}",
         "check how they are read and prepared: that is no content to choose ranges from",
     )
 
 
-def _still(feeds: Feeds) -> tuple[Array, Array]:
-    """Tell for each sample whether all its float inputs are zero, and whether they are constant."""
+def _share_issue(kind: str, concerned: Array, predicate: str, fix: str) -> DataIssue:
+    count, checked = int(concerned.sum()), len(concerned)
+    figures = {"samples": float(count), "checked": float(checked)}
+    return DataIssue(
+        kind, "samples", f"{count} of {checked} samples checked {predicate}", figures, fix
+    )
+
+
+def _zero_and_constant(feeds: Feeds) -> tuple[Array, Array]:
+    """Return for each sample whether all its float inputs are zero, and whether they are constant."""
     size = len(next(iter(feeds.values())))
     float_inputs = [a for a in feeds.values() if a.dtype.kind == "f" and a[0].size >= SMALLEST]
     if not float_inputs:
@@ -72,17 +160,21 @@ def _still(feeds: Feeds) -> tuple[Array, Array]:
 
 
 def _constant_rows(array: Array) -> Array:
-    """Tell for each sample whether its every channel, of an image on whichever axis, is constant."""
-    flat = array.reshape(len(array), -1)
-    still: Array = np.ptp(flat, axis=1) == 0
-    if array.ndim == 4 and min(array.shape[2:]) > 1 and array.shape[1] in (1, 3):
-        still = still | (np.ptp(array, axis=(2, 3)) == 0).all(1)
-    if array.ndim == 4 and min(array.shape[1:3]) > 1 and array.shape[3] in (1, 3):
-        still = still | (np.ptp(array, axis=(1, 2)) == 0).all(1)
-    return still
+    """Return for each sample whether its every channel, of an image on whichever axis, is constant."""
+    constant: Array = np.ptp(array.reshape(len(array), -1), axis=1) == 0
+    if array.ndim == 4 and min(array.shape[2:]) > 1 and array.shape[1] in CHANNELS:
+        constant = constant | (np.ptp(array, axis=(2, 3)) == 0).all(1)
+    if array.ndim == 4 and min(array.shape[1:3]) > 1 and array.shape[3] in CHANNELS:
+        constant = constant | (np.ptp(array, axis=(1, 2)) == 0).all(1)
+    return constant
 
 
-def different(feeds: Feeds) -> Array:
+def drop_duplicates(samples: Samples) -> Samples:
+    """Leave out copies, which would count as evidence of their own; a fixed batch stays whole."""
+    return samples.at(_first_of_each(samples.feeds)) if samples.batch == 1 else samples
+
+
+def _first_of_each(feeds: Feeds) -> Array:
     """Return the places of the samples without those that are copies of an earlier one."""
     first = dict[bytes, int]()
     for i in range(len(next(iter(feeds.values())))):
@@ -90,109 +182,51 @@ def different(feeds: Feeds) -> Array:
     return np.array(list(first.values()))
 
 
-SHUFFLES = 999
-AS_GOOD = 0.05  # p-value above which labels are no better than shuffled ones
-PART = 0.5  # of what the model is sure of: other numbers have to be right in more
-GAP = 0.2  # between what the model is sure of and the most that labels may grant it
+SMOOTHER = 0.6  # roughness as transposed over that as given, at most
+IMAGES = 0.9  # share of the images for which that has to hold
 
 
-def check_numbers(look: Response, labels: Labels) -> DataIssue | None:
-    """Return the issue that labels are numbered from another class than the model's first."""
-    if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
-        return None
-    least = PART * look.sureness.mean()
-    right = look.classes == labels
-    for offset in (1, -1):
-        moved = look.classes == labels + offset
-        won, lost = int((moved & ~right).sum()), int((right & ~moved).sum())
-        clear = won > lost and mcnemar(lost, won) < P and moved.mean() > least
-        if clear and not _like_shuffled(look.classes, labels + offset):
-            return _moved(offset, int(right.sum()), int(moved.sum()), len(labels))
-    return None
-
-
-def check_labels(look: Response, labels: Labels) -> DataIssue | None:
-    """Return the issue that labels are not those of the samples."""
-    if look.classes is None or look.sureness is None or len(labels) < ENOUGH:
-        return None
-    right, expected = int((look.classes == labels).sum()), float(look.sureness.mean())
-    if expected - _most(right, len(labels)) > GAP and _like_shuffled(look.classes, labels):
-        return _unlike(right, len(labels), expected)
-    return None
-
-
-def _most(right: int, samples: int) -> float:
-    """Return the highest accuracy that the samples leave open, at 99 %."""
-    return float(stats.binomtest(right, samples).proportion_ci(0.98, "exact").high)
-
-
-def _like_shuffled(classes: Labels, labels: Labels) -> bool:
-    """Tell whether the labels fit the classes no better than the same labels in another order."""
-    rng = np.random.default_rng(0)
-    right = int((classes == labels).sum())
-    others = [int((classes == rng.permutation(labels)).sum()) for _ in range(SHUFFLES)]
-    return (1 + sum(other >= right for other in others)) / (1 + SHUFFLES) > AS_GOOD
-
-
-def _moved(offset: int, right: int, moved: int, samples: int) -> DataIssue:
-    return DataIssue(
-        "labels_off_by_one",
-        f"the FP32 model agrees with {right} of {samples} labels, and with {moved} if "
-        f"{'1 is added to' if offset > 0 else '1 is taken from'} each",
-        "number the classes as the model does: it may count from 0, or have a class for background",
-    )
-
-
-def _unlike(right: int, samples: int, expected: float) -> DataIssue:
-    return DataIssue(
-        "labels_disagree",
-        f"the FP32 model agrees with {right} of {samples} labels, no more than with the same labels in "
-        f"another order, though it is sure of its classes to {expected:.0%}",
-        "check that labels and samples are in the same order and numbered as the model's classes",
-    )
-
-
-SMOOTHER = 0.6  # roughness after mending over that before, at most
-LABEL_SHARE = 0.9  # of the samples for which that has to hold
-
-
-def relaid(images: Images, array: Array) -> Array:
+def transposed(image: ImageInput, array: Array) -> Array:
     """Return an input whose values were reshaped instead of transposed, transposed."""
     n, *sizes = array.shape
-    if images.channels_last:
+    if image.channels_last:
         height, width, channels = sizes
         return np.moveaxis(array.reshape(n, channels, height, width), 1, -1)
     channels, height, width = sizes
     return np.moveaxis(array.reshape(n, height, width, channels), -1, 1)
 
 
-def check_layout(images: Images, array: Array) -> DataIssue | None:
+def check_layout(image: ImageInput, array: Array) -> DataIssue | None:
     """Return the issue that an input was reshaped where it had to be transposed."""
-    planes = images.planes(array)
+    planes = image.planes(array)
     if planes.shape[1] == 1 or min(planes.shape[2:]) < 4:
         return None
-    other = images.planes(relaid(images, array))
-    given, mended = roughness(planes), roughness(other)
-    smoother = (mended < SMOOTHER * given) & (steps(other) < steps(planes))
-    if np.mean(smoother) < LABEL_SHARE:
+    other = image.planes(transposed(image, array))
+    before, after = roughness(planes), roughness(other)
+    smoother = (after < SMOOTHER * before) & (steps(other) < steps(planes))
+    if np.mean(smoother) < IMAGES:
         return None
-    wanted, had = ("NHWC", "NCHW") if images.channels_last else ("NCHW", "NHWC")
+    wanted, had = ("NHWC", "NCHW") if image.channels_last else ("NCHW", "NHWC")
+    figures = {"given": float(np.median(before)), "transposed": float(np.median(after))}
     return DataIssue(
         "layout",
-        f"{images.name!r} looks like {had} values read as {wanted}: neighbouring pixels differ by "
-        f"{np.median(given):.2f} of the images' spread, read as {had} by {np.median(mended):.2f}",
+        image.name,
+        f"{image.name!r} looks like {had} values read as {wanted}: neighbouring pixels differ by "
+        f"{figures['given']:.2f} times the difference of any two pixels, "
+        f"read as {had} by {figures['transposed']:.2f} times",
+        figures,
         f"transpose the images from {had} to {wanted} instead of reshaping them",
     )
 
 
 def roughness(planes: Array) -> Array:
-    """Return, for each sample, how far neighbours are apart over how far any two pixels are.
+    """Return, for each sample, how far neighbours differ over how far any two pixels do.
 
     0 for a smooth image, 1 for noise; 0 for a constant one.
     """
-    spread = 2 * planes.var((2, 3), dtype=np.float64).mean(1)
+    variance = 2 * planes.var((2, 3), dtype=np.float64).mean(1)
     zeros = np.zeros(len(planes))
-    rough: Array = np.sqrt(np.divide(steps(planes), spread, out=zeros, where=spread > 0))
+    rough: Array = np.sqrt(np.divide(steps(planes), variance, out=zeros, where=variance > 0))
     return rough
 
 

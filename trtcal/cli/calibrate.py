@@ -147,7 +147,9 @@ def command(
     profiles: list[Profile] = []
 
     def look() -> Observation:
-        warn(check_data(loaded, whole, together=16 if ceiling is None else 1))
+        checked = check_data(loaded, whole, batch_size=16 if ceiling is None else 1)
+        checked.write(output.with_suffix(".data-check.json"))
+        warn(checked.issues)
         with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:
             return observe(
                 prepared,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=64,
     show_default=True,
-    help="Response at so many, from all over the data.",
+    help="Run so many, from all over the data.",
 )
 @config_option
 @json_option
@@ -43,10 +43,10 @@ def command(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Say whether data look wrongly prepared for MODEL: pixels, channels, layout, samples, labels.
+    """Check whether data are prepared as MODEL needs them: pixels, channels, layout, samples, labels.
 
-    The FP32 model is run on samples as given and as they might have been meant. MODEL and the data to
-    calibrate with may stand in trtcal.toml. The status is 1 if something is suspected.
+    The FP32 model is run on samples as given and as they may have been meant. MODEL and the data to
+    calibrate with may stand in trtcal.toml. The status is 1 if there is an issue.
     """
     from trtcal.check import check_data
     from trtcal.data import open_dataset
@@ -59,27 +59,20 @@ def command(
     dataset = open_dataset(source, loaded, config.images, settings.labels)
     found = check_data(loaded, dataset, samples)
     if as_json:
-        print_json(
-            {
-                "model": loaded.fingerprint,
-                "data": dataset.name,
-                "samples": len(dataset),
-                "issues": [one.to_document() for one in found],
-            }
-        )
+        print_json(found.to_document())
     else:
-        for one in found:
-            say(f"{one.code}: {one.seen}")
-            say(f"  {one.fix}")
-    if found:
-        codes = ", ".join(one.code for one in found)
-        raise GateFailed(f"data {source} look wrong for the model: {codes}", found[0].fix)
+        for issue in found.issues:
+            say(f"{issue.kind}: {issue.sentence}")
+            say(f"  {issue.fix}")
+    if found.issues:
+        kinds = ", ".join(issue.kind for issue in found.issues)
+        raise GateFailed(f"data {source} do not fit the model: {kinds}", found.issues[0].fix)
     if not as_json:
-        say(f"nothing suspected of {dataset.name} ({min(samples, len(dataset))} samples looked at)")
+        say(f"no issue with {dataset.name} ({found.checked} of {found.samples} samples checked)")
 
 
 def warn(issues: Iterable[DataIssue]) -> None:
     """Print issues as warnings on standard error."""
-    for one in issues:
-        note(f"warning: {one.seen} ({one.code})")
-        note(f"hint: {one.fix}")
+    for issue in issues:
+        note(f"warning: {issue.sentence} ({issue.kind})")
+        note(f"hint: {issue.fix}")

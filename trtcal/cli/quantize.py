@@ -78,7 +78,7 @@ def improved_model(
 
     source = required(asked.data or config.calibration.data, "the data", "--data")
     dataset = open_dataset(source, original, config.images, config.calibration.labels)
-    warn(check_data(original, dataset))
+    warn(check_data(original, dataset).issues)
     found = improve(prepared, dataset, asked.wanted(), original, progress)
     for line in found.warnings:
         note(f"warning: {line}")

@@ -155,7 +155,7 @@ def run(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         inputs = open_inputs(config, say)
         journal = Journal(Path(name), _lineage(inputs), reporter, say)
-        issues = check_data(inputs.model, inputs.calibration_data)
+        issues = check_data(inputs.model, inputs.calibration_data).issues
         warn(issues)
         report = run_stages(inputs, journal, command, history)
         _replace(folder, Path(name))

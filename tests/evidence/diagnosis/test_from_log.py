@@ -43,7 +43,9 @@ def test_a_failure_is_told_by_its_cause_not_by_what_follows_from_it():
 
 @pytest.mark.parametrize("order", [(0, 512), (512, 0)])
 def test_no_free_memory_at_all_is_the_least_there_was(order):
-    skipped = "[W] Skipping tactic 3 due to insufficient memory on requested size of 900 detected for "
+    skipped = (
+        "[W] Skipping tactic 3 due to insufficient memory on requested size of 900 detected for "
+    )
     asked = "[W] Tactic Device request: 900MB Available: {}MB. Device memory is insufficient."
     lines = [f"{skipped}tactic 0x3.", *(asked.format(size) for size in order)]
     (found,) = diagnosed(lines).findings
