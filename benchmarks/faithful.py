@@ -18,7 +18,7 @@ from benchmarks.int8_speed import describe_machine
 from trtcal.calibration import Observation, observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, fixed_batch, open_dataset
-from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
+from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.variants import open_variant
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized

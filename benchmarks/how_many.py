@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.calibration_split import timed
 from benchmarks.int8_speed import describe_machine
 from trtcal.data import open_dataset
+from trtcal.evaluate.learning_curve import LearningCurve, learning_curve
 from trtcal.model import load_model
-from trtcal.ptq.learning_curve import LearningCurve, learning_curve
 from trtcal.quantization import prepare
 
 

@@ -14,9 +14,9 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset
+from trtcal.evaluate.metrics import Loss, rows_of, total
 from trtcal.evaluate.search.costs import Costs, Storage
 from trtcal.evaluate.search.limits import Plan, Point
-from trtcal.evaluate.search.losses import Loss, rows_of, total
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe

@@ -39,17 +39,17 @@ from benchmarks.plans import Subject, every_plan, maximal, point_of, quick_plans
 from tests.evaluate.search.nets import random_net
 from tests.networks import samples
 from trtcal.data import open_dataset
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search import Limits, Settings, find_plans, measure_sensitivities
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
 from trtcal.evaluate.search.limits import Point, pareto
-from trtcal.evaluate.search.losses import Loss
-from trtcal.evaluate.search.plan_loss import Evaluator
-from trtcal.evaluate.search.work import work_of
+from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evidence.layers.roofline import find_target
 from trtcal.model import load_model
 from trtcal.ptq import Wanted, improve
+from trtcal.quantization import quantize
 
 GPU = find_target("t4")
 HEADER = f"{'what':34} float layers speed-up share  SQNR dB      KL  drop evaluations seconds"
@@ -123,13 +123,13 @@ def on_a_model(options: argparse.Namespace) -> None:
     one = plain = subject(model, calibration, test)
     print(f"# {describe_machine()}")
     print(HEADER)
-    memory = EvaluationCache(None, {})
+    cache = EvaluationCache(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
     if options.improve:
         wanted = Wanted(options.improve)
         found = improve(plain.prepared, calibration, wanted, model, silent)
         one = Subject(found.optimized, found.calibration, test)
-    result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
+    result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
     points = {point.int8: point for point in result.found.measured}
     whole = points[frozenset(one.units)]
     if options.improve:
@@ -148,10 +148,10 @@ def on_a_model(options: argparse.Namespace) -> None:
     if allowed is None:
         allowed = max((whole.loss.drop or 0) / 3, 0.1)
     limited = Settings(Limits(max_drop=allowed), GPU, options.float, evaluated=options.evaluate)
-    before = memory.measured
-    result = find_plans(one.prepared, one.calibration, one.dataset, limited, memory)
+    before = cache.measured
+    result = find_plans(one.prepared, one.calibration, one.dataset, limited, cache)
     best = result.found.recommended
-    more = memory.measured - before
+    more = cache.measured - before
     if best is not None:
         row(f"--max-drop {allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
     beside_nncf(options, one, result.costs, allowed, whole)
@@ -159,16 +159,8 @@ def on_a_model(options: argparse.Namespace) -> None:
 
 def all_int8(one: Subject, samples: int) -> Loss:
     """Return what all INT8 loses without optimizations."""
-    with Evaluator(
-        one.prepared,
-        one.calibration,
-        one.units,
-        one.dataset,
-        samples,
-        "fp32",
-        EvaluationCache(None, {}),
-    ) as evaluator:
-        return evaluator.loss(frozenset(one.units))
+    with Reference(one.prepared, one.dataset, samples) as reference:
+        return reference.measure(quantize(one.prepared, one.calibration).proto)
 
 
 def row(
@@ -207,19 +199,20 @@ def all_quick_plans(options: argparse.Namespace) -> None:
     """Print the best of all plans that keep 90 % of the speed-up, and the search's rank among them."""
     model = load_model(options.model)
     calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
-    one, memory = subject(model, calibration, test), EvaluationCache(None, {})
+    one, cache = subject(model, calibration, test), EvaluationCache(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
-    result = find_plans(one.prepared, one.calibration, one.dataset, settings, memory)
+    result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
     costs, kept = result.costs, result.found.recommended
     assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up
     most_ms = costs.plan_ms(one.units) / KEPT_SPEEDUP * (1 + 1e-9)
     plans = list(quick_plans(one.units, costs, most_ms))
     fullest = maximal(plans)
     chosen = fullest if options.every_plan == "maximal" else plans
-    arguments = (one.dataset, options.evaluate, options.float, memory)
-    with Evaluator(one.prepared, one.calibration, one.units, *arguments) as evaluator:
+    made = Plans(one.prepared, one.calibration, one.units, options.float)
+    with Reference(one.prepared, one.dataset, options.evaluate) as reference:
+        evaluator = Evaluator(made, reference, cache)
         points = [point_of(plan, evaluator.loss(plan), costs) for plan in chosen]
-    whole = next(one for one in result.found.measured if len(one.int8) == len(evaluator.units))
+    whole = next(one for one in result.found.measured if len(one.int8) == len(one.units))
     print(f"# {describe_machine()}")
     print(
         f"{len(one.units)} layers; {len(plans)} plans keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up, "

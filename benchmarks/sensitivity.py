@@ -27,7 +27,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset, open_dataset
-from trtcal.evaluate.search.sensitivity import measure_sensitivities
+from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
@@ -73,7 +73,8 @@ def measure(name: str, samples: int) -> None:
         calibration = calibrate(seen, "percentile")
         heavy = len(placement.layers) - len(placement.residual)
         before = float_pass(prepared, dataset)
-        seconds = timed(lambda: measure_sensitivities(prepared, calibration, dataset, samples))
+        sampling = Sampling(samples)
+        seconds = timed(lambda: measure_sensitivities(prepared, calibration, dataset, sampling))
         after = float_pass(prepared, dataset)
         one = [(a + b) / 2 for a, b in zip(before, after, strict=True)]
         ratios = [spent / single / heavy * 10 for spent, single in zip(seconds, one, strict=True)]

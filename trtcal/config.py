@@ -257,7 +257,7 @@ class CalibrationConfig:
     `method` is the one used where one is wanted: `percentile` if it is among them, else the first.
     `workers` is the number of processes that observe; they share the cores. `labels` says where the
     labels of an image folder stand. `improve` is the effort of post-training optimization, None for
-    no such candidate; `improve_time_limit_s` is its limit in seconds.
+    no such variant; `improve_time_limit_s` is its limit in seconds.
     """
 
     data: Path | None = key(FILE_NAME, None)

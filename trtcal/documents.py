@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import (
     Any,
     ClassVar,

@@ -10,9 +10,8 @@ from tests.cli.test_commands import run, succeed
 from tests.networks import samples
 from tests.ptq.nets import separable_net
 from trtcal.data import held_back, open_dataset
+from trtcal.evaluate.judging import METHODS, Judge
 from trtcal.model import load_model
-from trtcal.ptq import METHODS
-from trtcal.ptq.evaluation import Judge
 from trtcal.quantization import prepare, quantize
 from trtcal.ranges import Calibration
 

@@ -11,11 +11,11 @@ from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate import Gates, compare, open_variant, read_comparison, write_comparison
+from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
-from trtcal.evaluate.replay import Wanted
 from trtcal.model import load_model
 from trtcal.quantization import quantize, write_quantized
 

@@ -10,9 +10,9 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
+from trtcal.evaluate.judging import Judge
 from trtcal.model import load_model
 from trtcal.model.model import Int8Overrides
-from trtcal.ptq.evaluation import Judge
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
 

@@ -18,11 +18,12 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import read_document
 from trtcal.errors import InputError
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.layerwise import compare_layers
-from trtcal.evaluate.search import measure_sensitivities
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.losses import Loss
-from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.search import Sampling, measure_sensitivities
+from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.model import load_model
 from trtcal.ptq import (
     Wanted,
@@ -33,7 +34,6 @@ from trtcal.ptq import (
 )
 from trtcal.ptq import improver as improving
 from trtcal.ptq.artifact import Changes
-from trtcal.ptq.evaluation import Judge, Verdict
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
 
@@ -170,8 +170,8 @@ def test_a_plan_leaves_optimized_layers_in_float_as_they_were(net, best):
 
 def test_sensitivities_of_the_optimized_model_are_less(net, best):
     model = best.optimizations.apply(net.prepared)
-    optimized = measure_sensitivities(model, best.calibration, net.dataset, 32)
-    plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, 32)
+    optimized = measure_sensitivities(model, best.calibration, net.dataset, Sampling(32))
+    plain = measure_sensitivities(net.prepared, net.calibrated(), net.dataset, Sampling(32))
     assert optimized.whole.noise < 0.2 * plain.whole.noise
 
 
@@ -184,9 +184,9 @@ def test_plans_are_held_against_the_given_model(net, best):
         model = optimizations.apply(net.prepared)
         ranges = replace(best.calibration, model=model.fingerprint)
         units = [one.name for one in find_layers(model).layers]
-        memory = EvaluationCache(None, {})
-        with Evaluator(model, ranges, units, net.dataset, 32, "fp32", memory) as evaluator:
-            losses.append(evaluator.loss(frozenset()).noise)
+        with Reference(model, net.dataset, 32) as reference:
+            plans = Plans(model, ranges, units)
+            losses.append(Evaluator(plans, reference, EvaluationCache(None, {})).loss().noise)
     assert losses[0] < 1e-4 < losses[1]
 
 

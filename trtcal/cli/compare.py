@@ -42,8 +42,8 @@ def figure(value: float | None, form: str) -> str:
 
 def show_details(comparison: Comparison) -> None:
     """Print what was asked beside the means, variant by variant; classes only if one got worse."""
+    from trtcal.evaluate.collectors import SLICES
     from trtcal.evaluate.groups import SUSPECT, WORSE
-    from trtcal.evaluate.replay import SLICES
 
     for row in comparison.rows:
         _show_own(row)
@@ -239,8 +239,8 @@ def command(
     """
     from trtcal.data import open_dataset
     from trtcal.evaluate import Gates, compare, open_variant, write_comparison
+    from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import batch_for, with_layers
-    from trtcal.evaluate.replay import read_wanted
     from trtcal.model import load_model
 
     config = config_here(config_path)

@@ -12,8 +12,8 @@ from trtcal.errors import InputError
 if TYPE_CHECKING:
     from trtcal.calibration import Observation
     from trtcal.data import Dataset
+    from trtcal.evaluate.learning_curve import LearningCurve
     from trtcal.model import Model
-    from trtcal.ptq.learning_curve import LearningCurve
     from trtcal.ranges import Calibration, Parameters
     from trtcal.stats import Interval
 
@@ -61,7 +61,7 @@ def choose(
 ) -> Calibration:
     """Return a method's ranges, with samples to judge by those of the method that loses least."""
     from trtcal.calibration.choose import calibrate
-    from trtcal.ptq import METHODS, choose_method
+    from trtcal.evaluate.judging import METHODS, choose_method
 
     if select is None:
         return calibrate(observation, method, given)
@@ -92,8 +92,8 @@ def show_curve(
 ) -> None:
     """Measure the curve of a prepared model and print it; write it only where `output` says."""
     from trtcal.documents import write_document
-    from trtcal.ptq.learning_curve import learning_curve
-    from trtcal.ptq.subsets import draw
+    from trtcal.evaluate.learning_curve import learning_curve
+    from trtcal.evaluate.subsets import draw
 
     subsets = draw(model, dataset)
     with progress("observing and judging", subsets.work) as advance:

@@ -27,8 +27,8 @@ from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
+    from trtcal.evaluate.caches import EvaluationCache
     from trtcal.evaluate.placement_search import Measured
-    from trtcal.evaluate.search.caches import EvaluationCache
     from trtcal.evaluate.search.methods import Chosen
     from trtcal.model import Model
     from trtcal.quantization import QuantizedModel
@@ -263,10 +263,10 @@ def command(
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)
     gpu_target = find_target(gpu)
-    memory = cache_beside(output, loaded, dataset)
+    cache = cache_beside(output, loaded, dataset)
     calibration, chosen = ranges, None
     if methods:
-        chosen = _chosen(prepared, dataset, methods, histograms, samples, evaluate, memory)
+        chosen = _chosen(prepared, dataset, methods, histograms, samples, evaluate, cache)
         calibration = _kept(output, chosen)
     table = Calibration.read(calibration)
     wanted = Settings(
@@ -281,7 +281,7 @@ def command(
         _times(prepared, times) if times else {},
         _compiler(target, prepared) if target else None,
     )
-    result = find_plans(prepared, table, dataset, wanted, memory, progress)
+    result = find_plans(prepared, table, dataset, wanted, cache, progress)
     document = write_search(output, result, wanted, loaded, (calibration, table), dataset, chosen)
     if as_json:
         print_json(document)
@@ -321,12 +321,11 @@ def _chosen(
     histograms: Path | None,
     samples: int,
     evaluated: int,
-    memory: EvaluationCache,
+    cache: EvaluationCache,
 ) -> Chosen:
     """Choose a method for each tensor from histograms that calibrate kept."""
     from trtcal.calibration import read_observation
-    from trtcal.evaluate.search.methods import choose_methods
-    from trtcal.evaluate.search.plan_loss import judge
+    from trtcal.evaluate.search import MethodSettings, choose_methods
 
     if histograms is None:
         raise InputError(
@@ -335,10 +334,8 @@ def _chosen(
     observation = read_observation(histograms)
     if observation.model != model.fingerprint:
         raise InputError(f"{histograms} were made of another model", "calibrate this one again")
-    with judge(model, dataset, evaluated, memory) as measure:
-        return choose_methods(
-            model, observation, dataset, measure, memory, methods.split(","), samples
-        )
+    settings = MethodSettings(methods.split(","), samples, evaluated)
+    return choose_methods(model, observation, dataset, cache, settings)
 
 
 def _kept(folder: Path, chosen: Chosen) -> Path:

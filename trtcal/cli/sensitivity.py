@@ -70,7 +70,7 @@ def command(
     """
     from trtcal.data import open_dataset
     from trtcal.documents import seal, write_document
-    from trtcal.evaluate.search import measure_sensitivities
+    from trtcal.evaluate.search import Sampling, measure_sensitivities
     from trtcal.evaluate.search.sensitivity import TOLERANCE
     from trtcal.model import load_model
     from trtcal.quantization import find_layers
@@ -84,9 +84,8 @@ def command(
     table = Calibration.read(ranges)
     tolerance = 0.0 if exact else TOLERANCE
     with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
-        seen = measure_sensitivities(
-            prepared, table, dataset, samples, None, advance, tolerance=tolerance
-        )
+        sampling = Sampling(samples, tolerance)
+        seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
     of = {
         "model": loaded.fingerprint,
         "calibration": table.digest,

@@ -21,9 +21,9 @@ from trtcal.backends.sessions import run_session
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.evaluate.ab_rule import OPEN, Rule, Verdict, ask, decide
+from trtcal.evaluate.collectors import SampleFigures, sample_figures
 from trtcal.evaluate.latency import Blocks, measure_until
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.replay import SampleFigures, collect
 from trtcal.evaluate.variants import Variant, check_variants
 
 KIND = "ab"
@@ -114,7 +114,7 @@ def ab_test(
     looks = _Responses(rule, len(dataset), LOOKS if sequential else 1)
     made: list[dict[str, Any]] = []
     verdict, seen = None, 0
-    for found in collect((baseline, candidate), dataset, batch, reference, own, progress):
+    for found in sample_figures((baseline, candidate), dataset, batch, reference, own, progress):
         if not looks.is_due(found):
             continue
         seen, now = found.samples, looks.rule()

@@ -16,12 +16,12 @@ from trtcal.backends.targets import machine
 from trtcal.data import Dataset
 from trtcal.documents import Document, parsing, read_document, seal, write_document
 from trtcal.errors import InputError
+from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import Latency, Throughput, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.metrics import Accuracy
-from trtcal.evaluate.replay import Evaluation, Wanted, evaluate
 from trtcal.evaluate.variants import (
     Variant,
     batch_for,

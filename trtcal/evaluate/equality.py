@@ -12,9 +12,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.sessions import open_session
 from trtcal.data.dataset import Feeds
 from trtcal.evaluate.metrics import Accuracy, rounded
+from trtcal.evaluate.replay import Batch, collect, replay, runner
 from trtcal.model import Model, uniquely_named
 
 Array = npt.NDArray[Any]
@@ -55,19 +56,12 @@ def check_equal(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Equality:
     """Run both models in ONNX Runtime; `BackendError` if it can't."""
-    sessions = [open_session(uniquely_named(one).proto) for one in (given, other)]
     names = [spec.name for spec in given.outputs]
-    meters = {name: _Meter() for name in names}
-    samples = 0
-    for feeds in batches:
-        results = (run_session(session, names, feeds) for session in sessions)
-        for name, a, b in zip(names, *results, strict=True):
-            meters[name].update(a, b)
-        count = max((len(array) for array in feeds.values()), default=1)
-        samples += count
-        progress(count)
-    differences = {name: meter.result() for name, meter in meters.items()}
-    magnitudes = {name: meter.largest for name, meter in meters.items()}
+    both = [runner(open_session(uniquely_named(one).proto), names) for one in (given, other)]
+    found = _Differences({name: _Difference() for name in names})
+    samples = collect(replay(both[0], both[1:], batches), [found], progress)
+    differences = {name: one.result() for name, one in found.outputs.items()}
+    magnitudes = {name: one.largest for name, one in found.outputs.items()}
     return Equality(samples, tolerance_of(given.proto), differences, magnitudes)
 
 
@@ -82,17 +76,28 @@ def tolerance_of(proto: onnx.ModelProto) -> float:
     return max((TOLERANCES.get(kind, 0.0) for kind in kinds), default=0.0) or FLOAT_TOLERANCE
 
 
-class _Meter:
-    """Gathers the difference of one output over all batches."""
+@dataclass
+class _Differences:
+    """Collects the difference of each output."""
+
+    outputs: dict[str, _Difference]
+
+    def add(self, batch: Batch) -> None:
+        for name, one in self.outputs.items():
+            one.update(batch.expected[name], batch.outputs[0][name])
+
+
+class _Difference:
+    """The difference of one output over all batches."""
 
     def __init__(self) -> None:
-        self.apart = self.largest = 0.0
+        self.most = self.largest = 0.0
         self.differing = self.values = 0
 
     def update(self, a: Array, b: Array) -> None:
         self.values += a.size
         if a.shape != b.shape:
-            self.apart = math.inf
+            self.most = math.inf
         elif a.dtype.kind in "biuOSU":
             self.differing += int((a != b).sum())
         elif a.size:
@@ -102,15 +107,15 @@ class _Meter:
         finite = np.isfinite(a)
         if np.array_equal(a[~finite], b[~finite], equal_nan=True) and np.isfinite(b[finite]).all():
             a, b = a[finite], b[finite]
-            self.apart = max(self.apart, float(np.abs(a - b).max(initial=0.0)))
+            self.most = max(self.most, float(np.abs(a - b).max(initial=0.0)))
             self.largest = max(self.largest, float(np.abs(a).max(initial=0.0)))
         else:
-            self.apart = math.inf
+            self.most = math.inf
 
     def result(self) -> float:
         if self.differing:
-            return max(self.apart, self.differing / self.values)
-        return self.apart / self.largest if self.largest and self.apart else self.apart
+            return max(self.most, self.differing / self.values)
+        return self.most / self.largest if self.largest and self.most else self.most
 
 
 POINTS = 0.2

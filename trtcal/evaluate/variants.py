@@ -13,6 +13,7 @@ from trtcal.backends.targets import PROVIDERS
 from trtcal.backends.trust import check_engine
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
+from trtcal.evaluate.replay import Run, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import provenance, quantization_record
@@ -34,6 +35,10 @@ class Variant:
     quantization: dict[str, Any]
     size_bytes: int
     literal: Path | None = None
+
+    def runner(self, names: Sequence[str]) -> Run:
+        """Return what runs it for the outputs named."""
+        return runner(self.session, names)
 
 
 def open_variant(
@@ -79,13 +84,13 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
     )
 
 
-def open_simulation(variant: Variant) -> Session | None:
+def open_simulation(variant: Variant, names: Sequence[str]) -> Run | None:
     """Open a variant's Q/DQ to be executed in float, one by one; None if it has none.
 
     `InputError` if its file was changed since it was opened.
     """
     model = literal_model(variant)
-    return None if model is None else open_session(model.proto, as_it_is=True)
+    return None if model is None else runner(open_session(model.proto, as_it_is=True), names)
 
 
 def literal_model(variant: Variant) -> Model | None:

@@ -25,10 +25,10 @@ from trtcal.data import Dataset, open_dataset
 from trtcal.documents import Document, read_document, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate import Gates, compare, open_variant, write_comparison
+from trtcal.evaluate.collectors import Wanted as EvaluationWanted
+from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import batch_for, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
-from trtcal.evaluate.replay import Wanted as EvaluationWanted
-from trtcal.evaluate.replay import read_wanted
 from trtcal.evidence.builds import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document, write_log
 from trtcal.evidence.manifest import DIAGNOSIS

@@ -2,19 +2,15 @@
 
 from trtcal.ptq.artifact import Optimizations, in_float, read_optimizations, write_optimizations
 from trtcal.ptq.improver import LEAST, improve, parted
-from trtcal.ptq.method_choice import METHODS, Choice, choose_method
 from trtcal.ptq.records import layer_changes, write_improved
 from trtcal.ptq.state import Improved, Try, Wanted
 
 __all__ = [
     "LEAST",
-    "METHODS",
-    "Choice",
     "Improved",
     "Optimizations",
     "Try",
     "Wanted",
-    "choose_method",
     "improve",
     "in_float",
     "layer_changes",

@@ -48,7 +48,7 @@ def activation_of(pair: PairedGraph, place: int) -> Activation | None:
         nodes = taken[:count]
         left = _left(pair, made, nodes)
         if len(left) == 1 and any(node.op_type in ACTIVATIONS for node in nodes):
-            return Activation(pair.apart(nodes, [made], left))
+            return Activation(pair.as_model(nodes, [made], left))
     return None
 
 

@@ -19,14 +19,14 @@ from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
+from trtcal.evaluate.judging import METHODS as ALL
+from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.model import Model
 from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import KIND, Changes, Optimizations
 from trtcal.ptq.bias_correction import corrected_by_normalization
 from trtcal.ptq.channel_splitting import split
 from trtcal.ptq.equalization import Moved, equalized, smoothed
-from trtcal.ptq.evaluation import Judge, Verdict, leading
-from trtcal.ptq.method_choice import METHODS as ALL
 from trtcal.ptq.reconstruction import Mending, Walk, samples_in_memory
 from trtcal.ptq.records import layer_changes
 from trtcal.ptq.scale_search import refined

@@ -24,7 +24,7 @@ from trtcal.backends.sessions import Array, Session, give_back, open_session, ru
 from trtcal.calibration.memory import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.search.caches import SpillCache
+from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in

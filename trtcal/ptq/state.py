@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.metrics import Loss, OwnMetric
 from trtcal.model import Model
 from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import Changes, Optimizations

@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from calibrators import Histogram
 from trtcal.calibration import Observation
 from trtcal.documents import Document
-from trtcal.evaluate.sites import find_sites
+from trtcal.evaluate.layerwise import find_sites
 from trtcal.evidence.diagnosis.reasons import DEQUANTIZE, QUANTIZE, TRANSPARENT
 from trtcal.ranges import Calibration
 from trtcal.reporting.charts import ACCENT, DPI, FONT_SIZE, INK, LINE, MUTED, REFERENCE, saved

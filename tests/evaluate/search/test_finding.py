@@ -11,18 +11,18 @@ import pytest
 from tests.evaluate.search.nets import far_net, random_net
 from tests.networks import conv_net, samples
 from trtcal.data import open_dataset
+from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.search import Limits, Loss, Settings, find_plans
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.held_out import Pair
+from trtcal.evaluate.search.pipeline import Pair
 from trtcal.evidence.layers.roofline import find_target
 
 T4 = find_target("t4")
 
 
-def find(one, memory=None, **settings):
+def find(one, cache=None, **settings):
     wanted = Settings(**{"limits": Limits(), "gpu": T4, **settings})
-    known = memory or EvaluationCache(None, {})
+    known = cache or EvaluationCache(None, {})
     return find_plans(one.prepared, one.calibration, one.dataset, wanted, known)
 
 
@@ -79,14 +79,14 @@ def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
 
 
 def test_a_search_that_was_cut_short_goes_on(make):
-    one, memory = make(random_net, 1, 6), EvaluationCache(None, {})
-    find(one, memory, time_limit_s=4.0, clock=Clock())
-    assert memory.measured > 0
-    whole = find(one, memory)
+    one, cache = make(random_net, 1, 6), EvaluationCache(None, {})
+    find(one, cache, time_limit_s=4.0, clock=Clock())
+    assert cache.measured > 0
+    whole = find(one, cache)
     assert not whole.missing
     alone = EvaluationCache(None, {})
     assert find(one, alone).found.front == whole.found.front
-    assert memory.measured == alone.measured
+    assert cache.measured == alone.measured
 
 
 def test_plans_are_checked_on_samples_that_had_no_part(tmp_path, make):

@@ -5,9 +5,8 @@ import pytest
 
 from tests.evaluate.search.conftest import Subject
 from tests.networks import conv_net, samples
-from trtcal.evaluate.search import choose_methods
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.plan_loss import judge
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.search import MethodSettings, choose_methods
 
 
 @pytest.fixture
@@ -21,27 +20,25 @@ def outlier(tmp_path):
     return clean, dirty.observation
 
 
-def chosen(clean, observation, memory=None):
-    memory = memory or EvaluationCache(None, {})
-    with judge(clean.prepared, clean.dataset, 32, memory) as measure:
-        return choose_methods(
-            clean.prepared, observation, clean.dataset, measure, memory, ("minmax", "entropy")
-        )
+def chosen(clean, observation, cache=None):
+    cache = cache or EvaluationCache(None, {})
+    settings = MethodSettings(("minmax", "entropy"), evaluated=32)
+    return choose_methods(clean.prepared, observation, clean.dataset, cache, settings)
 
 
 def test_each_tensor_gets_what_is_best_at_the_outputs(outlier):
     clean, observation = outlier
-    memory = EvaluationCache(None, {})
-    found = chosen(clean, observation, memory)
+    cache = EvaluationCache(None, {})
+    found = chosen(clean, observation, cache)
     methods = {choice.tensor: choice.method for choice in found.choices}
     assert methods["x"] == "entropy"
     assert set(methods) == set(found.calibration.ranges)
     assert found.losses["minmax"].kl > 1.5 * found.losses["entropy"].kl
     best = min(found.losses.values(), key=lambda loss: loss.kl)
     assert found.losses[found.calibration.method].kl == best.kl
-    before = memory.measured
-    assert chosen(clean, observation, memory).calibration == found.calibration
-    assert memory.measured == before
+    before = cache.measured
+    assert chosen(clean, observation, cache).calibration == found.calibration
+    assert cache.measured == before
 
 
 def test_a_table_of_choices_says_which_method_each_range_is_of(outlier):

@@ -7,15 +7,14 @@ import pytest
 
 from tests.evaluate.search.nets import random_net
 from trtcal.errors import InputError
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search import Limits, measure_sensitivities
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import Search
 from trtcal.evaluate.search.limits import Point, pareto, reliefs
-from trtcal.evaluate.search.losses import Loss
 from trtcal.evaluate.search.milp import Surrogate
-from trtcal.evaluate.search.plan_loss import Evaluator
-from trtcal.evaluate.search.work import work_of
+from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evidence.layers.roofline import find_target
 
 
@@ -28,8 +27,9 @@ class Table:
         self.shares = {layer.layer: layer.share("noise") for layer in seen.layers}
         work = work_of(one.prepared, one.units, next(one.dataset.batches(1)))
         self.costs = Costs(work, find_target("t4"), "fp32")
-        arguments = (one.prepared, one.calibration, one.units, one.dataset, 24, "fp32")
-        with Evaluator(*arguments, EvaluationCache(None, {})) as evaluator:
+        plans = Plans(one.prepared, one.calibration, one.units)
+        with Reference(one.prepared, one.dataset, 24) as reference:
+            evaluator = Evaluator(plans, reference, EvaluationCache(None, {}))
             self.losses = {
                 frozenset(some): evaluator.loss(frozenset(some))
                 for count in range(len(one.units) + 1)

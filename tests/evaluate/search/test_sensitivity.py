@@ -9,9 +9,9 @@ import pytest
 from tests.evaluate.search.nets import random_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.errors import InputError
-from trtcal.evaluate.search import measure_sensitivities
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.losses import Loss, rows_of, total
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss, rows_of, total
+from trtcal.evaluate.search import Sampling, measure_sensitivities
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.quantization import Plan, quantize
 
@@ -29,7 +29,9 @@ def whole_run(one, int8):
 
 
 def check(one):
-    seen = measure_sensitivities(one.prepared, one.calibration, one.dataset, tolerance=0.0)
+    seen = measure_sensitivities(
+        one.prepared, one.calibration, one.dataset, Sampling(tolerance=0.0)
+    )
     assert [layer.layer for layer in seen.layers] == one.units
     everything = set(one.units)
     assert seen.whole.noise == pytest.approx(whole_run(one, everything).noise, rel=ROUNDING)
@@ -59,7 +61,7 @@ def test_of_a_chain_cut_into_segments_they_are_those_of_whole_runs(make):
 def test_a_layer_that_is_known_early_is_not_run_on_all_samples(make):
     one = make(random_net, 1, 5)
     arguments = (one.prepared, one.calibration, one.dataset)
-    quick = measure_sensitivities(*arguments, tolerance=10.0)
+    quick = measure_sensitivities(*arguments, Sampling(tolerance=10.0))
     assert {layer.alone.samples for layer in quick.layers} == {16}
     assert quick.whole.samples == len(one.dataset)
     for layer in quick.layers:
@@ -67,35 +69,36 @@ def test_a_layer_that_is_known_early_is_not_run_on_all_samples(make):
 
 
 def test_what_was_measured_is_not_measured_again(residual, tmp_path):
-    arguments = (residual.prepared, residual.calibration, residual.dataset, 24)
+    arguments = (residual.prepared, residual.calibration, residual.dataset, Sampling(24))
     path = tmp_path / "evaluations.jsonl"
     first = EvaluationCache(path, {})
-    seen = measure_sensitivities(*arguments, memory=first)
+    seen = measure_sensitivities(*arguments, cache=first)
     assert first.measured == 2 * len(residual.units)
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:-1], lines[-1][:20]]))  # killed while it wrote
     again = EvaluationCache(path, {})
-    assert measure_sensitivities(*arguments, memory=again) == seen
+    assert measure_sensitivities(*arguments, cache=again) == seen
     assert again.measured == 1
     other = EvaluationCache(path, {"model": "another"})
-    measure_sensitivities(*arguments, memory=other)
+    measure_sensitivities(*arguments, cache=other)
     assert other.measured == first.measured
 
 
 def test_without_time_what_is_known_is_used_and_the_rest_named(residual, tmp_path):
-    arguments = (residual.prepared, residual.calibration, residual.dataset, 24)
-    memory, asked = EvaluationCache(tmp_path / "evaluations.jsonl", {}), iter([True, True])
-    seen = measure_sensitivities(*arguments, memory=memory, may=lambda: next(asked, False))
+    arguments = (residual.prepared, residual.calibration, residual.dataset)
+    cache, asked = EvaluationCache(tmp_path / "evaluations.jsonl", {}), iter([True, True])
+    twice = Sampling(24, may=lambda: next(asked, False))
+    seen = measure_sensitivities(*arguments, twice, cache)
     assert [one.layer for one in seen.layers] == residual.units[:2]
     assert list(seen.missing) == residual.units[2:]
     shares = seen.shares("noise")
     assert list(shares) == residual.units
     rest = max(seen.whole.noise - sum(one.share("noise") for one in seen.layers), 0)
     assert sum(shares[name] for name in seen.missing) == pytest.approx(rest)
-    again = measure_sensitivities(*arguments, memory=memory, may=lambda: False)
+    again = measure_sensitivities(*arguments, Sampling(24, may=lambda: False), cache)
     assert again == seen
-    full = measure_sensitivities(*arguments, memory=memory)
-    assert full == measure_sensitivities(*arguments)
+    full = measure_sensitivities(*arguments, Sampling(24), cache)
+    assert full == measure_sensitivities(*arguments, Sampling(24))
     assert full.layers[:2] == seen.layers
     assert not full.missing
 

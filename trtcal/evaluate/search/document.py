@@ -12,8 +12,8 @@ from typing import Any
 from trtcal import __version__
 from trtcal.data import Dataset
 from trtcal.documents import Document, write_document
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Limits, Point, Relief
-from trtcal.evaluate.search.losses import Loss
 from trtcal.evaluate.search.methods import Chosen
 from trtcal.evaluate.search.pipeline import Result, Settings
 from trtcal.model import Model

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.limits import Limits, Plan, Point, Relief, pareto, reliefs
-from trtcal.evaluate.search.losses import Loss
 from trtcal.evaluate.search.milp import Programme, Surrogate
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtcal.errors import InputError
-from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.metrics import Loss
 
 Plan = frozenset[str]
 """The layers that are in INT8."""

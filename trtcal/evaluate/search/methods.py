@@ -16,8 +16,9 @@ from trtcal.calibration import Observation
 from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.segments import PairedGraph, Rerun, Segment
 from trtcal.evaluate.search.sensitivity import BATCH, SAMPLES, TOLERANCE
 from trtcal.model import Model
@@ -87,27 +88,41 @@ class Chosen:
     choices: tuple[Choice, ...]
 
 
+@dataclass(frozen=True)
+class MethodSettings:
+    """The methods to choose from; on how many samples tensors are judged, and whole tables."""
+
+    methods: Sequence[str] = METHODS
+    samples: int = SAMPLES
+    evaluated: int = 512
+
+
 def choose_methods(
     model: Model,
     observation: Observation,
     dataset: Dataset,
-    judge: Callable[[Calibration], Loss],
-    memory: EvaluationCache,
-    methods: Sequence[str] = METHODS,
-    samples: int = SAMPLES,
+    cache: EvaluationCache,
+    settings: MethodSettings | None = None,
 ) -> Chosen:
     """Choose tensor by tensor, all others as the best of the methods has them, then judge the whole.
 
-    `judge` measures a calibration with every layer in INT8. Where the choices together lose more than
-    one method everywhere, that method's ranges are returned.
+    Tables are judged with every layer in INT8. Where the choices together lose more than one method
+    everywhere, that method's ranges are returned.
     """
-    tables = {method: calibrate(observation, method) for method in methods}
-    losses = {name: judge(table) for name, table in tables.items()}
-    measure = "noise" if losses[methods[0]].kl is None else "kl"
-    tables = {name: tables[name] for name in sorted(tables, key=lambda n: losses[n].of(measure))}
-    choices = tuple(_choices(model, tables, dataset, measure, memory, samples))
-    made = _assembled(tables, choices)
-    losses[NAME] = judge(made)
+    wanted = settings or MethodSettings()
+    tables = {method: calibrate(observation, method) for method in wanted.methods}
+    with Reference(model, dataset, wanted.evaluated) as reference:
+
+        def judge(table: Calibration) -> Loss:
+            return Evaluator(Plans(model, table), reference, cache).loss()
+
+        losses = {name: judge(table) for name, table in tables.items()}
+        measure = "noise" if losses[wanted.methods[0]].kl is None else "kl"
+        order = sorted(tables, key=lambda name: losses[name].of(measure))
+        tables = {name: tables[name] for name in order}
+        choices = tuple(_choices(model, tables, dataset, measure, cache, wanted.samples))
+        made = _assembled(tables, choices)
+        losses[NAME] = judge(made)
     best = min(losses, key=lambda name: losses[name].of(measure))
     return Chosen(made if best == NAME else tables[best], losses, choices)
 
@@ -117,7 +132,7 @@ def _choices(
     tables: Mapping[str, Calibration],
     dataset: Dataset,
     measure: str,
-    memory: EvaluationCache,
+    cache: EvaluationCache,
     samples: int,
 ) -> Iterator[Choice]:
     first, *others = tables
@@ -141,7 +156,7 @@ def _choices(
                         continue
                     key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
                     again = partial(_with_range, rerun, place, scales[source], amax)
-                    loss = memory.recall(key, again)
+                    loss = cache.recall(key, again)
                     usual = rerun.whole(loss.samples)
                     losses[method] = loss.of(measure) - usual.of(measure)
                 yield Choice(source, min(losses, key=lambda name: losses[name]), losses)

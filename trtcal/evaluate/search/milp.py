@@ -15,9 +15,8 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from trtcal.evaluate.search.costs import Costs
+from trtcal.evaluate.search.costs import Costs, Kernel
 from trtcal.evaluate.search.limits import Plan
-from trtcal.evaluate.search.work import Kernel
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 

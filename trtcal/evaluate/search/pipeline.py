@@ -11,22 +11,74 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.data import Dataset
-from trtcal.data.dataset import whole_batches
+from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.errors import BackendError, InputError
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.costs import Costs, Times, listed_times
+from trtcal.evaluate.search.costs import Costs, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
-from trtcal.evaluate.search.held_out import HeldBack, check_held_back
-from trtcal.evaluate.search.limits import Limits, Point
-from trtcal.evaluate.search.losses import Loss
-from trtcal.evaluate.search.plan_loss import Evaluator
-from trtcal.evaluate.search.sensitivity import SAMPLES, Sensitivities, measure_sensitivities
-from trtcal.evaluate.search.work import work_of
+from trtcal.evaluate.search.limits import Limits, Plan, Point
+from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.sensitivity import (
+    SAMPLES,
+    Sampling,
+    Sensitivities,
+    measure_sensitivities,
+)
 from trtcal.evidence.layers.roofline import Target
 from trtcal.model import Model
 from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration
+
+Z = 1.96  # of a 95 % interval
+LEAST = 16  # samples, below which there is nothing to tell
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A plan's loss on the samples that it was chosen on, and on those held back."""
+
+    int8: Plan
+    chosen_on: Loss
+    held_back: Loss
+
+    def differs(self, measure: str) -> bool:
+        """Tell whether the two are further apart than the 95 % interval of their difference."""
+        mine, theirs = self.chosen_on, self.held_back
+        if not (mine.is_fit and theirs.is_fit):
+            return mine.is_fit != theirs.is_fit
+        errors = (one.error_of(measure) for one in (mine, theirs))
+        return abs(mine.of(measure) - theirs.of(measure)) > Z * math.hypot(*errors)
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """All INT8 and the recommended plan, on `samples` samples from number `first` on."""
+
+    first: int
+    samples: int
+    pairs: tuple[Pair, ...]
+
+
+def check_held_back(
+    found: Found, plans: Plans, dataset: Dataset, evaluated: int, cache: EvaluationCache
+) -> HeldBack | None:
+    """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
+
+    None where fewer than `LEAST` are left, in whole batches where the model prescribes their size.
+    """
+    samples = min(len(dataset) - evaluated, evaluated)
+    samples -= samples % (fixed_batch(plans.model) or 1)
+    if samples < LEAST:
+        return None
+    known = {point.int8: point.loss for point in found.measured}
+    judged = [frozenset(plans.units), *([found.recommended.int8] if found.recommended else [])]
+    with Reference(plans.model, dataset, samples, evaluated) as reference:
+        evaluator = Evaluator(plans, reference, cache)
+        pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(judged)]
+        return HeldBack(evaluated, samples, tuple(pairs))
+
 
 REMEMBERED = "evaluations.jsonl"
 Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -98,7 +150,7 @@ def find_plans(
     calibration: Calibration,
     dataset: Dataset,
     settings: Settings,
-    memory: EvaluationCache,
+    cache: EvaluationCache,
     reporter: Reporter = silent,
 ) -> Result:
     """Search for the plans of a prepared model that are worth having.
@@ -113,7 +165,7 @@ def find_plans(
     layers = sum(1 for _ in find_layers(model).layers)
     with reporter("sensitivity of layers", layers) as advance:
         seen = measure_sensitivities(
-            model, calibration, dataset, settings.samples, memory, advance, may=may
+            model, calibration, dataset, Sampling(settings.samples, may=may), cache, advance
         )
     measure = _measure(seen, settings.limits)
     shares = seen.shares(measure)
@@ -122,10 +174,11 @@ def find_plans(
     if settings.times:
         costs = replace(costs, source="layer times as given")
     evaluated = whole_batches(settings.evaluated, model)
-    arguments = (dataset, evaluated, settings.precision, memory)
-    with Evaluator(model, calibration, list(shares), *arguments) as evaluator:
+    plans = Plans(model, calibration, list(shares), settings.precision)
+    with Reference(model, dataset, evaluated) as reference:
+        evaluator = Evaluator(plans, reference, cache)
         if settings.build is not None and not settings.times:
-            costs = _as_built(costs, evaluator, settings.build, may)
+            costs = _as_built(costs, plans, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
             def evaluate(int8: frozenset[str]) -> Loss:
@@ -137,12 +190,12 @@ def find_plans(
             wanted = (settings.limits, settings.evaluations, may, always)
             search = Search(shares, costs, evaluate, measure, *wanted)
             found = search.run()
-        builds = _build_all(found.front, evaluator, settings, reporter, may)
+        builds = _build_all(found.front, plans, settings, reporter, may)
     missing = tuple(_missing(seen, found, builds, settings))
     found = _without_dominated(found, builds, measure, search.limits)
     held_back = None
     if may():
-        held_back = check_held_back(found, model, calibration, list(shares), *arguments)
+        held_back = check_held_back(found, plans, dataset, evaluated, cache)
     elif len(dataset) > evaluated:
         missing = (*missing, "the check on held-back samples")
     seconds = settings.clock() - started
@@ -171,7 +224,7 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
 
 def _as_built(
     costs: Costs,
-    evaluator: Evaluator,
+    plans: Plans,
     build: Callable[[QuantizedModel], Measured],
     may: Callable[[], bool],
 ) -> Costs:
@@ -181,13 +234,13 @@ def _as_built(
     """
     layers = []
     for plan, precision in (
-        (frozenset(evaluator.units), None),
+        (frozenset(plans.units), None),
         (frozenset[str](), None),
         (frozenset[str](), "fp32"),
     ):
         if not may():
             return replace(costs, source=f"{costs.source}, as there was no time to build")
-        layers.append(build(evaluator.quantized(plan, precision)).layers)
+        layers.append(build(plans.quantized(plan, precision)).layers)
     int8, floats, plain = layers
     slow = replace(costs, precision="fp32")
     slow = replace(slow, times=listed_times(slow, int8, plain))
@@ -198,7 +251,7 @@ def _as_built(
 
 def _build_all(
     front: Sequence[Point],
-    evaluator: Evaluator,
+    plans: Plans,
     settings: Settings,
     reporter: Reporter,
     may: Callable[[], bool],
@@ -210,7 +263,7 @@ def _build_all(
     with reporter("building the front", len(front)) as advance:
         for point in itertools.takewhile(lambda _: may(), front):
             try:
-                made = settings.build(evaluator.quantized(point.int8))
+                made = settings.build(plans.quantized(point.int8))
                 found[point.int8] = Built(made.float_heavy, made.bytes_moved)
             except BackendError as error:
                 found[point.int8] = Built(None, None, error.message)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -19,9 +19,9 @@ import onnx
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.evaluate.search.caches import SpillCache
-from trtcal.evaluate.search.losses import Loss, Rows, joined, rows_of, total
+from trtcal.evaluate.metrics import Loss, Rows, joined, rows_of, total
+from trtcal.evaluate.per_sample import Values
+from trtcal.evaluate.replay import Batch, Recording
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
 from trtcal.model.graph import reads
@@ -107,9 +107,9 @@ class PairedGraph:
                     done.add(before.name)
                     nodes.append(before)
             nodes.append(chosen)
-        return self.apart(nodes, segment.inputs, segment.outputs)
+        return self.as_model(nodes, segment.inputs, segment.outputs)
 
-    def apart(
+    def as_model(
         self, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
         """Return nodes as a model, with the constants that they read."""
@@ -194,47 +194,35 @@ class Rerun:
         self.pair = pair
         self.units = len(units)
         self.parts = pair.segments(units)
-        self.labels, self.batch = dataset.labels, batch
+        self.batch = batch
         self.samples = min(samples, len(dataset))
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "rerun")
-        self.spill = SpillCache()
         self.chosen: dict[str, Collection[str]] = {"float": (), "int8": pair.quantizable}
         self.sessions = {
             (kind, place): self._open(pair.part(segment, int8))
             for kind, int8 in self.chosen.items()
             for place, segment in enumerate(self.parts)
         }
-        self.batches, self.rows = self._begin(dataset)
+        self.place = 0  # of the segment that both runs are kept up to
+        feeds = dataset.batches(batch, 0, self.samples)
+        run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
+        self.recording = Recording(run, feeds, dataset.labels, threads=threads)
+        self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
 
     def __enter__(self) -> Rerun:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
         self.sessions.clear()
-        self.spill.close()
+        self.recording.close()
         give_back()
-
-    def _begin(self, dataset: Dataset) -> tuple[int, Rows]:
-        """Keep the inputs, and run both once, all-INT8 against what float gives."""
-        parts: list[Rows] = []
-        for number, values in enumerate(dataset.batches(self.batch, 0, self.samples)):
-            for kind in self.chosen:
-                self.spill.keep(kind, number, values)
-            self.spill.keep("expected", number, self._through("float", 0, values))
-            parts.append(self._compare(self._through("int8", 0, values), number))
-        return len(parts), joined(parts)
 
     def segments(self) -> Iterator[tuple[int, Segment]]:
         """Yield every segment, with both runs kept up to it while it is looked at."""
         for place, segment in enumerate(self.parts):
+            self.place = place
             yield place, segment
             for kind in self.chosen:
-                list(
-                    self.pool.map(
-                        lambda i, k=kind, p=place: self._advance(k, p, i), range(self.batches)
-                    )
-                )
+                self.recording.each(partial(self._advance, kind))
 
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
         """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
@@ -246,16 +234,11 @@ class Rerun:
         Every `LEAST` samples it stops if what differs from `kind` is known to the tolerance.
         """
         sessions = {place: self._open(part) for place, part in instead.items()}
-        first = min(instead)
-
-        def one(number: int) -> Rows:
-            values = self.spill.get(kind, number)
-            return self._compare(self._through(kind, first, values, sessions), number)
-
+        run = partial(self._from_kept, kind, min(instead), sessions)
         parts: list[Rows] = []
-        step = -(-LEAST // self.batch)
-        for start in range(0, self.batches, step):
-            parts += self.pool.map(one, range(self.batches)[start : start + step])
+        step, numbers = -(-LEAST // self.batch), range(len(self.recording))
+        for start in numbers[::step]:
+            parts += self.recording.compare(run, self._rows, numbers[start : start + step])
             if self._is_known(kind, joined(parts)["error"]):
                 break
         return total(joined(parts))
@@ -264,13 +247,8 @@ class Rerun:
         """Make these segments part of the all-INT8 run; the first of them is looked at."""
         for place, part in instead.items():
             self.sessions["int8", place] = self._open(part)
-        first = min(instead)
-
-        def one(number: int) -> Rows:
-            values = self.spill.get("int8", number)
-            return self._compare(self._through("int8", first, values), number)
-
-        self.rows = joined(list(self.pool.map(one, range(self.batches))))
+        run = partial(self._from_kept, "int8", min(instead), NONE)
+        self.rows = joined(self.recording.compare(run, self._rows))
 
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
@@ -284,15 +262,20 @@ class Rerun:
         """Return the loss of the all-INT8 run on the first samples, all if None."""
         return total({name: values[:samples] for name, values in self.rows.items()})
 
-    def _compare(self, said: Feeds, number: int) -> Rows:
-        expected = self.spill.get("expected", number)
-        pairs = [(expected[name], said[name]) for name in self.pair.outputs]
-        return rows_of([a for a, _ in pairs], [b for _, b in pairs], self._labels(number))
+    def _rows(self, batch: Batch) -> Rows:
+        outputs = (batch.expected, *batch.outputs)
+        expected, made = ([of[name] for name in self.pair.outputs] for of in outputs)
+        return rows_of(expected, made, batch.labels)
 
-    def _labels(self, number: int) -> Labels | None:
-        start = number * self.batch
-        stop = min(start + self.batch, self.samples)
-        return None if self.labels is None else self.labels[start:stop]
+    def _kept(self, kind: str, number: int) -> Feeds:
+        """Return what the segment looked at reads in a batch."""
+        spill = self.recording.spill
+        return spill.get(kind, number) if self.place else self.recording.feeds(number)
+
+    def _from_kept(
+        self, kind: str, start: int, instead: Mapping[int, Session], number: int
+    ) -> Feeds:
+        return self._through(kind, start, self._kept(kind, number), instead)
 
     def _through(
         self, kind: str, start: int, values: Feeds, instead: Mapping[int, Session] = NONE
@@ -318,7 +301,7 @@ class Rerun:
     def _open(part: onnx.ModelProto) -> Session:
         return open_session(lower(part), 1, arena=False)
 
-    def _advance(self, kind: str, place: int, number: int) -> None:
-        session = self.sessions[kind, place]
-        values = self._step(session, self.parts[place], self.spill.get(kind, number))
-        self.spill.keep(kind, number, values)
+    def _advance(self, kind: str, number: int) -> None:
+        session, segment = self.sessions[kind, self.place], self.parts[self.place]
+        values = self._step(session, segment, self._kept(kind, number))
+        self.recording.spill.keep(kind, number, values)

@@ -12,8 +12,8 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import Document
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.segments import PairedGraph, Rerun
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize
@@ -90,22 +90,33 @@ class Sensitivities:
         return found | {name: rest / len(self.missing) for name in self.missing}
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """On how many samples layers are measured, the first of a dataset, and for how long.
+
+    A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all. No
+    further layer is measured once it `may` not.
+    """
+
+    samples: int = SAMPLES
+    tolerance: float = TOLERANCE
+    may: Callable[[], bool] = lambda: True
+
+
 def measure_sensitivities(
     model: Model,
     calibration: Calibration,
     dataset: Dataset,
-    samples: int = SAMPLES,
-    memory: EvaluationCache | None = None,
+    settings: Sampling | None = None,
+    cache: EvaluationCache | None = None,
     progress: Callable[[int], None] = lambda done: None,
-    tolerance: float = TOLERANCE,
-    may: Callable[[], bool] = lambda: True,
 ) -> Sensitivities:
-    """Measure every layer of a prepared model on the first samples of a dataset, while it `may`.
+    """Measure every layer of a prepared model.
 
-    A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all.
     Nodes that are quantized only because their neighbours are stay quantized in `left`.
     """
-    memory = memory or EvaluationCache(None, {})
+    settings, cache = settings or Sampling(), cache or EvaluationCache(None, {})
+    tolerance = settings.tolerance
     quantized = quantize(model, calibration)
     pair = PairedGraph(model, quantized.proto)
     ops = {one.name: one.op for one in find_layers(model).layers if one.name in pair.quantizable}
@@ -113,10 +124,10 @@ def measure_sensitivities(
         raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
     size = fixed_batch(model) or BATCH
     found = dict[str, Sensitivity]()
-    samples = whole_batches(samples, model)
+    samples = whole_batches(settings.samples, model)
     with Rerun(pair, list(ops), dataset, samples, size, tolerance) as rerun:
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
-        for name, alone, left in _measured(rerun, pair.quantizable, memory, of, may):
+        for name, alone, left in _measured(rerun, pair.quantizable, cache, of, settings.may):
             found[name] = Sensitivity(name, ops[name], alone, left, rerun.whole(left.samples))
             progress(1)
         whole = rerun.whole()
@@ -127,16 +138,16 @@ def measure_sensitivities(
 def _measured(
     rerun: Rerun,
     quantizable: Collection[str],
-    memory: EvaluationCache,
+    cache: EvaluationCache,
     of: dict[str, Any],
     may: Callable[[], bool],
 ) -> Iterator[tuple[str, Loss, Loss]]:
     for place, segment in rerun.segments():
         for name in segment.units:
             first, last = {**of, "alone": name}, {**of, "left": name}
-            if not may() and not (memory.knows(first) and memory.knows(last)):
+            if not may() and not (cache.knows(first) and cache.knows(last)):
                 return
             others = set(quantizable) - {name}
-            alone = memory.recall(first, partial(rerun.loss, "float", place, {name}))
-            left = memory.recall(last, partial(rerun.loss, "int8", place, others))
+            alone = cache.recall(first, partial(rerun.loss, "float", place, {name}))
+            left = cache.recall(last, partial(rerun.loss, "int8", place, others))
             yield name, alone, left

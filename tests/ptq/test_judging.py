@@ -6,8 +6,8 @@ from onnx import helper
 
 from tests.networks import rng, save
 from trtcal.errors import InputError
+from trtcal.evaluate.judging import Judge, decibels, find_parts
 from trtcal.model import load_model
-from trtcal.ptq.evaluation import Judge, decibels, find_parts
 
 
 def detector(path, scores=1.0, boxes=200.0, flat=False):

@@ -17,11 +17,10 @@ from trtcal.calibration.choose import calibrate, create_calibrator
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.losses import Rows
-from trtcal.evaluate.search.plan_loss import Evaluator
+from trtcal.evaluate.metrics import Rows
+from trtcal.evaluate.search.plan_loss import Reference
+from trtcal.evaluate.subsets import HELD_BACK, Chunks, Subsets, draw
 from trtcal.model import Model
-from trtcal.ptq.subsets import HELD_BACK, Chunks, Subsets, draw
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 from trtcal.ranges import Calibration, Parameters
 from trtcal.stats import LEVEL, Interval
@@ -187,11 +186,9 @@ def _judge(
 ) -> dict[int, list[Rows]]:
     """Return the figures of each held-back sample with all layers in INT8, for each draw's ranges."""
     found: dict[int, list[Rows]] = {size: [] for size in ranges}
-    any_, memory = ranges[drawn.largest][0], EvaluationCache(None, {})
-    arguments = (dataset, drawn.held_back, "fp32", memory, drawn.first)
-    with Evaluator(model, any_, (), *arguments) as evaluator:
+    with Reference(model, dataset, drawn.held_back, drawn.first) as reference:
         for size, one in ((size, one) for size, all_ in ranges.items() for one in all_):
-            rows = evaluator.rows(quantize(model, one).proto)
+            rows = reference.rows(quantize(model, one).proto)
             if rows is None:
                 raise InputError(
                     f"with ranges from {size} samples the INT8 outputs are not finite",

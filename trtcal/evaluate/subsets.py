@@ -18,7 +18,7 @@ from trtcal.calibration.observation import pack, unpack
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.data.dataset import ArrayDataset
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import SpillCache
+from trtcal.evaluate.caches import SpillCache
 from trtcal.model import Model
 
 CHUNK = 8

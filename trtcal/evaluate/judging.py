@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,19 +13,21 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.backends.sessions import Array, open_session
 from trtcal.backends.taps import showing
+from trtcal.calibration import Observation
+from trtcal.calibration.choose import calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
-from trtcal.errors import BackendError, InputError
-from trtcal.evaluate.metrics import OwnMetric
+from trtcal.errors import InputError
+from trtcal.evaluate.metrics import Loss, OwnMetric, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
-from trtcal.evaluate.search.caches import SpillCache
-from trtcal.evaluate.search.losses import Loss, joined, rows_of, total
+from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, is_op
 from trtcal.model.ops import MOVES
+from trtcal.quantization import quantize
+from trtcal.ranges import Calibration, Parameters
 
 Part = tuple[str, ...]
 """Tensors whose noise and signal are added up."""
@@ -109,47 +111,27 @@ class Judge:
         objective: str = "sqnr",
         metric: OwnMetric | None = None,
     ) -> None:
-        self.dataset, self.objective, self.metric = dataset, objective, metric
+        self.objective, self.metric = objective, metric
         self.names = [spec.name for spec in reference.outputs]
         self.parts = find_parts(reference)
         self.shown = list(dict.fromkeys((*self.names, *itertools.chain(*self.parts))))
-        self.size = fixed_batch(reference) or BATCH
-        self.spill = SpillCache(ROOM)
-        session = open_session(self._showing(reference.proto))
-        self.batches = 0
-        for feeds in dataset.batches(self.size):
-            outputs = run_session(session, self.shown, feeds)
-            self.spill.keep("feeds", self.batches, feeds)
-            self.spill.keep("expected", self.batches, dict(zip(self.shown, outputs, strict=True)))
-            self.batches += 1
-            if any(one.shape[:1] != outputs[0].shape[:1] for one in outputs):  # not a row a sample
-                self.parts = [(name,) for name in self.names]
+        run = runner(open_session(self._showing(reference.proto)), self.shown)
+        batches = dataset.batches(fixed_batch(reference) or BATCH)
+        self.recording = Recording(run, batches, dataset.labels, ROOM)
+        outputs = map(self.recording.expected, range(len(self.recording)))
+        if any(len({values.shape[:1] for values in one.values()}) > 1 for one in outputs):
+            self.parts = [(name,) for name in self.names]
 
     def __enter__(self) -> Judge:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.spill.close()
+        self.recording.close()
 
     def measure(self, proto: onnx.ModelProto) -> Verdict:
         """Return what a quantized model loses."""
-        shown = self._showing(proto)
-        try:
-            session = open_session(lower(shown))
-        except BackendError:
-            session = open_session(shown, as_it_is=True)
-        rows, own, powers = [], list[float](), []
-        for number in range(self.batches):
-            made = run_session(session, self.shown, self.spill.get("feeds", number))
-            said = dict(zip(self.shown, made, strict=True))
-            expected = self.spill.get("expected", number)
-            start = number * self.size
-            labels = self.dataset.labels
-            mine = None if labels is None else labels[start : start + self.size]
-            given, outputs = ([of[name] for name in self.names] for of in (expected, said))
-            rows.append(rows_of(given, outputs, mine))
-            powers.append(self._powers(expected, said))
-            own += self._own(outputs, mine)
+        run = quantized_runner(self._showing(proto), self.shown)
+        rows, values = zip(*self.recording.rerun(run, self._figures), strict=True)
         figures = joined(rows)
         if self.objective == "kl" and self.metric is None:
             if "kl" not in figures:
@@ -158,8 +140,18 @@ class Judge:
                     "leave it out: sqnr is for any outputs; or give a --metric of your own",
                 )
             return Verdict(total(figures), figures["kl"])
-        values = -np.array(own) if own else decibels(np.concatenate(powers, axis=2))
-        return Verdict(total(figures), values)
+        if self.metric is not None:
+            return Verdict(total(figures), -np.concatenate(values))
+        return Verdict(total(figures), decibels(np.concatenate(values, axis=2)))
+
+    def _figures(self, batch: Batch) -> tuple[Rows, Values]:
+        """Return the figures of a batch, and the user's or the powers of all parts."""
+        expected, outputs = batch.expected, batch.outputs[0]
+        given, made = ({name: of[name] for name in self.names} for of in (expected, outputs))
+        rows = rows_of([*given.values()], [*made.values()], batch.labels)
+        if self.metric is None:
+            return rows, self._powers(expected, outputs)
+        return rows, next(iter(self.metric(made, batch.labels).values()))
 
     def _showing(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto if self.shown == self.names else showing(proto, self.shown)
@@ -171,12 +163,6 @@ class Judge:
             noise = sum(_power(np.subtract(said[n], expected[n], dtype=float)) for n in part)
             found.append([noise, sum(_power(expected[n]) for n in part)])
         return np.array(found).transpose(1, 0, 2)
-
-    def _own(self, said: Sequence[Array], labels: Array | None) -> list[float]:
-        if self.metric is None:
-            return []
-        found = self.metric(self.names, said, labels)
-        return list(next(iter(found.values())))
 
 
 def decibels(powers: Values) -> Values:
@@ -194,3 +180,37 @@ def decibels(powers: Values) -> Values:
 def _power(values: Array) -> Values:
     rows = values.reshape(len(values), -1).astype(np.float64)
     return np.asarray(np.square(rows).sum(axis=1))
+
+
+METHODS = ("percentile", "mse", "auto", "minmax", "entropy")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The ranges chosen, and by method what INT8 loses with its ranges."""
+
+    calibration: Calibration
+    verdicts: dict[str, Verdict]
+
+
+def choose_method(
+    prepared: Model,
+    observation: Observation,
+    select: Dataset,
+    parameters: Parameters | None = None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Choice:
+    """Judge every method's ranges on samples that `observation` has not seen.
+
+    A later one must be better than those before by more than a standard error, so that `percentile`
+    stays unless there is evidence. `parameters` are those of `auto`, which goes tensor by tensor.
+    """
+    verdicts, tables = dict[str, Verdict](), dict[str, Calibration]()
+    with Judge(prepared, select) as judge:
+        for method in METHODS:
+            given = parameters if method == "auto" else None
+            tables[method] = calibrate(observation, method, given)
+            verdicts[method] = judge.measure(quantize(prepared, tables[method]).proto)
+            advance(1)
+    _, chosen = leading((verdicts[method], tables[method]) for method in METHODS)
+    return Choice(chosen, verdicts)

@@ -13,10 +13,7 @@ from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset, part
 from trtcal.errors import InputError
-from trtcal.evaluate.search.caches import EvaluationCache
-from trtcal.evaluate.search.plan_loss import judge
-from trtcal.model import load_model
-from trtcal.ptq.learning_curve import (
+from trtcal.evaluate.learning_curve import (
     LearningCurve,
     Point,
     excess,
@@ -24,8 +21,10 @@ from trtcal.ptq.learning_curve import (
     sample_margin,
     spread_of,
 )
-from trtcal.ptq.subsets import Chunks, draw
-from trtcal.quantization import find_layers, prepare, tensors_to_observe
+from trtcal.evaluate.search.plan_loss import Reference
+from trtcal.evaluate.subsets import Chunks, draw
+from trtcal.model import load_model
+from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 from trtcal.stats import Interval
 
 SCRIPT = """
@@ -147,8 +146,9 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     samples = part(dataset, first[0] * 8, first[0] * 8 + 8)
     ranges = calibrate(observe(model, samples, tensors_to_observe(find_layers(model)), 8), "minmax")
     held_back = part(dataset, drawn.first, len(dataset))
-    with judge(model, held_back, len(held_back), EvaluationCache(None, {})) as measure:
-        loss = measure(replace(ranges, dataset=dataset.identity))
+    ranges = replace(ranges, dataset=dataset.identity)
+    with Reference(model, held_back, len(held_back)) as reference:
+        loss = reference.measure(quantize(model, ranges).proto)
     assert curve.measure == "kl"
     assert curve.points[0].losses[0] == pytest.approx(loss.kl, rel=1e-6)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from trtcal.backends.sessions import Array
 from trtcal.documents import append_line, canonical_json, digest_bytes
-from trtcal.evaluate.search.losses import Loss
+from trtcal.evaluate.metrics import Loss
 
 NUMBERS = ("noise", "kl", "disagreement", "top1_drop", "noise_error", "kl_error")
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from trtcal.evaluate.search.caches import SpillCache
+from trtcal.evaluate.caches import SpillCache
 
 
 @pytest.fixture
