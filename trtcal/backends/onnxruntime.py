@@ -24,6 +24,7 @@ from trtcal.evidence.manifest import LOG
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import INTEGER, MULTIPLIES
+from trtcal.model.tensors import producers_of
 
 OPTIMIZED = "optimized.onnx"
 FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}
@@ -94,7 +95,7 @@ def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[
 
     ONNX Runtime numbers and orders what it makes differently from run to run: neither is kept.
     """
-    producers = {name: node for node in original.graph.node for name in node.output}
+    producers = producers_of(original.graph)
     heavy = {node.name for node in original.graph.node if node.op_type in MULTIPLIES}
     layers = (_layer(node, producers, heavy) for node in optimized.graph.node)
     return tuple(sorted(layers, key=lambda layer: (layer.name, layer.kind, str(layer))))

@@ -24,6 +24,7 @@ import onnx
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_bound, run_session
 from trtcal.model.files import write_beside
 from trtcal.model.ops import ORT_FUSED
+from trtcal.model.tensors import producers_of, readers_of
 
 Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
@@ -262,11 +263,7 @@ class _Walker:
     """Finds the last tensor of the original graph that a blocked node computes."""
 
     def __init__(self, original: onnx.ModelProto) -> None:
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        self.producers = {name: node for node in original.graph.node for name in node.output}
-        for node in original.graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+        self.readers, self.producers = readers_of(original.graph), producers_of(original.graph)
 
     def last_fused(self, blocked: onnx.NodeProto) -> str:
         """Return the tensor: past the addition and the activation that were fused into the node."""

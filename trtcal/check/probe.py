@@ -21,6 +21,7 @@ from trtcal.model import Model
 from trtcal.model.files import array_of, embedded, fits, stand_in
 from trtcal.model.graph import reads
 from trtcal.model.ops import MULTIPLIES, Operators
+from trtcal.model.tensors import constants_of
 
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
@@ -121,7 +122,7 @@ class ModelProbe:
 
 def _norms(proto: onnx.ModelProto) -> list[Norm]:
     """Return some BatchNormalizations of images with constant statistics, the first among them."""
-    weights = constants_of(proto)
+    weights = constants_of(proto.graph)
     nodes = [
         node
         for node in proto.graph.node
@@ -314,7 +315,7 @@ class FirstLayers:
 
 def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[onnx.NodeProto]:
     """Return the nodes that have constants beside what they read, in graph order."""
-    constants = constants_of(proto)
+    constants = constants_of(proto.graph)
     return [
         node
         for node in proto.graph.node
@@ -322,18 +323,6 @@ def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[
         and any(name in constants for name in node.input)
         and not all(name in constants for name in node.input)
     ]
-
-
-def constants_of(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Return the initializers and what Constant nodes hold, by name."""
-    held = {
-        node.output[0]: attribute.t
-        for node in proto.graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.name == "value"
-    }
-    return {one.name: one for one in proto.graph.initializer} | held
 
 
 def _strength(values: Array) -> float:

@@ -22,6 +22,7 @@ from trtcal.evaluate.replay import Batch, collect, replay
 from trtcal.model import Model
 from trtcal.model.files import array_of
 from trtcal.model.passes import prepare
+from trtcal.model.tensors import constants_of, readers_of
 from trtcal.quantization.qdq import quantization_record
 
 Array = npt.NDArray[Any]
@@ -83,11 +84,8 @@ class _Finder:
     """Goes through the nodes in their order, which ONNX wants to be topological."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self.constants = _constants(proto)
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in proto.graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+        self.constants = constants_of(proto.graph)
+        self.readers = readers_of(proto.graph)
         self.sites: list[Site] = []
         self.known: dict[tuple[str, bytes, bytes], int] = {}
         self.upstream: dict[str, frozenset[int]] = {}
@@ -168,22 +166,13 @@ def _axis(node: onnx.NodeProto) -> int:
     return next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
 
 
-def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    for node in proto.graph.node:
-        for item in node.attribute if node.op_type == "Constant" else ():
-            if item.name == "value":
-                tensors[node.output[0]] = item.t
-    return tensors
-
-
 def _value(constants: Mapping[str, onnx.TensorProto], name: str) -> Array | None:
     return array_of(constants[name]) if name in constants else None
 
 
 def weight_of(proto: onnx.ModelProto, site: Site) -> Array | None:
     """Return a weight's float values: its own, or the reference's for the same reader."""
-    constants = _constants(proto)
+    constants = constants_of(proto.graph)
     if site.stored is None:
         return _value(constants, site.tensor)
     for node in proto.graph.node:

@@ -35,6 +35,13 @@ MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an
 HALF_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
 HALF_IR_VERSION = 9  # the one that came with `HALF_OPSET`
 MAX_IR_VERSION = 10  # ONNX Runtime 1.18, the oldest that we take, reads up to this one
+NUMBERS: dict[str, tuple[type, str]] = {
+    "value_float": (np.float32, "f"),
+    "value_floats": (np.float32, "floats"),
+    "value_int": (np.int64, "i"),
+    "value_ints": (np.int64, "ints"),
+}
+"""Attributes of a Constant that hold numbers: their type, and the field that has them."""
 STANDARD = (None, "", "ai.onnx")  # how a node names the domain of ONNX's own operators
 
 
@@ -189,6 +196,17 @@ def _tidy(node: onnx.NodeProto, outer: set[str], weights: Mapping[str, Weight]) 
                 weights[tensor.name].fill(tensor, inner=True)
         for inner in part.node:
             _tidy(inner, outer | {tensor.name for tensor in own}, weights)
+
+
+def held_by(attribute: onnx.AttributeProto) -> TensorProto | None:
+    """Return the tensor that an attribute of a Constant node holds, of numbers too; None of texts."""
+    if attribute.name == "value":
+        tensor: TensorProto = attribute.t
+        return tensor
+    if attribute.name not in NUMBERS:
+        return None
+    dtype, field = NUMBERS[attribute.name]
+    return numpy_helper.from_array(np.array(getattr(attribute, field), dtype))
 
 
 def captured(graph: gs.Graph) -> Iterator[gs.Tensor]:

@@ -1,4 +1,7 @@
-"""A model's graph to be looked at: who makes and who reads each value. Nothing is copied or changed."""
+"""What is known of a graph's tensors: who makes and reads them, constants, types, equal values.
+
+Nothing is copied or changed.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,35 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from trtcal.model.files import ITEM_BYTES, array_of, stand_in
-from trtcal.model.graph import STANDARD, subgraphs_of
+from trtcal.model.graph import STANDARD, held_by, subgraphs_of
 from trtcal.model.model import Model, uniquely_named
 from trtcal.model.ops import MOVES, QDQ, SHAPE_ONLY
 
 SEEN_THROUGH = MOVES | QDQ | {"Cast"}
 """Operators that leave a constant one."""
 CONSTANT_STEPS = 8
+
+
+def producers_of(graph: onnx.GraphProto) -> dict[str, NodeProto]:
+    """Return the node that makes each tensor of a graph."""
+    return {name: node for node in graph.node for name in node.output}
+
+
+def readers_of(graph: onnx.GraphProto) -> dict[str, list[NodeProto]]:
+    """Return the nodes that read each tensor, one that reads it twice two times."""
+    found: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    """Return the initializers of a graph and what its Constant nodes hold, by name."""
+    nodes = (node for node in graph.node if node.op_type == "Constant")
+    held = ((node.output[0], held_by(item)) for node in nodes for item in node.attribute)
+    found = {name: tensor for name, tensor in held if tensor is not None}
+    return {one.name: one for one in graph.initializer} | found
 
 
 class View:
@@ -35,7 +60,7 @@ class View:
         self.nodes: list[NodeProto] = list(graph.node)
         self.operators = [_operator(node) for node in self.nodes]
         self.outputs = {value.name for value in graph.output}
-        self.constants: dict[str, TensorProto] = {one.name: one for one in graph.initializer}
+        self.constants = constants_of(graph)
         self.makers: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         self.held: set[str] = set()
@@ -49,21 +74,10 @@ class View:
         if self.operators[number] not in SHAPE_ONLY:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(number)
-        if self.operators[number] == "Constant" and node.output and node.attribute:
-            self._take_constant(node)
         for part in _parts(node):
             self.inner += len(part.node)
             self.held.update(name for inner in part.node for name in inner.input)
             self.held.update(value.name for value in part.output)
-
-    def _take_constant(self, node: NodeProto) -> None:
-        attribute = node.attribute[0]
-        if attribute.name == "value":
-            self.constants[node.output[0]] = attribute.t
-        elif attribute.name in ("value_float", "value_int"):
-            value = attribute.f if attribute.name == "value_float" else attribute.i
-            kind = TensorProto.FLOAT if attribute.name == "value_float" else TensorProto.INT64
-            self.constants[node.output[0]] = onnx.helper.make_tensor("", kind, [], [value])
 
     def maker(self, tensor: str) -> int | None:
         """Return the number of the node of which a tensor is the first output."""
@@ -156,7 +170,7 @@ def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:
 
 def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return for every tensor those whose histograms add up to its own; itself if there are none."""
-    producers = {name: node for node in proto.graph.node for name in node.output}
+    producers = producers_of(proto.graph)
     constants = {tensor.name for tensor in proto.graph.initializer}
     constants |= {name for name, node in producers.items() if node.op_type == "Constant"}
     return {name: _sources(name, producers, constants) for name in tensors}

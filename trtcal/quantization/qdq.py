@@ -20,6 +20,7 @@ from trtcal.model.graph import constant, export_model, import_graph, is_half, te
 from trtcal.model.model import Grid, Int8Overrides
 from trtcal.model.ops import MULTIPLIES
 from trtcal.model.passes import raised_for_half
+from trtcal.model.tensors import producers_of
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
@@ -297,7 +298,7 @@ def asked_precisions(model: Model) -> dict[str, str]:
 
 
 def _read_precisions(proto: onnx.ModelProto) -> dict[str, str]:
-    producers = {name: node for node in proto.graph.node for name in node.output}
+    producers = producers_of(proto.graph)
 
     def dequantized(name: str) -> bool:
         return name in producers and producers[name].op_type == "DequantizeLinear"

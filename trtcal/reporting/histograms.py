@@ -23,6 +23,7 @@ from trtcal.calibration import Observation
 from trtcal.documents import Document
 from trtcal.evaluate.layerwise import find_sites
 from trtcal.evidence.diagnosis.reasons import DEQUANTIZE, QUANTIZE, TRANSPARENT
+from trtcal.model.tensors import constants_of, producers_of
 from trtcal.ranges import Calibration
 from trtcal.reporting.charts import ACCENT, DPI, FONT_SIZE, INK, LINE, MUTED, REFERENCE, saved
 from trtcal.reporting.svg import tidy
@@ -38,8 +39,8 @@ def wire(proto: onnx.ModelProto, nodes: Collection[str]) -> Document:
     Of each input the tensor that is quantized for it and the largest value that its Q/DQ can stand
     for (`amax`, in the tensor's unit); where there is no Q/DQ the input itself, and None.
     """
-    makers = {name: node for node in proto.graph.node for name in node.output}
-    constants = {tensor.name for tensor in proto.graph.initializer}
+    makers = producers_of(proto.graph)
+    constants = constants_of(proto.graph)
     limits = {
         site.tensor: float(site.scale.reshape(-1)[0]) * 127
         for site in find_sites(proto)[0]
@@ -57,7 +58,7 @@ def _inputs(
 ) -> Iterator[Document]:
     for name in filter(None, node.input):
         tensor, is_quantized = _source(name, makers)
-        if tensor not in constants and not (tensor in makers and _is_fixed(makers[tensor])):
+        if tensor not in constants:
             yield {"tensor": tensor, "amax": limits.get(tensor) if is_quantized else None}
 
 
@@ -73,10 +74,6 @@ def _source(name: str, makers: Makers) -> tuple[str, bool]:
     if quantize is not None and quantize.op_type == QUANTIZE:
         return quantize.input[0], True
     return pair.input[0], True  # a weight, stored in integers
-
-
-def _is_fixed(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant"
 
 
 BARS = 40

@@ -18,6 +18,7 @@ from calibrators.scale import LEVELS, amax_of, problem
 from trtcal.calibration.formats.table import Table, imported
 from trtcal.errors import InputError
 from trtcal.model import Model
+from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
 from trtcal.ranges import TensorRange
 
@@ -57,9 +58,7 @@ class _Graph:
     """A graph with what each tensor comes from."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self.producers = {name: node for node in graph.node for name in node.output}
-        self.values = {tensor.name: tensor for tensor in graph.initializer}
-        self.values |= {node.output[0]: value for node in graph.node if (value := _value(node))}
+        self.producers, self.values = producers_of(graph), constants_of(graph)
         constant = set(self.values)
         for node in graph.node:  # sorted, as ONNX wants it
             inputs = [name for name in node.input if name]
@@ -120,11 +119,6 @@ def _larger(first: TensorRange | None, second: TensorRange) -> TensorRange:
     wide, narrow = (first, second) if first.amax > second.amax else (second, first)
     note = f"also quantized with amax {narrow.amax:.6g}"
     return imported(wide.amax, "; ".join(filter(None, [wide.note, note])))
-
-
-def _value(node: onnx.NodeProto) -> TensorProto | None:
-    values = [item.t for item in node.attribute if item.name == "value"]
-    return values[0] if node.op_type == "Constant" and values else None
 
 
 def _has_subgraph(node: onnx.NodeProto) -> bool:

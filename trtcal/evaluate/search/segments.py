@@ -25,6 +25,7 @@ from trtcal.evaluate.replay import Batch, Recording
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
 from trtcal.model.graph import reads
+from trtcal.model.tensors import producers_of
 
 LEAST_UNITS = 3  # of a segment: a border costs reordering, a long segment is run more often
 MOST_UNITS = 8  # from here on, cuts through several tensors are looked for too
@@ -52,7 +53,7 @@ class PairedGraph:
         self.proto, self.quantized = prepared.proto, quantized
         self.nodes = list(prepared.proto.graph.node)
         self.pair = {node.name: node for node in quantized.graph.node}
-        self.producers = {name: node for node in quantized.graph.node for name in node.output}
+        self.producers = producers_of(quantized.graph)
         self.tensors = {one.name: one for one in quantized.graph.initializer}
         self.tensors |= {one.name: one for one in prepared.proto.graph.initializer}
         self.quantizable = {

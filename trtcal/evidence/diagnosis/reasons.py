@@ -16,6 +16,7 @@ from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log import RULES
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
+from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.weighted_ops import ONE_SIDED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
@@ -47,14 +48,7 @@ class _Graph:
     """Who makes what in a model's main graph."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self.producers = {name: node for node in proto.graph.node for name in node.output}
-        self.constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self.constants |= {
-            node.output[0]: item.t
-            for node in proto.graph.node
-            for item in node.attribute
-            if node.op_type == "Constant" and item.name == "value"
-        }
+        self.producers, self.constants = producers_of(proto.graph), constants_of(proto.graph)
 
     def faults(self, node: onnx.NodeProto) -> Iterator[Fault]:
         """Yield what is wrong with a node's Q/DQ, the gravest first."""

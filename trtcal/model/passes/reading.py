@@ -7,17 +7,14 @@ node that no output needs. What the graph library would lose or break on is refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
 from trtcal.model.files import stand_in, weights_of
-from trtcal.model.graph import MIN_OPSET, STANDARD, clean, restored, subgraphs_of
+from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored, subgraphs_of
 from trtcal.model.model import Model, name_nodes, opset_of, unique
 
 KEPT_KINDS = {
@@ -29,12 +26,6 @@ KEPT_KINDS = {
     AttributeProto.FLOATS: "floats",
     AttributeProto.INTS: "ints",
     AttributeProto.STRINGS: "strings",
-}
-PLAIN: dict[str, type] = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
 }
 
 
@@ -97,7 +88,7 @@ def _unkept(node: NodeProto, attribute: AttributeProto) -> str | None:
         kind = AttributeProto.AttributeType.Name(attribute.type)
         return f"of kind {kind}, which would be lost"
     value = getattr(attribute, field)
-    plain = node.op_type == "Constant" and attribute.name in PLAIN
+    plain = node.op_type == "Constant" and attribute.name in NUMBERS
     if field.endswith("s") and field != "s" and not value and not plain:
         return "that is an empty list, whose kind would be lost"
     if field in ("s", "strings"):
@@ -116,8 +107,9 @@ def _normalize(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
     small.ir_version = max(small.ir_version, 4)
     _name_domain_once(small)
     for node in nodes:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name in PLAIN:
-            _make_tensor(node.attribute[0])
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name in NUMBERS:
+            made = onnx.helper.make_attribute("value", held_by(node.attribute[0]))
+            node.attribute[0].CopyFrom(made)
     drop_other_types(small)
     name_nodes(small)
     _name_inner_nodes(small, nodes)
@@ -138,10 +130,3 @@ def _name_domain_once(small: onnx.ModelProto) -> None:
     version = opset_of(small) if len(others) < len(small.opset_import) else MIN_OPSET
     del small.opset_import[:]
     small.opset_import.extend([onnx.helper.make_opsetid("", version), *others])
-
-
-def _make_tensor(attribute: AttributeProto) -> None:
-    """Give a Constant's number or numbers the type that ONNX says, as a tensor."""
-    field = KEPT_KINDS[attribute.type]
-    values: npt.NDArray[Any] = np.array(getattr(attribute, field), PLAIN[attribute.name])
-    attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(values)))
