@@ -4,7 +4,7 @@
 
 Prints one line a match: graph, pattern, prediction with the breaking nodes, the engine's layers that
 list the match's nodes, and whether the engine agrees: one layer for a whole pattern, several for a
-broken one. A graph that passes can mend is printed once more, mended. Then the counts of both.
+broken one. A graph that passes can fix is printed once more, fixed. Then the counts of both.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.errors import GateFailed
-from trtcal.evidence.fusion import Fusions, check_fusions, mend, read_layers
-from trtcal.evidence.fusion.fixes import ON_REQUEST
+from trtcal.evidence.fusion import Fusions, check_fusions, fix_fusions
+from trtcal.evidence.fusion.blockers import ON_REQUEST
+from trtcal.evidence.layers.reading import read_engine
 from trtcal.model import Model
 
 BACKEND = TensorRTRTX()
@@ -32,7 +33,7 @@ HEADINGS = ("graph", "pattern", "prediction", "engine", "answer")
 def check(model: Model, target: str, folder: Path) -> Fusions:
     """Build a model and check it against its layers."""
     build(model, BACKEND, BuildOptions(target), folder)
-    return check_fusions(model, layers=read_layers(folder))
+    return check_fusions(model, layers=read_engine(folder))
 
 
 def rows(name: str, found: Fusions) -> list[tuple[str, ...]]:
@@ -48,7 +49,7 @@ def rows(name: str, found: Fusions) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Build every graph, and those that can be mended once more."""
+    """Build every graph, and those that can be fixed once more."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--target", default="sm89")
     parser.add_argument("names", nargs="*", default=list(GRAPHS))
@@ -61,7 +62,7 @@ def main() -> None:
             for title, found in checks(name, arguments.target, Path(folder) / name):
                 for line in rows(title, found) or [(title, "none", "", "", "")]:
                     print(" | ".join(line), flush=True)
-                kind = "mended" if title != name else "given"
+                kind = "fixed" if title != name else "given"
                 pairs = zip(found.matches, found.verdicts, strict=True)
                 counts.update(f"{kind}, {match.state}: {said}" for match, said in pairs)
     for what, count in sorted(counts.items()):
@@ -69,14 +70,14 @@ def main() -> None:
 
 
 def checks(name: str, target: str, place: Path) -> Iterator[tuple[str, Fusions]]:
-    """Yield the check of a graph, and of the mended graph if it can be mended."""
+    """Yield the check of a graph, and of the fixed graph if it can be fixed."""
     place.mkdir()
     model = GRAPHS[name].save(place)
     found = check(model, target, place / "build")
     yield name, found
     with contextlib.suppress(GateFailed):
-        mended = mend(model, found, ON_REQUEST).model
-        yield f"{name}, mended", check(mended, target, place / "mended")
+        fixed = fix_fusions(model, found, ON_REQUEST).model
+        yield f"{name}, fixed", check(fixed, target, place / "fixed")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
 from trtcal.evaluate.search.limits import Point, pareto
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.layers.costs import find_target
 from trtcal.model import load_model
 from trtcal.ptq import Wanted, improve
 from trtcal.quantization import quantize

@@ -5,10 +5,10 @@ import pytest
 
 from tests.backends.test_build import made, needs_rtx
 from tests.networks import conv_net, samples, transposed_net
-from trtcal.backends import trust as guard
-from trtcal.backends.ledger import is_recorded, ledger_path, record_engine
+from trtcal.backends import registry as guard
+from trtcal.backends.base import is_recorded, ledger_path, record_engine
+from trtcal.backends.registry import check_engine
 from trtcal.backends.targets import Gpu
-from trtcal.backends.trust import check_engine
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, write_document
 from trtcal.errors import InputError

@@ -5,8 +5,8 @@ import pytest
 from tests.networks import conv_net, samples, transposed_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.child import run_worker
+from trtcal.backends.options import Route
 from trtcal.backends.registry import BACKENDS, find_backend
-from trtcal.backends.routes import Route
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError, InputError
 from trtcal.model import load_model

@@ -10,7 +10,7 @@ import pytest
 from tests.calibrators.bindings import CACHE, Builder, HostMemory, calls
 from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import Layer, Network, Tensor, chain, module, ranges_of
-from trtcal.backends.routes import ROUTES, Route
+from trtcal.backends.options import ROUTES, Route
 from trtcal.backends.tensorrt_network import (
     api,
     calibrator_for,

@@ -27,8 +27,8 @@ from trtcal.calibration.extremes import find_tails, write_tails
 from trtcal.data import open_dataset
 from trtcal.evaluate.comparison import Gates, write_comparison
 from trtcal.evaluate.layerwise import compare_layers
-from trtcal.evidence.builds import write_diagnosis
 from trtcal.evidence.diagnosis import Diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
 from trtcal.evidence.findings import Cost, Evidence, Finding
 from trtcal.evidence.manifest import Build
 from trtcal.model import load_model

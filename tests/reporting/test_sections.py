@@ -12,8 +12,8 @@ from tests.reporting.samples import accuracy, build, comparison, row, write_buil
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.groups import Breakdown, Group
-from trtcal.evidence.builds import write_diagnosis
 from trtcal.evidence.diagnosis import Diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
 from trtcal.evidence.diagnosis.limits import Breach
 from trtcal.evidence.findings import Cost, Finding
 from trtcal.quantization.plan import Plan, write_plan

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tensorrt.claims import CLAIMS
-from trtcal.backends.routes import ROUTES
+from trtcal.backends.options import ROUTES
 
 ROOT = Path(__file__).parent.parent.parent
 HOME = ROOT / ".venv-tensorrt"

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from tests.calibrators.bindings import calls
 from tests.tensorrt.claims import CLAIMS
-from trtcal.backends.routes import KINDS, ROUTES
+from trtcal.backends.options import KINDS, ROUTES
 from trtcal.backends.tensorrt_network import Features, api, calibrator_for
 from trtcal.errors import BackendError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -10,11 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trtcal.backends.child import run_worker
-from trtcal.backends.ledger import record_engine
-from trtcal.backends.options import BuildOptions, check_shapes
-from trtcal.backends.routes import CACHE
-from trtcal.documents import digest_file, replacing, write_document
-from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.backends.options import CACHE, BuildOptions, check_shapes
+from trtcal.documents import append_line, digest_file, replacing, write_document
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis import Mentions, explain
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, find_outcomes
@@ -30,6 +29,38 @@ from trtcal.evidence.manifest import (
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
+
+FILE = "engines.jsonl"
+
+
+def ledger_path() -> Path:
+    """Return where engines are written down: `$XDG_STATE_HOME/trtcal`, else `~/.local/state/trtcal`."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
+    return home / "trtcal" / FILE
+
+
+def record_engine(engine: str, manifest: str) -> str | None:
+    """Write down the digests of an engine and its manifest; return why not if that fails."""
+    try:
+        append_line(ledger_path(), _line(engine, manifest))
+    except TrtcalError as error:
+        return error.message
+    return None
+
+
+def is_recorded(engine: str, manifest: str) -> bool:
+    """Whether `record_engine` wrote this pair down."""
+    wanted = _line(engine, manifest)
+    try:
+        with ledger_path().open(encoding="utf-8", errors="replace") as file:
+            return any(line.rstrip("\n") == wanted for line in file)
+    except OSError:
+        return False
+
+
+def _line(engine: str, manifest: str) -> str:
+    return json.dumps({"engine": engine, "manifest": manifest})
 
 
 @dataclass(frozen=True)

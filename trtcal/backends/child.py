@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO
 
 import trtcal
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
-from trtcal.evidence.log.prefixes import split_line
+from trtcal.evidence.log.lines import split_line
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}

@@ -24,7 +24,7 @@ from calibrators.tensorrt_builder import (
     cache_object,
     calibrator_object,
 )
-from trtcal.backends.routes import CACHE
+from trtcal.backends.options import CACHE
 from trtcal.config import ImagesConfig
 from trtcal.data import open_dataset
 from trtcal.errors import BackendError, InputError, TrtcalError

@@ -23,7 +23,7 @@ from trtcal.cli.output import (
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
-    from trtcal.backends.routes import Route
+    from trtcal.backends.options import Route
     from trtcal.config import Config
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model
@@ -134,7 +134,7 @@ def command(
     from trtcal.backends.child import watching
     from trtcal.backends.options import BuildOptions, parse_profiles
     from trtcal.backends.registry import find_backend
-    from trtcal.evidence.builds import check_build, hold, write_diagnosis
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, hold, write_diagnosis
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
@@ -173,7 +173,7 @@ def command(
 
 def _show_failure(folder: Path, settings: Config) -> None:
     """Say on standard error what the log of a failed build means."""
-    from trtcal.evidence.builds import check_engine
+    from trtcal.evidence.diagnosis.build_diagnosis import check_engine
     from trtcal.evidence.layers.reading import Engine
     from trtcal.evidence.manifest import LOG
 
@@ -220,7 +220,7 @@ def _route(
     constraints: str | None,
 ) -> Route:
     """Read what a route needs; `InputError` if it is not for this model."""
-    from trtcal.backends.routes import Route
+    from trtcal.backends.options import Route
     from trtcal.calibration.formats import import_calibration
 
     ranges = import_calibration(calibration, model, partial=True) if calibration else None

@@ -59,7 +59,7 @@ def command(
     What others built is told by --layers, --log and --model, in any combination.
     The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
-    from trtcal.evidence.builds import hold
+    from trtcal.evidence.diagnosis.build_diagnosis import hold
 
     config = config_here(config_path)
     if folder is not None and layers is None:
@@ -82,7 +82,7 @@ def command(
 def _of_build(
     folder: Path, model: Path | None, logs: tuple[Path, ...], config: Config
 ) -> Diagnosis:
-    from trtcal.evidence.builds import check_build
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build
     from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
@@ -96,7 +96,7 @@ def _of_others(
     model: Path | None,
     config: Config,
 ) -> Diagnosis:
-    from trtcal.evidence.builds import check_engine
+    from trtcal.evidence.diagnosis.build_diagnosis import check_engine
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.model import load_model
 

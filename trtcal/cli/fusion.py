@@ -104,14 +104,15 @@ def check(
     what was really built are kept apart: where they differ is a finding.
     """
     from trtcal.documents import write_document
-    from trtcal.evidence.fusion import check_fusions, read_layers, read_patterns
+    from trtcal.evidence.fusion import check_fusions, read_patterns
+    from trtcal.evidence.layers.reading import read_engine
     from trtcal.model import load_model
 
     if not fix and (add or data or random_samples):
         raise click.UsageError("--add, --data and --random go with --fix")
     patterns = read_patterns(files)
     loaded = load_model(model)
-    found = check_fusions(loaded, patterns, read_layers(layers) if layers else None)
+    found = check_fusions(loaded, patterns, read_engine(layers) if layers else None)
     if fix:
         if output is None:
             raise InputError("--fix needs a place for the fixed ONNX", "give -o fixed.onnx")

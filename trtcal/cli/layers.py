@@ -38,8 +38,8 @@ def show(file: Path, profile: Path | None, target: str | None, top: int, as_json
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
     """
+    from trtcal.evidence.layers.costs import find_target
     from trtcal.evidence.layers.reading import engine_document, read_engine
-    from trtcal.evidence.layers.roofline import find_target
 
     gpu = find_target(target) if target else None
     document = engine_document(read_engine(file, profile), gpu)
@@ -81,7 +81,7 @@ def _weight(layer: Row) -> tuple[float, int]:
 
 
 def _layer_row(layer: Row) -> list[str]:
-    from trtcal.evidence.layers.breakdown import short
+    from trtcal.evidence.layers.costs import short
 
     known = None not in (layer["bytes_read"], layer["bytes_written"])
     moved = layer["bytes_read"] + layer["bytes_written"] if known else None
@@ -96,7 +96,7 @@ def _layer_row(layer: Row) -> list[str]:
 
 
 def _show_findings(findings: Sequence[Row], top: int) -> None:
-    from trtcal.evidence.layers.breakdown import short
+    from trtcal.evidence.layers.costs import short
 
     for finding in findings[:top]:
         cost = finding["cost"]

@@ -251,7 +251,7 @@ def command(
     from trtcal.evaluate.comparison import batch_for
     from trtcal.evaluate.search import Limits, Settings, cache_beside, find_plans
     from trtcal.evaluate.search.document import write_search
-    from trtcal.evidence.layers.roofline import find_target
+    from trtcal.evidence.layers.costs import find_target
     from trtcal.model import load_model
     from trtcal.ranges import Calibration
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends.lowering import lower
+from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
-from trtcal.backends.trust import check_engine
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
 from trtcal.evaluate.replay import Run, runner

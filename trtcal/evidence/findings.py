@@ -7,8 +7,7 @@ suppressed, limited and shown in one way.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 RISKS = ("none", "low", "high")
 
@@ -50,10 +49,6 @@ class Finding:
     fix: str
     evidence: tuple[Evidence, ...] = ()
     cost: Cost = field(default_factory=Cost)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 COSTS_ALONE = frozenset(

@@ -29,7 +29,7 @@ from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import batch_for, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
-from trtcal.evidence.builds import check_build, write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document, write_log
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.model import Model, load_model

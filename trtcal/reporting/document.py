@@ -17,14 +17,14 @@ from trtcal import __version__
 from trtcal.config import Config
 from trtcal.documents import Document, canonical_json, digest_file, seal
 from trtcal.evaluate.comparison import Comparison
-from trtcal.evidence.builds import check_case
 from trtcal.evidence.diagnosis import Case
-from trtcal.evidence.fusion import LayerList, check_fusions
-from trtcal.evidence.layers.breakdown import counted_precision
+from trtcal.evidence.diagnosis.build_diagnosis import check_case
+from trtcal.evidence.fusion import check_fusions
+from trtcal.evidence.layers.costs import counted_precision, estimate, find_target
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.roofline import estimate, find_target
-from trtcal.evidence.log.events import Event
+from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.log.reader import parse_file
+from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
 from trtcal.model import Model
 from trtcal.quantization.plan import Plan
@@ -97,7 +97,7 @@ def _build(build: Build, model: Model | None) -> Document:
         "digest": build.digest,
         **{key: getattr(build, key) for key in plain},
         "skipped": build.skipped,
-        "outcomes": [outcome.to_document() for outcome in build.outcomes],
+        "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
         "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
         "estimated_on": ESTIMATED_ON.get(build.target),
@@ -123,7 +123,7 @@ def _layer(layer: Layer, target: str) -> Document:
 
 def _fusions(model: Model, build: Build) -> list[Document]:
     """Return each pattern that the model's graph lets expect as one kernel, and what was built."""
-    found = check_fusions(model, layers=LayerList(build.target, build.layers, build.model))
+    found = check_fusions(model, layers=Engine(build.target, build.layers, model=build.model))
     rows = zip(found.matches, found.seen, found.verdicts, strict=True)
     return [
         {

@@ -8,7 +8,7 @@ from typing import Any
 
 from trtcal.documents import Document
 from trtcal.evidence.findings import RISKS
-from trtcal.evidence.log.events import CATEGORIES
+from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.reporting import text
 from trtcal.reporting.layer_view import title_of
 

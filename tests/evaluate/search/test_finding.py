@@ -15,7 +15,7 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.search import Limits, Loss, Settings, find_plans
 from trtcal.evaluate.search.pipeline import Pair
-from trtcal.evidence.layers.roofline import find_target
+from trtcal.evidence.layers.costs import find_target
 
 T4 = find_target("t4")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from trtcal.config import Config
-from trtcal.evidence.builds import check_engine
 from trtcal.evidence.diagnosis import Case, diagnose
+from trtcal.evidence.diagnosis.build_diagnosis import check_engine
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.log import parse_lines
 

@@ -17,7 +17,7 @@ from trtcal.cli.main import run_command
 from trtcal.config import Config, GatesConfig
 from trtcal.data import open_dataset
 from trtcal.errors import GateFailed
-from trtcal.evidence.builds import check_build, hold, write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import check_build, hold, write_diagnosis
 from trtcal.evidence.findings import COSTS_ALONE
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized

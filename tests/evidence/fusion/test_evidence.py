@@ -11,9 +11,10 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError
-from trtcal.evidence.fusion import LayerList, check_fusions, fix_fusions, read_layers
-from trtcal.evidence.fusion.fixes import ON_REQUEST
+from trtcal.evidence.fusion import check_fusions, fix_fusions
+from trtcal.evidence.fusion.blockers import ON_REQUEST
 from trtcal.evidence.layers.layer import Layer, TensorInfo
+from trtcal.evidence.layers.reading import Engine, read_engine
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
@@ -51,7 +52,7 @@ ACROSS = {
 
 def built(model, folder):
     build(model, BACKENDS["tensorrt-rtx"], BuildOptions("sm89"), folder)
-    return check_fusions(model, layers=read_layers(folder))
+    return check_fusions(model, layers=read_engine(folder))
 
 
 @needs_rtx
@@ -102,7 +103,7 @@ def layer(name, nodes, inputs=("a",), outputs=("b",), kind="kgen"):
 
 def looked(layers, folder, name="conv_relu"):
     model = GRAPHS[name].save(folder)
-    return check_fusions(model, layers=LayerList("by hand", tuple(layers)))
+    return check_fusions(model, layers=Engine("by hand", tuple(layers)))
 
 
 def test_layers_that_only_synchronize_do_not_count(tmp_path):
@@ -147,7 +148,7 @@ def test_names_that_the_list_cut_into_pieces_are_found(tmp_path):
     given = GRAPHS["conv_relu"].save(tmp_path)
     given.proto.graph.node[0].name = "a + c"
     found = check_fusions(
-        given, layers=LayerList("by hand", (layer("a + c + act", ["a", "c", "act"]),))
+        given, layers=Engine("by hand", (layer("a + c + act", ["a", "c", "act"]),))
     )
     assert found.seen[0].state == "one layer"
     assert found.seen[0].unlisted == ()
@@ -165,7 +166,7 @@ def test_the_forms_in_which_layers_come(tmp_path):
     one = dataclasses.replace(layer("one", ["c", "act"]), tactic="t")
     (tmp_path / "log.json").write_text(json.dumps({"layers": [one.to_document()]}))
     for name in ("inspected.json", "build.log", "log.json"):
-        assert read_layers(tmp_path / name).layers[0].nodes == ("c", "act"), name
+        assert read_engine(tmp_path / name).layers[0].nodes == ("c", "act"), name
 
 
 @pytest.mark.parametrize(
@@ -181,9 +182,9 @@ def test_the_forms_in_which_layers_come(tmp_path):
 def test_what_holds_no_layers_is_refused(text, said, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=said):
-        read_layers(tmp_path / "x.json")
+        read_engine(tmp_path / "x.json")
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"holds none of build\.json"):
-        read_layers(tmp_path)
+        read_engine(tmp_path)

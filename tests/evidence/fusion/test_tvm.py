@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import SAMPLES
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
 from trtcal.evidence.fusion import check_fusions, fix_fusions
-from trtcal.evidence.fusion.fixes import ON_REQUEST
+from trtcal.evidence.fusion.blockers import ON_REQUEST
 
 needs_tvm = pytest.mark.skipif(
     importlib.util.find_spec("tvm") is None,

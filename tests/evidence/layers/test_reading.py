@@ -1,6 +1,8 @@
 """Every source of layers, and what lies beside it."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,13 +10,27 @@ from tests.evidence.layers.engines import float_residual, inspected, profiled, w
 from tests.evidence.log.test_layers import described
 from trtcal.documents import seal
 from trtcal.errors import InputError
+from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import read_engine
+from trtcal.evidence.manifest import Build
 
 
 def build_document(layers):
-    return json.dumps(
-        seal({"kind": "build", "schema_version": 1, "layers": layers, "measured": {}})
+    build = Build(
+        folder=Path(),
+        backend="tensorrt-rtx",
+        backend_version="1.7",
+        target="sm89",
+        model="sha256:0",
+        model_name="m",
+        layers=tuple(layers),
+        outcomes=(),
+        skipped={},
+        quantization={},
+        engine_file="engine.plan",
+        measured={},
     )
+    return json.dumps(build.to_document())
 
 
 def test_a_file_alone_takes_no_profile_that_lies_beside_it(tmp_path):
@@ -40,14 +56,14 @@ def test_a_folder_takes_both_and_says_so(tmp_path):
 
 
 def test_a_build_and_its_layer_times(tmp_path):
-    layers = [
-        layer.to_document() for layer in read_engine(write(tmp_path / "a", float_residual())).layers
-    ]
+    layers = read_engine(write(tmp_path / "a", float_residual())).layers
     build = tmp_path / "build"
     build.mkdir()
-    (build / "build.json").write_text(build_document([{**one, "time_ms": None} for one in layers]))
+    (build / "build.json").write_text(
+        build_document([replace(one, time_ms=None) for one in layers])
+    )
     assert not read_engine(build).is_timed
-    times = [{"name": one["name"], "timeMs": 2.0, "averageMs": 1.0} for one in layers]
+    times = [{"name": one.name, "timeMs": 2.0, "averageMs": 1.0} for one in layers]
     (build / "layer-times.json").write_text(json.dumps([{"count": 2}, *times]))
     assert read_engine(build).total_ms == 10
     assert (
@@ -56,11 +72,11 @@ def test_a_build_and_its_layer_times(tmp_path):
     )
 
 
-def test_an_old_build_without_the_new_fields_is_read(tmp_path):
-    layer = read_engine(write(tmp_path / "a", float_residual())).layers[1].to_document()
-    old = {key: layer[key] for key in layer if key not in ("macs", "time_ms", "weight_bytes")}
-    (tmp_path / "build.json").write_text(build_document([old]))
-    assert read_engine(tmp_path / "build.json").layers[0].macs is None
+def test_a_build_says_its_model_and_builder(tmp_path):
+    (tmp_path / "build.json").write_text(build_document([Layer("a", "gemm")]))
+    for place in (tmp_path, tmp_path / "build.json"):
+        engine = read_engine(place)
+        assert (engine.model, engine.builder) == ("sha256:0", "tensorrt-rtx 1.7 for sm89")
 
 
 def test_a_log_and_the_times_at_its_end(tmp_path):

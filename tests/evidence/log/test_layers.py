@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtcal.documents import from_fields
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import read_inspector
 from trtcal.evidence.layers.layer import Layer, TensorInfo, nodes_in_metadata, nodes_in_name
@@ -70,7 +71,7 @@ def test_any_node_name_is_read_back(name):
     layer = read_layer(described(name=name + "_myl0_1", nodes=(name, "other")))
     assert layer is not None
     assert layer.nodes == (name, "other")
-    assert Layer.from_document(json.loads(json.dumps(layer.to_document()))) == layer
+    assert from_fields(Layer, json.loads(json.dumps(layer.to_document()))) == layer
 
 
 @given(st.text(max_size=200))

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.evidence.log.prefixes import split_prefix
+from trtcal.evidence.log.lines import split_prefix
 
 SHAPES = [
     ("[03/04/2031-05:06:07] [TRT] [W] {}", "warning"),

@@ -26,7 +26,7 @@ from trtcal.evaluate.search.sensitivity import (
     Sensitivities,
     measure_sensitivities,
 )
-from trtcal.evidence.layers.roofline import Target
+from trtcal.evidence.layers.costs import Target
 from trtcal.model import Model
 from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration

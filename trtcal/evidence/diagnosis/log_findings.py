@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from trtcal.evidence.findings import Cost, Evidence, Finding
 from trtcal.evidence.log import RULES, Event
-from trtcal.evidence.log.events import BACKGROUND, CATEGORIES
+from trtcal.evidence.log.recognition import BACKGROUND, CATEGORIES
 from trtcal.evidence.log.summary import size_mib
 
 RULE_NAMED = {rule.name: rule for rule in RULES}

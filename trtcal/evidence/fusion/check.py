@@ -1,36 +1,23 @@
-"""The fusion check: what the graph predicts, what a build shows, and the findings where it matters."""
+"""The fusion check: what the graph predicts, what a build shows, and the findings of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
 from trtcal.documents import Document, seal
-from trtcal.errors import InputError
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank
 from trtcal.evidence.fusion.blockers import PAIRS, Breaker
 from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 from trtcal.evidence.layers.layer import NODE_SEPARATORS, Layer
-from trtcal.evidence.layers.reading import read_engine
-from trtcal.evidence.manifest import MANIFEST, read_build
+from trtcal.evidence.layers.reading import Engine
 from trtcal.model import Model
 from trtcal.model.tensors import View
 
 ONE, SEVERAL, UNLISTED, OPAQUE = "one layer", "several layers", "not listed", "opaque"
-
-
-@dataclass(frozen=True)
-class LayerList:
-    """The layers of an engine, where they were read, and of which model it is, if that is told."""
-
-    source: str
-    layers: tuple[Layer, ...]
-    model: str | None = None
-    builder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,35 +41,21 @@ class Seen:
         return self.state in (ONE, SEVERAL)
 
 
-def read_layers(path: Path) -> LayerList:
-    """Read whatever `trtcal.engine` takes layers from; of a build also which model it is of.
-
-    `InputError` if there are no layers in it.
-    """
-    if not (path.is_dir() and (path / MANIFEST).is_file()) and path.name != MANIFEST:
-        return LayerList(str(path), read_engine(path).layers)
-    build = read_build(path if path.is_dir() else path.parent)
-    if not build.layers:
-        raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
-    builder = f"{build.backend} {build.backend_version} for {build.target}"
-    return LayerList(str(path), build.layers, build.model, builder)
-
-
-def look(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[Seen, ...]:
+def match_layers(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[Seen, ...]:
     """Return what a layer list shows of each match.
 
-    Layers that neither read nor write (they synchronize) don't count, if others tell what they do.
+    Layers that neither read nor write (they synchronize) don't count, if the list describes others.
     """
-    told = any(layer.inputs or layer.outputs for layer in layers)
-    working = [layer for layer in layers if layer.inputs or layer.outputs or not told]
+    described = any(layer.inputs or layer.outputs for layer in layers)
+    working = [layer for layer in layers if layer.inputs or layer.outputs or not described]
     index: dict[str, list[int]] = {}
     for number, layer in enumerate(working):
         for node in layer.nodes:
             index.setdefault(node, []).append(number)
-    return tuple(_look(match, working, index) for match in matches)
+    return tuple(_seen(match, working, index) for match in matches)
 
 
-def _look(match: Match, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> Seen:
+def _seen(match: Match, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> Seen:
     listing = {node: _listing(node, layers, index) for node in match.nodes}
     unlisted = tuple(node for node, numbers in listing.items() if not numbers)
     found = [layers[number] for number in sorted(set().union(*listing.values()))]
@@ -131,7 +104,7 @@ class Fusions:
     inner: int
     matches: tuple[Match, ...]
     seen: tuple[Seen | None, ...]
-    layers: LayerList | None = None
+    layers: Engine | None = None
     findings: tuple[Finding, ...] = field(default=())
 
     @property
@@ -160,12 +133,12 @@ class Fusions:
             "inner_nodes": self.inner,
             "layers": self.layers and _layers_document(self.layers),
             "matches": [_match_document(*row) for row in rows],
-            "findings": [finding.to_document() for finding in self.findings],
+            "findings": list(map(asdict, self.findings)),
         }
         return seal({"kind": KIND, "schema_version": 1, **body})
 
 
-def _layers_document(layers: LayerList) -> dict[str, Any]:
+def _layers_document(layers: Engine) -> dict[str, Any]:
     return {"count": len(layers.layers), "model": layers.model, "builder": layers.builder}
 
 
@@ -189,12 +162,12 @@ def verdict(match: Match, seen: Seen | None) -> str:
 
 
 def check_fusions(
-    model: Model, patterns: Patterns | None = None, layers: LayerList | None = None
+    model: Model, patterns: Patterns | None = None, layers: Engine | None = None
 ) -> Fusions:
     """Find the patterns in a model's graph and, if `layers` are given, in what was built of it."""
     view = View(model)
     matches = find_matches(view, patterns or read_patterns())
-    seen = look(matches, layers.layers) if layers else (None,) * len(matches)
+    seen = match_layers(matches, layers.layers) if layers else (None,) * len(matches)
     pairs = zip(matches, seen, strict=True)
     findings = rank(finding for match, one in pairs for finding in _findings(view, match, one))
     sizes = (len(view.nodes), view.inner)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trtcal.evidence.layers.breakdown import KINDS, bytes_of, kind_of, time_of
+from trtcal.evidence.layers.costs import KINDS, bytes_of, kind_of, time_of
 from trtcal.evidence.layers.findings import Reformat, find_reformats
 from trtcal.evidence.layers.flow import follow, nearest_heavy
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, is_quantize_step

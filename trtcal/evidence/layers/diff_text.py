@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from trtcal.evidence.layers.breakdown import bytes_of, listed, short
+from trtcal.evidence.layers.costs import bytes_of, listed, short
 from trtcal.evidence.layers.diff import Difference, Twin
 from trtcal.evidence.layers.findings import NARROW, Reformat, adds_residual
 from trtcal.evidence.layers.layer import Layer, TensorInfo

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
-from trtcal.evidence.layers.breakdown import bytes_of, counted_precision, listed, short, time_of
+from trtcal.evidence.layers.costs import bytes_of, counted_precision, listed, short, time_of
 from trtcal.evidence.layers.flow import Chain, Flow, find_chains, follow, nearest_heavy
 from trtcal.evidence.layers.layer import FLOATS, Layer, TensorInfo, is_quantize_step
 from trtcal.evidence.layers.listing import FORMAT_TYPE

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trtcal.evidence.layers.breakdown import bytes_of, time_of
+from trtcal.evidence.layers.costs import bytes_of, time_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
 
 MOST_NEAR = 64

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trtcal.errors import InputError
+from trtcal.evidence.layers.costs import count_described, count_operands
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, dtype_named
 from trtcal.evidence.layers.listing import dtype_in_format, nodes_of
-from trtcal.evidence.layers.macs import count_described, count_operands
-from trtcal.evidence.log.events import Event
+from trtcal.evidence.log.recognition import Event
 
 MAX_RANK = 16
 HINT = "export it again with the engine's detailed profiling verbosity"

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from trtcal.documents import to_fields
 
 UNKNOWN = "unknown"
-Number = TypeVar("Number", int, float)
 
 DTYPES = {
     "float": "fp32",
@@ -114,16 +115,6 @@ class TensorInfo:
         elements = math.prod(1 if size < 0 else size for size in self.shape)
         size_bytes = (elements * BITS[self.dtype] + 7) // 8
         return size_bytes if size_bytes <= MAX_BYTES else None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**asdict(self), "shape": list(self.shape)}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> TensorInfo:
-        """Read the JSON form back."""
-        shape = tuple(int(size) for size in document["shape"])
-        return cls(str(document["name"]), str(document["dtype"]), shape, str(document["format"]))
 
 
 @dataclass(frozen=True)
@@ -275,56 +266,12 @@ class Layer:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, with the derived `precision` and `heavy` beside what was read."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "inputs": [tensor.to_document() for tensor in self.inputs],
-            "outputs": [tensor.to_document() for tensor in self.outputs],
-            "constants": [tensor.to_document() for tensor in self.constants],
-            "tactic": self.tactic,
-            "nodes": list(self.nodes),
-            "origin": self.origin,
-            "weights": self.weights,
-            "weight_bytes": self.weight_bytes,
-            "macs": self.macs,
-            "time_ms": self.time_ms,
-            "precision": self.precision,
-            "heavy": self.is_heavy,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Layer:
-        """Read the JSON form back; `KeyError` if a field is missing.
-
-        What trtcal did not always write (`weight_bytes`, `macs`, `time_ms`) may be.
-        """
-        return cls(
-            name=str(document["name"]),
-            kind=str(document["kind"]),
-            inputs=_tensors(document["inputs"]),
-            outputs=_tensors(document["outputs"]),
-            constants=_tensors(document["constants"]),
-            tactic=document["tactic"],
-            nodes=tuple(str(node) for node in document["nodes"]),
-            origin=document["origin"],
-            weights=document["weights"],
-            weight_bytes=int(document.get("weight_bytes", 0)),
-            macs=_number(document.get("macs"), int),
-            time_ms=_number(document.get("time_ms"), float),
-        )
-
-
-def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:
-    return None if value is None else kind(value)
+        return {**to_fields(self), "precision": self.precision, "heavy": self.is_heavy}
 
 
 def _sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:
     sizes = [tensor.size_bytes for tensor in tensors]
     return None if None in sizes else sum(size for size in sizes if size is not None)
-
-
-def _tensors(documents: list[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo.from_document(document) for document in documents)
 
 
 ENTRY = "[ONNX Layer: "

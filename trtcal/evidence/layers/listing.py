@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from trtcal.evidence.layers.costs import count_operands
 from trtcal.evidence.layers.layer import (
     UNKNOWN,
     Layer,
@@ -29,7 +30,6 @@ from trtcal.evidence.layers.layer import (
     nodes_in_metadata,
     nodes_in_name,
 )
-from trtcal.evidence.layers.macs import count_operands
 
 MAX_LAYER_CHARS = 1 << 18
 MAX_TRIES = 16

@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from trtcal.evidence.layers.layer import UNKNOWN, Layer
-from trtcal.evidence.log.summary import summarize
-
-__all__ = ["PROFILE", "Outcome", "check", "find_outcomes", "summarize"]
-
 
 ANSWERS = ("int8", "fp16", "fp32")
 
@@ -41,10 +37,6 @@ class Outcome:
     def is_lost(self) -> bool:
         """Whether it certainly computes in another one (`unknown` is neither met nor lost)."""
         return self.got not in (self.asked, UNKNOWN)
-
-    def to_document(self) -> dict[str, str | None]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def check(asked: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, ...]:

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, parsing, read_document
+from trtcal.documents import Document, from_fields, parsing
 from trtcal.errors import InputError
-from trtcal.evidence.layers.breakdown import (
+from trtcal.evidence.layers.costs import (
+    Target,
     bytes_of,
     counted_precision,
+    estimate,
     share_by_kind,
     share_by_precision,
     time_of,
@@ -27,14 +29,12 @@ from trtcal.evidence.layers.inspector import (
     read_profile,
 )
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.roofline import Target, estimate
 from trtcal.evidence.layers.rtx_engine import MAGIC, read_engine_layers
 from trtcal.evidence.log.reader import parse_file
+from trtcal.evidence.manifest import INSPECTED, KIND, LAYER_TIMES, LOG, MANIFEST, read_build
 
-BUILD = "build.json"
-LISTS = (BUILD, "graph.json", "layers.json")
-TIMES = ("layer-times.json", "profile.json")
-LOG = "build.log"
+LISTS = (MANIFEST, "graph.json", INSPECTED)
+TIMES = (LAYER_TIMES, "profile.json")
 MAX_BYTES = 1 << 28
 HINT = (
     "give an inspector's JSON (trtexec --exportLayerInfo), the folder of a build, a verbose log, "
@@ -44,16 +44,19 @@ HINT = (
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as its layer list tells of it.
+    """An engine as its layer list describes it.
 
     `total_ms` is all that its profile measured of one run, also what no layer could be found for;
-    None without a profile. `notes` say where things came from and what did not fit.
+    None without a profile. `notes` say where things came from and what did not fit. Of a build,
+    `model` is the fingerprint of its model and `builder` says what built it.
     """
 
     source: str
     layers: tuple[Layer, ...]
     total_ms: float | None = None
     notes: tuple[str, ...] = ()
+    model: str | None = None
+    builder: str | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -72,10 +75,9 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
         return _read_folder(path, profile)
     if not path.is_file():
         raise InputError(f"{path} is not a regular file", HINT)
-    layers, times = _read_file(path)
-    if not layers:
-        raise InputError(f"{path} lists no layers", HINT)
-    engine = Engine(str(path), layers)
+    engine, times = _read_file(path)
+    if not engine.layers:
+        raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
     if profile is not None:
         return _with_times(engine, read_profile(_read_bytes(profile)), profile)
     if times is None:
@@ -99,26 +101,26 @@ def _read_folder(folder: Path, profile: Path | None) -> Engine:
     return _with_times(engine, read_profile(_read_bytes(times)), times)
 
 
-def _read_file(path: Path) -> tuple[tuple[Layer, ...], Profile | None]:
+def _read_file(path: Path) -> tuple[Engine, Profile | None]:
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(MAGIC):
-        return read_engine_layers(path), None
+        return Engine(str(path), read_engine_layers(path)), None
     if b"\0" in start[:64]:
         raise InputError(f"{path} is neither text nor an engine of TensorRT-RTX", HINT)
     is_json = path.suffix == ".json"
     document = _as_json(path) if is_json or start.lstrip().startswith(b"{") else None
     if is_json and not isinstance(document, dict):
-        told = "is not JSON" if document is None else "holds no list of layers"
-        raise InputError(f"{path} {told}", HINT)
+        fault = "is not JSON" if document is None else "holds no list of layers"
+        raise InputError(f"{path} {fault}", HINT)
     if document is None:
         parsed = parse_file(path)
-        return parsed.layers, profile_in_log(parsed.events)
-    if document.get("kind") == "build":
-        return _read_build(path), None
+        return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
+    if document.get("kind") == KIND:
+        return _of_build(path), None
     if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
-        return _own_layers(path, document), None
-    return read_inspector(document), None
+        return Engine(str(path), _own_layers(path, document)), None
+    return Engine(str(path), read_inspector(document)), None
 
 
 def _as_json(path: Path) -> dict[str, Any] | None:
@@ -130,16 +132,17 @@ def _as_json(path: Path) -> dict[str, Any] | None:
     return document
 
 
-def _read_build(path: Path) -> tuple[Layer, ...]:
-    return _own_layers(path, read_document(path, "build"))
+def _of_build(path: Path) -> Engine:
+    build = read_build(path)
+    builder = f"{build.backend} {build.backend_version} for {build.target}"
+    return Engine(str(path), build.layers, model=build.model, builder=builder)
 
 
 def _own_layers(path: Path, document: dict[str, Any]) -> tuple[Layer, ...]:
     def construct() -> tuple[Layer, ...]:
-        return tuple(Layer.from_document(item) for item in document["layers"])
+        return tuple(from_fields(Layer, item) for item in document["layers"])
 
-    layers: tuple[Layer, ...] = parsing(path, construct)
-    return layers
+    return parsing(path, construct)
 
 
 def _read_bytes(path: Path) -> bytes:

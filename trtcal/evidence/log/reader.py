@@ -22,16 +22,15 @@ from trtcal.evidence.layers.listing import (
     ends_listing,
     is_complete,
 )
-from trtcal.evidence.log.events import Event
 from trtcal.evidence.log.lines import (
     MAX_LINE_BYTES,
     SEARCHED,
     lines_of,
     may_matter,
     portions_of_file,
+    split_line,
 )
-from trtcal.evidence.log.prefixes import split_line
-from trtcal.evidence.log.recognition import MAX_MESSAGE, knows, recognise
+from trtcal.evidence.log.recognition import MAX_MESSAGE, Event, knows, recognise
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from trtcal.evidence.log.events import Value
+Value = str | int | float
 
 MAX_TEXT = 8192
 

@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from trtcal.documents import canonical_json
-from trtcal.evidence.log.events import BACKGROUND, Event, Value
-from trtcal.evidence.log.rules import unwrap
+from trtcal.evidence.log.recognition import BACKGROUND, Event
+from trtcal.evidence.log.rules import Value, unwrap
 
 
 class Found:

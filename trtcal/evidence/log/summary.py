@@ -15,10 +15,9 @@ from typing import Any
 
 from trtcal.documents import Document, canonical_json, write_json
 from trtcal.evidence.layers.listing import Listing
-from trtcal.evidence.log.events import CATEGORIES, SEVERITIES, Event
 from trtcal.evidence.log.lines import portions_of_file
 from trtcal.evidence.log.reader import Reader
-from trtcal.evidence.log.recognition import RULE_NAMED
+from trtcal.evidence.log.recognition import CATEGORIES, RULE_NAMED, SEVERITIES, Event
 from trtcal.evidence.log.states import Found, Repeats
 
 MAX_GROUPS = 500

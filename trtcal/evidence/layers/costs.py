@@ -1,0 +1,350 @@
+"""What a layer would take at least, on a GPU as its datasheet describes it: an estimate.
+
+A layer can't be faster than its bytes take at full memory bandwidth, nor than its multiplications
+take at the full rate of their precision; the longer of both is the estimate (Williams et al., 2009).
+Data that stays in a cache can beat it. Launch times, tails and clocks are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtcal.errors import InputError
+from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
+
+if TYPE_CHECKING:
+    from trtcal.evidence.layers.reading import Engine
+
+
+LONGEST = 60
+
+
+def short(name: str) -> str:
+    """Return a name cut to 60 characters."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(short(name) for name in every[:most]) + more
+
+
+NONE = "none"
+ORDER = ("int8", "fp16", "fp32", "other", UNKNOWN, NONE)
+KINDS = ("convolution and product", "pooling", "reformat or Q/DQ", "element-wise and other", "idle")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of an engine: its layers, milliseconds and bytes, and its share of all.
+
+    `share` is of the time, or where the engine has no times, of the bytes. None if neither is
+    known. Layers whose bytes are not known are counted in `unsized`.
+    """
+
+    name: str
+    layers: int
+    time_ms: float | None
+    moved_bytes: int
+    unsized: int
+    share: float | None
+
+
+def counted_precision(layer: Layer) -> str:
+    """Return the precision a layer's time is counted under.
+
+    `none` is for what computes nothing: copies, reformats, quantize steps, idle layers. An
+    element-wise kernel expands narrow values first, so it counts under the float type among its
+    tensors.
+    """
+    if layer.is_idle or layer.is_reformat or is_quantize_step(layer):
+        return NONE
+    if layer.is_heavy or layer.is_pooling or layer.is_opaque:
+        return _named(layer.precision)
+    types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
+    wide = next((dtype for dtype in ("fp32", "fp16", "bf16") if dtype in types & FLOATS), None)
+    return _named(wide or layer.precision)
+
+
+def _named(precision: str) -> str:
+    return precision if precision in ORDER else "other"
+
+
+def kind_of(layer: Layer) -> str:
+    """Return the group of kinds that a layer belongs to."""
+    if layer.is_idle:
+        return KINDS[4]
+    if layer.is_reformat or is_quantize_step(layer):
+        return KINDS[2]
+    if layer.is_heavy:
+        return KINDS[0]
+    return KINDS[1] if layer.is_pooling else KINDS[3]
+
+
+def share_by_precision(engine: Engine) -> tuple[Share, ...]:
+    """Return the share of each precision over all layers; the shares add up to 1."""
+    return _shares(engine, counted_precision, ORDER)
+
+
+def share_by_kind(engine: Engine) -> tuple[Share, ...]:
+    """Return the share of each kind of layer over all layers; the shares add up to 1."""
+    return _shares(engine, kind_of, KINDS)
+
+
+def time_of(layers: Sequence[Layer]) -> float | None:
+    """Add up times; None if no layer has one."""
+    times = [layer.time_ms for layer in layers if layer.time_ms is not None]
+    return math.fsum(times) if times else None
+
+
+def bytes_of(layers: Sequence[Layer]) -> int:
+    """Add up the bytes that are known."""
+    return sum(layer.bytes_moved or 0 for layer in layers)
+
+
+def _shares(
+    engine: Engine, group_of: Callable[[Layer], str], order: Sequence[str]
+) -> tuple[Share, ...]:
+    groups = {name: [layer for layer in engine.layers if group_of(layer) == name] for name in order}
+    return tuple(_share(name, found, engine) for name, found in groups.items() if found)
+
+
+def _share(name: str, found: Sequence[Layer], engine: Engine) -> Share:
+    time_ms, moved = time_of(found), bytes_of(found)
+    if engine.is_timed:
+        part, whole = time_ms or 0.0, time_of(engine.layers) or 0.0
+    else:
+        part, whole = float(moved), float(bytes_of(engine.layers))
+    unsized = sum(layer.bytes_moved is None for layer in found)
+    return Share(name, len(found), time_ms, moved, unsized, part / whole if whole else None)
+
+
+CONVOLUTIONS = ("correlation", "corrltn")
+TRANSPOSED = ("deconv", "deconvolution")
+PRODUCTS = ("gemm", "fully_connected", "matrixmultiply", "batched_gemm")
+MAX_MACS = 1 << 70
+
+Tensors = Sequence[TensorInfo]
+Shape = tuple[int, ...]
+
+
+def count_operands(kind: str, inputs: Tensors, constants: Tensors, outputs: Tensors) -> int | None:
+    """Count those of a convolution or product whose operands are all listed; else None.
+
+    A convolution's weights are (out, in / groups, kernel...), those of a transposed one
+    (in, out / groups, kernel...), a product's operands (..., m, k) and (..., k, n).
+    """
+    operands = [tensor.shape for tensor in (*inputs, *constants) if len(tensor.shape) > 1]
+    if len(operands) < 2 or not outputs:
+        return None
+    kind, first, output = kind.lower(), operands[0], outputs[0].shape
+    channels = {**dict.fromkeys(CONVOLUTIONS, output), **dict.fromkeys(TRANSPOSED, first)}
+    second = _weights(operands[1:], channels[kind]) if kind in channels else operands[1]
+    return None if second is None else _bounded(_count(kind, first, second, output))
+
+
+def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
+    """Return the shape of a convolution's weights; what is added behind it may stand before them."""
+    known = [one for one in operands if len(one) == len(channels) and one[0] == channels[1]]
+    return next((one for one in reversed(known)), None)
+
+
+def _count(kind: str, first: Shape, second: Shape, output: Shape) -> int | None:
+    if kind in CONVOLUTIONS and len(first) == len(second):
+        return _volume(output) * _volume(second[1:])
+    if kind in TRANSPOSED and len(first) == len(second):
+        return _volume(first) * _volume(second[1:])
+    if kind in PRODUCTS and first[-1] == second[-2]:
+        return _volume(output) * _volume(first[-1:])
+    return None
+
+
+def count_described(entry: Mapping[str, Any], first: Shape, output: Shape) -> int | None:
+    """Count those of a layer from the inspector's `Kernel`, `OutMaps`, `Groups` and weight count.
+
+    `first` and `output` are the shapes (batch, channels, ...) of its first input and output. The
+    size before a pooling that is fused behind is computed from stride, padding and dilation.
+    """
+    kernel = _sizes(entry.get("Kernel"))
+    if not kernel or len(first) != len(kernel) + 2:
+        return None
+    weights = _weight_count(entry) or _implied_count(entry, kernel, first[1])
+    if weights is None:
+        return None
+    if "deconv" in str(entry.get("ParameterType")).lower():
+        return _bounded(weights * _volume(first[:1]) * _volume(first[2:]))
+    places = _places(entry, kernel, first[2:]) or output[2:]
+    return _bounded(weights * _volume(first[:1]) * _volume(places))
+
+
+def _weight_count(entry: Mapping[str, Any]) -> int | None:
+    weights = entry.get("Weights")
+    return _size(weights.get("Count")) if isinstance(weights, Mapping) else None
+
+
+def _implied_count(entry: Mapping[str, Any], kernel: Shape, channels: int) -> int | None:
+    maps, groups = _size(entry.get("OutMaps")), _size(entry.get("Groups", 1))
+    if maps is None or groups is None or channels < 1:
+        return None
+    return maps * channels * math.prod(kernel) // groups
+
+
+def _places(entry: Mapping[str, Any], kernel: Shape, sizes: Shape) -> Shape | None:
+    names = ("PrePadding", "PostPadding", "Stride", "Dilation")
+    before, after, strides, dilations = (_sizes(entry.get(name)) for name in names)
+    told = (before, after, strides, dilations)
+    if any(len(one) != len(kernel) for one in told) or min(*sizes, *strides) < 1:
+        return None
+    rows = zip(sizes, before, after, strides, dilations, kernel, strict=True)
+    return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, s, d, k in rows)
+
+
+def _sizes(value: Any) -> Shape:
+    items = value if isinstance(value, list) else []
+    return tuple(items) if all(type(item) is int and item >= 0 for item in items) else ()
+
+
+def _size(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _volume(shape: Shape) -> int:
+    return math.prod(1 if size < 0 else size for size in shape)
+
+
+def _bounded(count: int | None) -> int | None:
+    return count if count is not None and 0 < count <= MAX_MACS else None
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TARGETS = Path(__file__).parent / "targets"
+RATES = ("bandwidth_gb_s", "int8_tops", "fp16_tflops", "fp32_tflops")
+OPTIONAL = ("tf32_tflops",)
+MAX_BYTES = 1 << 16
+LEAST, MOST = 0.001, 1e9
+EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a GPU can do at best: memory in GB/s, dense rates in 10^12 operations a second.
+
+    One multiply-accumulate is two operations, as in datasheets.
+    """
+
+    name: str
+    bandwidth_gb_s: float
+    int8_tops: float
+    fp16_tflops: float
+    fp32_tflops: float
+    tf32_tflops: float | None = None
+
+    def rate_of(self, layer: Layer) -> float | None:
+        """Return the rate for a layer's precision; None if it has none."""
+        precision = layer.precision
+        if precision == "fp32" and self.tf32_tflops and "tf32" in (layer.tactic or "").lower():
+            return self.tf32_tflops
+        rates = {"int8": self.int8_tops, "fp16": self.fp16_tflops, "fp32": self.fp32_tflops}
+        return {**rates, "bf16": self.fp16_tflops}.get(precision)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A layer's lower limit in ms, the part of memory and arithmetic, and which of them binds.
+
+    `efficiency` is the limit over the measured time, above 1 where a cache held the data; None if
+    there is no time.
+    """
+
+    layer: str
+    estimated_ms: float | None
+    memory_ms: float | None
+    compute_ms: float | None
+    bound: str
+    time_ms: float | None
+    efficiency: float | None
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names of the GPUs that trtcal describes."""
+    return tuple(sorted(path.stem for path in TARGETS.glob("*.toml")))
+
+
+def find_target(name: str) -> Target:
+    """Return the GPU of this name, or that a TOML file of this path describes."""
+    if name in target_names():
+        return read_target(TARGETS / f"{name}.toml")
+    if not Path(name).is_file():
+        known = ", ".join(target_names())
+        raise InputError(
+            f"{name!r} is neither a known target nor a file",
+            f"known are {known}; a file of your own holds {EXAMPLE}",
+        )
+    return read_target(Path(name))
+
+
+def read_target(path: Path) -> Target:
+    """Read a GPU's description; `InputError` if a rate is missing or no such number."""
+    try:
+        with path.open("rb") as file:
+            table = tomllib.loads(file.read(MAX_BYTES).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as TOML: {error}", f"write {EXAMPLE}") from error
+    unknown = sorted(set(table) - {"name", *RATES, *OPTIONAL})
+    if unknown:
+        raise InputError(f"{path} has unknown key {unknown[0]!r}", f"write {EXAMPLE}")
+    rates = {key: _rate(path, table, key) for key in RATES}
+    tf32 = _rate(path, table, "tf32_tflops") if "tf32_tflops" in table else None
+    return Target(str(table.get("name", path.stem)), **rates, tf32_tflops=tf32)
+
+
+def _rate(path: Path, table: Mapping[str, Any], key: str) -> float:
+    value = table.get(key)
+    if not isinstance(value, (int, float)) or not LEAST <= value <= MOST or value is True:
+        raise InputError(
+            f"{path}: {key} must be a number from {LEAST} to {MOST:g}", f"write {EXAMPLE}"
+        )
+    return float(value)
+
+
+def estimate(layer: Layer, target: Target) -> Estimate:
+    """Estimate one layer; only what is known of it counts, and `bound` says what that is.
+
+    `bound` is memory, compute, none (nothing to do) or unknown.
+    """
+    memory = _memory_ms(layer, target)
+    compute = _compute_ms(layer, target)
+    known = [ms for ms in (memory, compute) if ms is not None]
+    limit = max(known) if memory is not None else None
+    if limit is None or (layer.is_heavy and compute is None):
+        bound = "unknown"
+    elif limit == 0:
+        bound = "none"
+    else:
+        bound = "compute" if compute == limit else "memory"
+    time = layer.time_ms
+    efficiency = limit / time if limit is not None and time else None
+    return Estimate(layer.name, limit, memory, compute, bound, time, efficiency)
+
+
+def _memory_ms(layer: Layer, target: Target) -> float | None:
+    moved = layer.bytes_moved
+    return None if moved is None else moved / target.bandwidth_gb_s / 1e6
+
+
+def _compute_ms(layer: Layer, target: Target) -> float | None:
+    rate = target.rate_of(layer)
+    if layer.macs is None or rate is None:
+        return None
+    return 2 * layer.macs / rate / 1e9
