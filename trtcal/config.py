@@ -298,14 +298,14 @@ class EvaluationConfig:
 class PlanConfig:
     """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
 
-    `rules` are tables as in a plan's JSON, `apart` is the list of names in it.
+    `rules` are tables as in a plan's JSON, `second_qdq` is the list of names in it.
     """
 
     layers: dict[str, str] = key(_texts, dict)
     default: str = key(TEXT, "int8")
     method: str | None = key(TEXT, None)
     rules: tuple[dict[str, Any], ...] = key(TABLES, ())
-    apart: tuple[str, ...] = key(STRINGS, ())
+    second_qdq: tuple[str, ...] = key(STRINGS, ())
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:

@@ -14,7 +14,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
 from trtcal.errors import BackendError
-from trtcal.evaluate.placement_search import APART, Measured, tune_placement
+from trtcal.evaluate.placement_search import SECOND_QDQ, Measured, tune_placement
 from trtcal.evaluate.placement_search import compiler as real_compiler
 from trtcal.quantization import Plan, quantize
 
@@ -175,11 +175,11 @@ def test_a_second_pair_spares_kernels_and_changes_no_value(
     model, calibration, data = calibrated(path, tmp_path, shape=(3, 16, 16))
     measure = real_compiler(BACKENDS["tensorrt-rtx"], BuildOptions("sm89"), model)
     tuned = tune_placement(model, calibration, Plan(), measure)
-    assert tuned.plan.apart == (node,)
-    trial = next(one for one in tuned.trials if one.kept and one.precision == APART)
+    assert tuned.plan.second_qdq == (node,)
+    trial = next(one for one in tuned.trials if one.kept and one.precision == SECOND_QDQ)
     assert len(trial.before.layers) - len(trial.after.layers) == fewer
     assert trial.after.bytes_moved <= trial.before.bytes_moved + 16
-    plans = [replace(tuned.plan, apart=()), tuned.plan]
+    plans = [replace(tuned.plan, second_qdq=()), tuned.plan]
     plain, apart = (quantize(model, calibration, plan).proto for plan in plans)
     pairs = [sum(one.op_type == "QuantizeLinear" for one in p.graph.node) for p in (plain, apart)]
     assert pairs[1] == pairs[0] + 1

@@ -32,7 +32,7 @@ from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import CAST, split
 
 RTX = TensorRTRTX().availability()
-HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
+FP16, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 
 
 def calibrated(path, feeds=None):
@@ -147,7 +147,7 @@ def test_bounds_hold(tmp_path, seed):
         assert largest <= found[value.name] * (1 + 1e-5)
 
 
-def test_an_all_half_model_has_a_cast_at_each_end(tmp_path):
+def test_an_all_fp16_model_has_a_cast_at_each_end(tmp_path):
     model, calibration, feeds = calibrated(conv_net(tmp_path / "net.onnx"), samples_of(tmp_path))
     quantized = quantize(model, calibration, Plan("fp16"))
     assert set(quantized.asked.values()) == {"fp16"}
@@ -156,15 +156,15 @@ def test_an_all_half_model_has_a_cast_at_each_end(tmp_path):
     assert len(quantized.fp16_subgraphs.nodes) == len(model.proto.graph.node)
     assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-5
     assert quantized.to_bytes() == quantize(model, calibration, Plan("fp16")).to_bytes()
-    write_quantized(tmp_path / "half.onnx", quantized)
-    assert read_quantized(tmp_path / "half.onnx").asked == quantized.asked
+    write_quantized(tmp_path / "fp16.onnx", quantized)
+    assert read_quantized(tmp_path / "fp16.onnx").asked == quantized.asked
 
 
 def samples_of(tmp_path):
     return {"x": np.load(samples(tmp_path / "data.npz"))["x"]}
 
 
-def test_int8_layers_of_an_island_need_no_casts(tmp_path):
+def test_int8_layers_of_an_fp16_subgraph_need_no_casts(tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), samples_of(tmp_path))
     assert model.opset == 17
     quantized = quantize(model, calibration, Plan("fp16", {"second": "int8", "add": "int8"}))
@@ -253,7 +253,7 @@ def attention(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("plan", "half"),
+    ("plan", "fp16"),
     [
         (Plan("fp16"), False),
         (Plan("fp16", {}, (Rule("fp16", "*"),)), False),
@@ -261,12 +261,12 @@ def attention(tmp_path):
         (Plan("fp16", {}, (Rule("fp16", op="Softmax"),)), True),
     ],
 )
-def test_softmax_is_float32_unless_it_is_named(tmp_path, plan, half):
+def test_softmax_is_float32_unless_it_is_named(tmp_path, plan, fp16):
     model, calibration, _ = attention(tmp_path)
     quantized = quantize(model, calibration, plan)
-    assert ("softmax" in quantized.fp16_subgraphs.nodes) == half
-    assert check_casts(quantized.proto) == (2 if half else 4)
-    assert ("softmax" in quantized.skipped) == (bool(plan.rules) and not half)
+    assert ("softmax" in quantized.fp16_subgraphs.nodes) == fp16
+    assert check_casts(quantized.proto) == (2 if fp16 else 4)
+    assert ("softmax" in quantized.skipped) == (bool(plan.rules) and not fp16)
 
 
 def test_a_weight_of_both_types_is_stored_in_both_and_small_values_are_counted(tmp_path):
@@ -279,7 +279,7 @@ def test_a_weight_of_both_types_is_stored_in_both_and_small_values_are_counted(t
     model, calibration, _ = small(tmp_path, nodes, {"w": shared})
     quantized = quantize(model, calibration, Plan("fp32", {"first": "fp16"}))
     kinds = {one.name: one.data_type for one in quantized.proto.graph.initializer}
-    assert kinds == {"w": FLOAT, "w/half": HALF}
+    assert kinds == {"w": FLOAT, "w/fp16": FP16}
     assert quantized.fp16_subgraphs.subnormal == {"w": 2}
 
 

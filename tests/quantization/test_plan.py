@@ -52,8 +52,8 @@ def test_no_pattern_takes_for_ever(pattern):
     ("table", "says"),
     [
         ({"rules": 3}, "rules must be a list"),
-        ({"apart": "conv"}, "apart must be a list"),
-        ({"apart": [3]}, "apart must be a list"),
+        ({"second_qdq": "conv"}, "second_qdq must be a list"),
+        ({"second_qdq": [3]}, "second_qdq must be a list"),
         ({"rules": [3]}, "must be a table"),
         ({"rules": [{"pattern": "a"}]}, "must be a table with a precision"),
         ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
@@ -75,25 +75,26 @@ def test_wrong_rules_are_refused(tmp_path, table, says):
     assert says in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_rules_are_written_and_read_and_old_plans_keep_their_version(tmp_path):
+def test_rules_are_written_and_read_and_older_documents_refused(tmp_path):
     rules = [{"precision": "fp16", "op": "Conv", "optional": True}]
     rules.append({"precision": "fp32", "match": "regex", "pattern": "a.*", "reason": "late"})
     plan = plan_of({"default": "fp16", "layers": {"a": "int8"}, "rules": rules}, "here")
     document = write_plan(tmp_path / "plan.json", plan)
-    assert (document["schema_version"], document["rules"]) == (2, rules)
+    assert document["rules"] == rules
     assert read_plan(tmp_path / "plan.json") == plan
     document["rules"][0]["op"] = "Gemm"
     (tmp_path / "plan.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match="was changed"):
         read_plan(tmp_path / "plan.json")
-    old = Plan(layers={"a": "fp32"}).to_document()
-    assert (old["schema_version"], "rules" in old) == (1, False)
+    (tmp_path / "plan.json").write_text(json.dumps({**document, "schema_version": 3}))
+    with pytest.raises(InputError, match="schema version 3, this trtcal reads 4"):
+        read_plan(tmp_path / "plan.json")
 
 
-def test_nodes_apart_are_written_and_read(tmp_path):
-    plan = plan_of({"apart": ["a", "b", "a"]}, "here")
+def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
+    plan = plan_of({"second_qdq": ["a", "b", "a"]}, "here")
     document = write_plan(tmp_path / "plan.json", plan)
-    assert (document["schema_version"], document["apart"]) == (3, ["a", "b"])
+    assert document["second_qdq"] == ["a", "b"]
     assert read_plan(tmp_path / "plan.json") == plan
     rules = (Rule("fp16", op="Conv"),)
     assert write_plan(tmp_path / "plan.json", Plan("int8", {}, rules, ("a",)))["rules"]
@@ -103,7 +104,7 @@ def test_nodes_apart_are_written_and_read(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(apart=("a/relu",)), "'a/relu', which the model has not, or cannot quantize"),
+        (Plan(second_qdq=("a/relu",)), "'a/relu', which the model has not, or cannot quantize"),
         (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
         (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
         (Plan(layers={"a/relu": "int8"}), "cannot quantize"),

@@ -69,9 +69,9 @@ def test_a_shared_tensor_is_quantized_once_and_biases_stay_float(tmp_path):
     assert constants(proto)[nodes["first"].input[2]].dtype == np.float32
 
 
-def test_a_node_apart_reads_a_second_pair_one_step_above(tmp_path):
+def test_a_second_pair_has_a_scale_one_step_above(tmp_path):
     model, calibration, _ = calibrated(conv_net(tmp_path / "net.onnx"), tmp_path)
-    proto = quantize(model, calibration, Plan(apart=("add",))).proto
+    proto = quantize(model, calibration, Plan(second_qdq=("add",))).proto
     nodes, values = by_name(proto), constants(proto)
     found = {node.output[0]: node for node in proto.graph.node}
     second = found[found[nodes["add"].input[1]].input[0]]

@@ -251,6 +251,6 @@ def test_an_interval_of_a_figure_of_one_s_own_is_not_cut(tmp_path):
 
 def test_nodes_apart_and_rules_are_told(tmp_path):
     folder = write_run(tmp_path, comparison(row("a", GOOD)))
-    write_plan(folder / "tuned.json", Plan(apart=("block/conv",)))
+    write_plan(folder / "tuned.json", Plan(second_qdq=("block/conv",)))
     page = render(assemble(folder))
     assert "with a second Q/DQ pair: <code>block/conv</code>" in page

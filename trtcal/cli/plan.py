@@ -104,5 +104,5 @@ def _entries(plan: Plan) -> dict[str, str]:
         f"rule {number}: {rule}": f"{rule.precision}{f' ({rule.reason})' if rule.reason else ''}"
         for number, rule in enumerate(plan.rules, 1)
     }
-    apart = dict.fromkeys((f"second pair: {name}" for name in plan.apart), "apart")
-    return {**plan.layers, **rules, **apart, "default": plan.default}
+    pairs = dict.fromkeys((f"second Q/DQ pair: {name}" for name in plan.second_qdq), "int8")
+    return {**plan.layers, **rules, **pairs, "default": plan.default}

@@ -38,7 +38,7 @@ from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize
 from trtcal.quantization.weighted_ops import Layer as Placed
 from trtcal.ranges import Calibration
 
-APART = "apart"
+SECOND_QDQ = "second_qdq"
 EQUAL_BYTES = 0.001  # of the fewest: what a kernel's start costs outweighs that
 KIND = "placement"
 MEASURED = "measured-placement"
@@ -74,7 +74,7 @@ class Measured:
 class Trial:
     """Some nodes of one kind, put into `precision` together, and what came of it.
 
-    The precision is `apart` where they were given a second pair.
+    The precision is `second_qdq` where they were given a second pair.
     """
 
     op: str
@@ -154,7 +154,7 @@ class _Tuner:
                 if self.plan.decide(layer.name, layer.op).is_default:
                     found.setdefault((layer.op, precision), []).append(layer.name)
         for layer in self._reading_pooled([*placement.layers, *placement.light]):
-            found.setdefault((layer.op, APART), []).append(layer.name)
+            found.setdefault((layer.op, SECOND_QDQ), []).append(layer.name)
         return [(op, tuple(nodes), precision) for (op, precision), nodes in found.items()]
 
     def _reading_pooled(self, layers: Iterable[Placed]) -> Iterator[Placed]:
@@ -189,10 +189,10 @@ class _Tuner:
 
 
 def _changed(plan: Plan, nodes: tuple[str, ...], precision: str) -> tuple[Plan, tuple[str, ...]]:
-    """Return a plan in which these nodes are in a precision, or apart, and those that were not."""
-    if precision == APART:
-        nodes = tuple(name for name in nodes if name not in plan.apart)
-        return replace(plan, apart=(*plan.apart, *nodes)), nodes
+    """Return the plan with these nodes changed, and those of them that were otherwise before."""
+    if precision == SECOND_QDQ:
+        nodes = tuple(name for name in nodes if name not in plan.second_qdq)
+        return replace(plan, second_qdq=(*plan.second_qdq, *nodes)), nodes
     nodes = tuple(name for name in nodes if plan.layers.get(name) != precision)
     return replace(plan, layers={**plan.layers, **dict.fromkeys(nodes, precision)}), nodes
 
@@ -200,7 +200,7 @@ def _changed(plan: Plan, nodes: tuple[str, ...], precision: str) -> tuple[Plan, 
 def described(trial: Trial) -> str:
     """Return a trial in words."""
     which = trial.nodes[0] if len(trial.nodes) == 1 else f"{len(trial.nodes)} {trial.op}"
-    how = "with a second pair" if trial.precision == APART else f"in {trial.precision}"
+    how = "with a second pair" if trial.precision == SECOND_QDQ else f"in {trial.precision}"
     if trial.after is None:
         return f"{which} {how}: {trial.reason}"
     moved = f"{trial.before.bytes_moved:,} to {trial.after.bytes_moved:,} bytes"

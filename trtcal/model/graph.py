@@ -32,8 +32,8 @@ G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our
 logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
 
 MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
-HALF_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
-HALF_IR_VERSION = 9  # the one that came with `HALF_OPSET`
+FP16_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
+FP16_IR_VERSION = 9  # the one that came with `FP16_OPSET`
 MAX_IR_VERSION = 10  # ONNX Runtime 1.18, the oldest that we take, reads up to this one
 NUMBERS: dict[str, tuple[type, str]] = {
     "value_float": (np.float32, "f"),
@@ -161,7 +161,7 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     weights = _detached(graph)
     proto = _exported(graph, weights)
     _fill(proto.graph, weights)
-    lowest = HALF_IR_VERSION if graph.opset >= HALF_OPSET else 7
+    lowest = FP16_IR_VERSION if graph.opset >= FP16_OPSET else 7
     proto.ir_version = min(max(like.ir_version, lowest), MAX_IR_VERSION)
     proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
     proto.metadata_props.extend(like.metadata_props)
@@ -280,7 +280,7 @@ def type_of(tensor: gs.Tensor) -> int | None:
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
 
 
-def is_half(node: gs.Node) -> bool:
+def is_fp16(node: gs.Node) -> bool:
     """Tell whether a node reads or computes float16 values, as far as types are known."""
     return any(tensor.dtype == np.float16 for tensor in (*node.inputs, *node.outputs))
 

@@ -209,7 +209,7 @@ def _open_data(
 
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
-    table = {key: getattr(plan, key) for key in ("default", "layers", "rules", "apart")}
+    table = {key: getattr(plan, key) for key in ("default", "layers", "rules", "second_qdq")}
     made = plan_of(table, f"{config.path}: plans.{name}")
     resolve(made, prepared)
     return made

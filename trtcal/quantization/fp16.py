@@ -13,12 +13,12 @@ import onnx_graphsurgeon as gs
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from trtcal.model.graph import HALF_OPSET, captured, constant
+from trtcal.model.graph import FP16_OPSET, captured, constant
 from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
-SINGLE, HALF = "fp32", "fp16"
+FP32, FP16 = "fp32", "fp16"
 MOST = 65504.0
 NORMAL = 2.0**-14  # smaller values lose digits
 LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
@@ -36,7 +36,7 @@ class Places:
     outputs: tuple[int, ...]
 
 
-def half_places(node: gs.Node, opset: int) -> Places | None:
+def fp16_places(node: gs.Node, opset: int) -> Places | None:
     """Return what a node can read and write in float16 in place of float32, None if nothing."""
     tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_empty()]
     inner = any(
@@ -74,12 +74,12 @@ def _places(tensors: Any, formal: Any, schema: onnx.defs.OpSchema) -> tuple[int,
     found = []
     for index, tensor in enumerate(tensors):
         kind = formal[min(index, len(formal) - 1)].type_str
-        if is_single(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
+        if is_fp32(tensor) and FLOAT16_TENSOR in allowed.get(kind, (kind,)):
             found.append(index)
     return tuple(found)
 
 
-def is_single(tensor: gs.Tensor) -> bool:
+def is_fp32(tensor: gs.Tensor) -> bool:
     """Tell whether a tensor is known to be float32."""
     return not tensor.is_empty() and tensor.dtype == np.float32
 
@@ -128,15 +128,15 @@ def subnormal(values: Array) -> int:
     return int(np.count_nonzero((values != 0) & (np.abs(values) < NORMAL)))
 
 
-def takes_half_scale(node: gs.Node, opset: int) -> bool:
+def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
     """Tell whether a Q or DQ node can have a float16 scale in place of its float32 one."""
     scale = constant(node.inputs[1])
-    if opset < HALF_OPSET or scale is None or scale.dtype != np.float32:
+    if opset < FP16_OPSET or scale is None or scale.dtype != np.float32:
         return False
     return bool((scale >= LEAST_SCALE).all() and (scale * 128 <= MOST).all())
 
 
-def half_scale(node: gs.Node) -> Array:
+def fp16_scale(node: gs.Node) -> Array:
     """Return the scale of a Q or DQ node in float16.
 
     An activation's is rounded up, so that no value leaves the range. A weight's int8 values stand
@@ -165,44 +165,44 @@ class Survey:
         self.places: dict[int, Places] = {}
         self.fixed: dict[Hashable, str] = {}
         for node in graph.nodes:
-            if any(map(is_single, (*node.inputs, *node.outputs))):
-                self._enter(node, decisions.get(node.name, Decision(SINGLE, "default")))
+            if any(map(is_fp32, (*node.inputs, *node.outputs))):
+                self._enter(node, decisions.get(node.name, Decision(FP32, "default")))
 
     def _enter(self, node: gs.Node, decision: Decision) -> None:
-        places = half_places(node, self.graph.opset)
+        places = fp16_places(node, self.graph.opset)
         wanted = self._wanted(node, decision)
         if places is not None:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
-        if obstacle and wanted == HALF and node.op not in TYPED | SHAPE_ONLY:
+        if obstacle and wanted == FP16 and node.op not in TYPED | SHAPE_ONLY:
             self.skipped[node.name] = f"asked in fp16, stays in fp32: {obstacle}"
         if obstacle or wanted:
-            self.fixed[id(node)] = SINGLE if obstacle else str(wanted)
+            self.fixed[id(node)] = FP32 if obstacle else str(wanted)
 
     def _wanted(self, node: gs.Node, decision: Decision) -> str | None:
         """Return what a node has to be, None if it goes with its neighbours."""
         if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
             return None
-        if decision.precision == HALF:
-            return HALF
-        return SINGLE if decision.precision == SINGLE or node.op in HEAVY else None
+        if decision.precision == FP16:
+            return FP16
+        return FP32 if decision.precision == FP32 or node.op in HEAVY else None
 
     def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:
         if places is None:
             return f"{node.op} has no float16 form here, or its types are not known"
-        if node.op in SENSITIVE and not (decision.precision == HALF and decision.named):
+        if node.op in SENSITIVE and not (decision.precision == FP16 and decision.named):
             return f"{node.op} does so unless a plan names it or its operator"
-        if node.name in self.quantized and not all(map(self._takes_half, pairs_before(node))):
+        if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
             return "its scales are too small for float16, or the opset is"
         return overflow(node, places, self.observed)
 
-    def _takes_half(self, pair: gs.Node) -> bool:
-        return takes_half_scale(pair, self.graph.opset)
+    def _takes_fp16(self, pair: gs.Node) -> bool:
+        return takes_fp16_scale(pair, self.graph.opset)
 
     def split(self, preferred: str) -> list[gs.Node]:
         """Return the nodes for float16, in the order of the graph."""
-        half = split(self.fixed, self._crossings(), preferred)
-        return [node for node in self.graph.nodes if id(node) in half]
+        chosen = split(self.fixed, self._crossings(), preferred)
+        return [node for node in self.graph.nodes if id(node) in chosen]
 
     def _crossings(self) -> Iterator[Crossing]:
         """Yield every tensor that may have to be cast.
@@ -212,24 +212,24 @@ class Survey:
         """
         shown = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
         made = (tensor for node in self.graph.nodes for tensor in node.outputs)
-        for tensor in filter(is_single, (*self.graph.inputs, *made)):
+        for tensor in filter(is_fp32, (*self.graph.inputs, *made)):
             producer = tensor.inputs[0] if tensor.inputs else None
             found = {self._reader(node, tensor): None for node in tensor.outputs}
-            found |= {SINGLE: None} if id(tensor) in shown else {}
+            found |= {FP32: None} if id(tensor) in shown else {}
             readers = [reader for reader in found if reader is not None]
-            if producer is not None and producer.op in QDQ and self._takes_half(producer):
+            if producer is not None and producer.op in QDQ and self._takes_fp16(producer):
                 if readers:
                     yield readers[0], readers[1:], TIED
             else:
-                yield id(producer) if id(producer) in self.places else SINGLE, readers, CAST
+                yield id(producer) if id(producer) in self.places else FP32, readers, CAST
 
     def _reader(self, node: gs.Node, tensor: gs.Tensor) -> Hashable | None:
         """Return who reads a tensor: a node with a choice, float32, or None if any type will do."""
         places = self.places.get(id(node))
         if places and any(node.inputs[index] is tensor for index in places.inputs):
             return id(node)
-        any_type = node.op in SHAPE_ONLY or (node.op in QDQ and self._takes_half(node))
-        return None if any_type or is_cast_to(np.float16, node) else SINGLE
+        any_type = node.op in SHAPE_ONLY or (node.op in QDQ and self._takes_fp16(node))
+        return None if any_type or is_cast_to(np.float16, node) else FP32
 
     def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
         """Return the tensors of float16 nodes that nothing known keeps within float16."""
@@ -251,7 +251,7 @@ Crossing = tuple[Hashable, Sequence[Hashable], int]
 def split(
     fixed: Mapping[Hashable, str],
     crossings: Iterable[Crossing],
-    preferred: str = SINGLE,
+    preferred: str = FP32,
 ) -> set[Hashable]:
     """Return what is in float16.
 
@@ -260,7 +260,7 @@ def split(
     """
     network = _Network()
     for name, precision in fixed.items():
-        source, target = (HALF, name) if precision == HALF else (name, SINGLE)
+        source, target = (FP16, name) if precision == FP16 else (name, FP32)
         network.edge(source, target, UNCUT)
     for number, (producer, readers, cost) in enumerate(crossings):
         down, up = ("down", number), ("up", number)
@@ -269,14 +269,14 @@ def split(
         for reader in readers:
             network.edge(down, reader, UNCUT)
             network.edge(reader, up, UNCUT)
-    return network.half(preferred)
+    return network.in_fp16(preferred)
 
 
 class _Network:
     """A flow network from float16 to float32."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Hashable, int] = {HALF: 0, SINGLE: 1}
+        self.numbers: dict[Hashable, int] = {FP16: 0, FP32: 1}
         self.edges: list[tuple[int, int, int]] = []
 
     def edge(self, source: Hashable, target: Hashable, capacity: int) -> None:
@@ -284,20 +284,20 @@ class _Network:
         end = self.numbers.setdefault(target, len(self.numbers))
         self.edges.append((start, end, capacity))
 
-    def half(self, preferred: str) -> set[Hashable]:
+    def in_fp16(self, preferred: str) -> set[Hashable]:
         """Return the names on the source's side of a minimum cut."""
         rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
         size = (len(self.numbers), len(self.numbers))
         capacity = coo_array((capacities, (rows, columns)), size).tocsr()
         left = capacity - maximum_flow(capacity, 0, 1).flow
         left.eliminate_zeros()
-        if preferred == SINGLE:
+        if preferred == FP32:
             side = set(breadth_first_order(left, 0, return_predecessors=False))
         else:
             side = set(range(size[0])) - set(
                 breadth_first_order(left.T.tocsr(), 1, return_predecessors=False)
             )
-        return {name for name, number in self.numbers.items() if number in side} - {HALF}
+        return {name for name, number in self.numbers.items() if number in side} - {FP16}
 
 
 CAST, TIED, UNCUT = 1, 1 << 10, 1 << 20  # a tie gives way to what is fixed only

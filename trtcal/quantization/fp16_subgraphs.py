@@ -1,6 +1,6 @@
 """Float16 fp16_subgraphs in a float32 graph: which nodes are in them, and the casts at their shores.
 
-Tensors keep their names and types; what an island computes is called `<tensor>/half`. A cast is
+Tensors keep their names and types; what an island computes is called `<tensor>/fp16`. A cast is
 written where a tensor crosses, once, and none where a DequantizeLinear can give either type.
 """
 
@@ -18,17 +18,17 @@ from trtcal.model.graph import constant, tensor_names
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
-    HALF,
+    FP16,
+    FP32,
     MOST,
-    SINGLE,
     Places,
     Survey,
-    half_scale,
+    fp16_scale,
     is_cast_to,
-    is_single,
+    is_fp32,
     pairs_before,
     subnormal,
-    takes_half_scale,
+    takes_fp16_scale,
 )
 from trtcal.quantization.plan import Decision
 
@@ -61,7 +61,7 @@ def make_fp16_subgraphs(
     """
     survey = Survey(graph.toposort(), decisions, quantized, observed)
     defaults = [one.precision for one in decisions.values() if one.is_default]
-    nodes = survey.split(HALF if HALF in defaults else SINGLE)
+    nodes = survey.split(FP16 if FP16 in defaults else FP32)
     unknown = survey.unbounded(nodes, bounds(graph, observed))
     writer = _Writer(graph)
     for node in nodes:
@@ -79,7 +79,7 @@ class _Writer:
     def __init__(self, graph: gs.Graph) -> None:
         self.graph = graph
         self.names = {node.name for node in graph.nodes} | tensor_names(graph)
-        self.halves: dict[str, gs.Tensor] = {}
+        self.narrow: dict[str, gs.Tensor] = {}
         self.limits: list[gs.Constant] = []
         self.casts: set[str] = set()
         self.subnormal: dict[str, int] = {}
@@ -87,43 +87,43 @@ class _Writer:
     def convert(self, node: gs.Node, places: Places) -> None:
         """Make a node read and write float16; what it wrote comes from a cast, if anyone reads it."""
         for index in places.inputs:
-            node.inputs[index] = self._half(node.inputs[index])
+            node.inputs[index] = self._fp16(node.inputs[index])
         for index in places.outputs:
             tensor = node.outputs[index]
-            node.outputs[index] = self.halves[tensor.name] = self._variable(tensor)
-            self._cast(self.halves[tensor.name], tensor)
+            node.outputs[index] = self.narrow[tensor.name] = self._variable(tensor)
+            self._cast(self.narrow[tensor.name], tensor)
 
     def meet_casts(self) -> None:
         """Let Q nodes, and the model's own casts to float16, read what fp16_subgraphs compute."""
         for node in self.graph.nodes:
             if not (node.inputs and self._is_ours(node.inputs[0])):
                 continue
-            if node.op == "QuantizeLinear" and takes_half_scale(node, self.graph.opset):
-                node.inputs[0] = self.halves[node.inputs[0].name]
+            if node.op == "QuantizeLinear" and takes_fp16_scale(node, self.graph.opset):
+                node.inputs[0] = self.narrow[node.inputs[0].name]
                 node.inputs[1] = self._scale(node)
             elif is_cast_to(np.float16, node):
-                self._replace(node.outputs[0], self.halves[node.inputs[0].name])
+                self._replace(node.outputs[0], self.narrow[node.inputs[0].name])
             elif node.op in SHAPE_ONLY:
-                node.inputs[0] = self.halves[node.inputs[0].name]
+                node.inputs[0] = self.narrow[node.inputs[0].name]
 
     def _is_ours(self, tensor: gs.Tensor) -> bool:
         made = any(producer.name in self.casts for producer in tensor.inputs)
-        return made and is_single(tensor)
+        return made and is_fp32(tensor)
 
     def _replace(self, tensor: gs.Tensor, other: gs.Tensor) -> None:
         for reader in list(tensor.outputs):
             reader.inputs = [other if one is tensor else one for one in reader.inputs]
 
-    def _half(self, tensor: gs.Tensor) -> gs.Tensor:
-        if tensor.name not in self.halves:
-            self.halves[tensor.name] = self._made(tensor)
-        return self.halves[tensor.name]
+    def _fp16(self, tensor: gs.Tensor) -> gs.Tensor:
+        if tensor.name not in self.narrow:
+            self.narrow[tensor.name] = self._made(tensor)
+        return self.narrow[tensor.name]
 
     def _made(self, tensor: gs.Tensor) -> gs.Tensor:
         if isinstance(tensor, gs.Constant):
             return self._constant(tensor)
         for producer in tensor.inputs:  # one at most
-            if producer.op == "DequantizeLinear" and takes_half_scale(producer, self.graph.opset):
+            if producer.op == "DequantizeLinear" and takes_fp16_scale(producer, self.graph.opset):
                 return self._dequantized(producer)
             if producer.op == "Cast" and producer.inputs[0].dtype == np.float16:
                 return producer.inputs[0]
@@ -167,7 +167,7 @@ class _Writer:
         """Return what a DQ node gives in float16; the other DQ goes if nobody reads it."""
         result = self._variable(node.outputs[0])
         inputs = [node.inputs[0], self._scale(node), *node.inputs[2:]]
-        name = unique(f"{node.name}/half", self.names)
+        name = unique(f"{node.name}/fp16", self.names)
         self.graph.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, [result]))
         return result
 
@@ -176,11 +176,11 @@ class _Writer:
         scale = node.inputs[1]
         if scale.dtype == np.float16:
             return scale
-        if scale.name not in self.halves:
-            rounded = half_scale(node)
-            self.halves[scale.name] = gs.Constant(self._name(scale), rounded)
+        if scale.name not in self.narrow:
+            rounded = fp16_scale(node)
+            self.narrow[scale.name] = gs.Constant(self._name(scale), rounded)
             scale.values = rounded.astype(np.float32)
-        return self.halves[scale.name]
+        return self.narrow[scale.name]
 
     def _cast(self, source: gs.Tensor, result: gs.Tensor) -> gs.Tensor:
         name = unique(f"{result.name}/cast", self.names)
@@ -193,4 +193,4 @@ class _Writer:
         return gs.Variable(self._name(like), np.float16, like.shape)
 
     def _name(self, tensor: gs.Tensor) -> str:
-        return unique(f"{tensor.name}/half", self.names)
+        return unique(f"{tensor.name}/fp16", self.names)

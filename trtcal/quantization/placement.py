@@ -14,9 +14,9 @@ import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.model.graph import HALF_OPSET, import_graph, is_half, is_op, only_consumer
+from trtcal.model.graph import FP16_OPSET, import_graph, is_fp16, is_op, only_consumer
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES
-from trtcal.quantization.propagate import choices, cut_sources, range_sources, spread
+from trtcal.quantization.propagate import choices, cut_sources, propagate, range_sources
 from trtcal.quantization.weighted_ops import (
     REFUSAL,
     REFUSED,
@@ -32,7 +32,7 @@ class Placement:
     """All layers of a model, and why other nodes of the same kinds are none.
 
     `light` are the nodes that are quantized because of `layers`, if these are, and `optional` those
-    that are if a plan names them (see `spread`); `sources` names the tensors that take another one's
+    that are if a plan names them (see `propagate`); `sources` names the tensors that take another one's
     range.
     """
 
@@ -89,7 +89,7 @@ def place(graph: gs.Graph) -> Placement:
     found: Found | None
     for node in graph.nodes:
         heavy = is_op(node, *RULES)
-        if is_half(node) and graph.opset < HALF_OPSET:
+        if is_fp16(node) and graph.opset < FP16_OPSET:
             found = _too_old(graph.opset) if heavy else None
         else:
             found = RULES[node.op](node) if heavy else _light(node, graph, order)
@@ -97,7 +97,7 @@ def place(graph: gs.Graph) -> Placement:
             layers.append(found)
         elif found is not None:
             refused[node.name] = found
-    light = spread(graph, layers)
+    light = propagate(graph, layers)
     sources = range_sources(graph, _tensors([*layers, *light])) | cut_sources(graph, layers)
     optional = choices(graph, [*layers, *light])
     return Placement(tuple(layers), tuple(light), tuple(optional), refused, sources)
@@ -108,7 +108,7 @@ def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | Non
 
 
 def _too_old(opset: int) -> str:
-    return f"its values are float16, for which Q/DQ need opset {HALF_OPSET}, and this is {opset}"
+    return f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and this is {opset}"
 
 
 def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Layer | None:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import fnmatch
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,11 +21,11 @@ from trtcal.model.graph import import_graph
 from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES, SENSITIVE
 from trtcal.quantization.placement import Placement, find_layers
 
-KIND = "plan"
+KIND, VERSION = "plan", 4
 PRECISIONS = ("int8", "fp16", "fp32")
 MATCHES = ("glob", "name", "regex")
 LONGEST = 1000  # characters of a pattern
-FIELDS = ("layers", "default", "rules", "apart")
+FIELDS = ("layers", "default", "rules", "second_qdq")
 HINT = (
     'write {"default": "int8", "layers": {"layer name": "fp32"}, '
     '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
@@ -115,21 +115,21 @@ class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.
-    What a node in `apart` reads in INT8 goes through a second Q/DQ pair, one step of the float apart
-    from the first (see `trtcal.evaluate.placement_search`).
+    What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
+    larger float (see `trtcal.evaluate.placement_search`).
     """
 
     default: str = "int8"
     layers: dict[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    apart: tuple[str, ...] = ()
+    second_qdq: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
             _check_precision(repr(name), precision)
 
     @property
-    def asks_half(self) -> bool:
+    def asks_fp16(self) -> bool:
         """Whether anything is asked in float16."""
         asked = [self.default, *self.layers.values(), *(rule.precision for rule in self.rules)]
         return "fp16" in asked
@@ -149,7 +149,7 @@ class Plan:
 
         `ops` gives the operator of every node of the model.
         """
-        named = [*self.layers.items(), *((name, "int8") for name in self.apart)]
+        named = [*self.layers.items(), *((name, "int8") for name in self.second_qdq)]
         for name, precision in named:
             known = quantizable if precision == "int8" else ops
             if name not in known:
@@ -167,14 +167,10 @@ class Plan:
                 )
 
     def to_document(self) -> Document:
-        """Return the plan as a sealed document, of the oldest schema version that can say it."""
+        """Return the plan as a sealed document."""
         body: Document = {"default": self.default, "layers": self.layers}
-        if self.rules:
-            body["rules"] = [_fields(rule) for rule in self.rules]
-        if self.apart:
-            body["apart"] = list(self.apart)
-        version = 3 if self.apart else 2 if self.rules else 1
-        return seal({"kind": KIND, "schema_version": version, **body})
+        body |= {"rules": list(map(_fields, self.rules)), "second_qdq": list(self.second_qdq)}
+        return seal({"kind": KIND, "schema_version": VERSION, **body})
 
 
 def _check_precision(what: str, precision: object) -> None:
@@ -201,8 +197,7 @@ def read_plan(path: Path) -> Plan:
     """Read a plan that trtcal or a person wrote; `InputError` if it is none."""
     document = read_json(path)
     if isinstance(document, dict) and "digest" in document:
-        version = document.get("schema_version")
-        document = read_document(path, KIND, version if version in (2, 3) else 1)
+        document = read_document(path, KIND, VERSION)
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         raise InputError(f"{path} is not a plan", HINT)
     unknown = set(document) - {"kind", "schema_version", "digest", *FIELDS}
@@ -213,35 +208,32 @@ def read_plan(path: Path) -> Plan:
 
 def plan_of(table: Mapping[str, Any], where: str) -> Plan:
     """Return the plan that a JSON or TOML table describes; `InputError` names `where` it does not."""
-    layers, default, rules = (
-        table.get("layers", {}),
-        table.get("default", "int8"),
-        table.get("rules"),
-    )
-    strings = isinstance(layers, dict) and all(isinstance(item, str) for item in layers.values())
-    if not strings or not isinstance(default, str):
+    layers, default = table.get("layers", {}), table.get("default", "int8")
+    rules, second_qdq = table.get("rules") or [], table.get("second_qdq", [])
+    if not isinstance(layers, dict) or not _are_texts([*layers.values(), default]):
         raise InputError(f"{where}: layers must map names to precisions", HINT)
-    if not isinstance(rules or [], (list, tuple)):
+    if not isinstance(rules, (list, tuple)):
         raise InputError(f"{where}: rules must be a list", HINT)
-    apart = table.get("apart", [])
-    if not isinstance(apart, (list, tuple)) or not all(isinstance(name, str) for name in apart):
-        raise InputError(f"{where}: apart must be a list of names", HINT)
-    made = tuple(_rule(item, where) for item in rules or [])
-    return Plan(default, layers, made, tuple(dict.fromkeys(apart)))
+    if not isinstance(second_qdq, (list, tuple)) or not _are_texts(second_qdq):
+        raise InputError(f"{where}: second_qdq must be a list of names", HINT)
+    made = tuple(_rule(item, where) for item in rules)
+    return Plan(default, layers, made, tuple(dict.fromkeys(second_qdq)))
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _rule(table: object, where: str) -> Rule:
-    kinds: dict[str, type] = {one.name: str for one in dataclasses.fields(Rule)} | {
-        "optional": bool
-    }
     if not isinstance(table, dict) or "precision" not in table:
         raise InputError(f"{where}: a rule must be a table with a precision", HINT)
+    known = {one.name for one in dataclasses.fields(Rule)}
     for name, value in table.items():
-        if name not in kinds:
+        wanted = bool if name == "optional" else str
+        if name not in known:
             raise InputError(f"{where}: a rule has the unknown field {name!r}", HINT)
-        if not isinstance(value, kinds[name]):
-            wanted = kinds[name].__name__
-            raise InputError(f"{where}: {name!r} of a rule must be of type {wanted}", HINT)
+        if not isinstance(value, wanted):
+            raise InputError(f"{where}: {name!r} of a rule must be of type {wanted.__name__}", HINT)
     return Rule(**table)
 
 

@@ -22,7 +22,7 @@ HANDING_ON = MOVES | {"Concat"}
 LEADING = INT8_LIGHT | HANDING_ON | POOLS | {"GlobalAveragePool"}
 
 
-def spread(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
+def propagate(graph: gs.Graph, layers: Iterable[Layer]) -> list[Layer]:
     """Return what more is quantized, in graph order, if these layers are."""
     layers = list(layers)
     cuts = cut_layers(graph, layers)

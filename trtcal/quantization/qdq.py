@@ -16,15 +16,15 @@ from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.model.files import OnnxFile, write_onnx
-from trtcal.model.graph import constant, export_model, import_graph, is_half, tensor_names
+from trtcal.model.graph import constant, export_model, import_graph, is_fp16, tensor_names
 from trtcal.model.model import Grid, Int8Overrides
 from trtcal.model.ops import MULTIPLIES
-from trtcal.model.passes import raised_for_half
+from trtcal.model.passes import raised_for_fp16
 from trtcal.model.tensors import producers_of
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
-from trtcal.quantization.propagate import is_unpadded, spread
+from trtcal.quantization.propagate import is_unpadded, propagate
 from trtcal.quantization.weighted_ops import Layer, set_bias
 from trtcal.quantization.weights import Scale, as_scale, quantize_weight, step_above
 
@@ -66,17 +66,17 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     """
     plan = plan or Plan()
     _check_same_model(model, calibration)
-    model = raised_for_half(model) if plan.asks_half else model
+    model = raised_for_fp16(model) if plan.asks_fp16 else model
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement, plan.apart, model.overrides)
+    writer = _Writer(graph, calibration, placement, plan.second_qdq, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer in chosen:
         writer.write(layer)
     names = [layer.name for layer in chosen]
     fp16_subgraphs = Fp16Subgraphs()
-    if plan.asks_half:
+    if plan.asks_fp16:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, names, observed)
         skipped |= fp16_subgraphs.skipped
@@ -102,7 +102,9 @@ def _choose(
     wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
     skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
     chosen = [layer for layer in wanted if layer.name not in skipped]
-    more = [one for one in spread(graph, chosen) if one.name in asked or not _named(one, decisions)]
+    more = [
+        one for one in propagate(graph, chosen) if one.name in asked or not _named(one, decisions)
+    ]
     return chosen + [layer for layer in more if not writer.missing(layer)], skipped
 
 
@@ -132,12 +134,12 @@ class _Writer:
         graph: gs.Graph,
         calibration: Calibration,
         placement: Placement,
-        apart: tuple[str, ...] = (),
+        second_qdq: tuple[str, ...] = (),
         overrides: Int8Overrides | None = None,
     ) -> None:
         self.graph, self.calibration = graph, calibration
         self.overrides = overrides or Int8Overrides()
-        self.placement, self.apart = placement, apart
+        self.placement, self.second_qdq = placement, second_qdq
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = set(self.nodes) | tensor_names(graph)
         self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
@@ -154,12 +156,12 @@ class _Writer:
     def write(self, layer: Layer) -> None:
         """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
-        dtype = np.float16 if is_half(node) else np.float32
-        is_apart = layer.name in self.apart
+        dtype = np.float16 if is_fp16(node) else np.float32
+        second = layer.name in self.second_qdq
         if (bias := self.overrides.biases.get(layer.name)) is not None:
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
         for index in layer.activations:
-            node.inputs[index] = self._activation(node.inputs[index], dtype, is_apart)
+            node.inputs[index] = self._activation(node.inputs[index], dtype, second)
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
@@ -169,20 +171,20 @@ class _Writer:
 
     def precision(self, layer: Layer) -> str:
         """Return what a layer computes in without Q/DQ."""
-        return "fp16" if is_half(self.nodes[layer.name]) else "fp32"
+        return "fp16" if is_fp16(self.nodes[layer.name]) else "fp32"
 
-    def _activation(self, tensor: gs.Variable, dtype: type, is_apart: bool) -> gs.Variable:
-        if (tensor.name, is_apart) not in self.pairs:
+    def _activation(self, tensor: gs.Variable, dtype: type, second: bool) -> gs.Variable:
+        if (tensor.name, second) not in self.pairs:
             source = self.placement.range_of(tensor.name)
             scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
-            before = self._activation(tensor, dtype, False) if is_apart else tensor
-            scale = _apart(tensor.name, scale) if is_apart else scale
+            before = self._activation(tensor, dtype, False) if second else tensor
+            scale = _scale_above(tensor.name, scale) if second else scale
             parameters = self._parameters(tensor.name, scale)
             quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
             self._node("QuantizeLinear", [before, *parameters], quantized, {})
             pair = self._dequantized(tensor, quantized, parameters, {})
-            self.pairs[tensor.name, is_apart] = pair
-        return self.pairs[tensor.name, is_apart]
+            self.pairs[tensor.name, second] = pair
+        return self.pairs[tensor.name, second]
 
     def _weight(self, tensor: gs.Constant, axis: int | None, found: Grid | None) -> gs.Variable:
         key = (tensor.name, axis, id(found) if found else None)
@@ -225,12 +227,12 @@ class _Writer:
         self.graph.nodes.append(gs.Node(op, name, attributes, inputs, [output]))
 
 
-def _apart(tensor: str, scale: Scale) -> Scale:
+def _scale_above(tensor: str, scale: Scale) -> Scale:
     above = step_above(scale)
     if above is None:
         raise InputError(
             f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
-            "take its readers out of the plan's `apart`",
+            "take its readers out of the plan's `second_qdq`",
         )
     return above
 
@@ -255,7 +257,7 @@ def _describe(
         record["excluded"] = result.excluded
     if moved:
         record["moved"] = sorted(moved)
-    if plan.asks_half:
+    if plan.asks_fp16:
         record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
     proto = result.proto
     kept = [item for item in proto.metadata_props if item.key != METADATA]
@@ -275,9 +277,9 @@ def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     values = (*graph.value_info, *graph.input, *graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    half = {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
+    fp16 = {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
     return {
-        node.name: "fp32" if half.isdisjoint((*node.input, *node.output)) else "fp16"
+        node.name: "fp32" if fp16.isdisjoint((*node.input, *node.output)) else "fp16"
         for node in graph.node
         if node.op_type in MULTIPLIES
     }

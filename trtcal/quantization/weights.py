@@ -16,7 +16,7 @@ ROOM = 1 << 27  # bytes of quantized weights that are kept
 
 Int8 = npt.NDArray[np.int8]
 Scale = npt.NDArray[Any]
-HALF_SCALES = (2.0**-24, 65504.0)  # the smallest and largest positive float16
+FP16_SCALES = (2.0**-24, 65504.0)  # the smallest and largest positive float16
 
 _known: OrderedDict[Any, tuple[Int8, Scale]] = OrderedDict()
 _lock = Lock()
@@ -29,9 +29,9 @@ def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
     """
     if np.dtype(dtype) != np.float16:
         return np.asarray(exact, np.float32)
-    wanted = np.clip(np.asarray(exact, np.float64), *HALF_SCALES)
+    wanted = np.clip(np.asarray(exact, np.float64), *FP16_SCALES)
     near = wanted.astype(np.float16)
-    above = np.nextafter(near, np.float16(HALF_SCALES[1]))
+    above = np.nextafter(near, np.float16(FP16_SCALES[1]))
     return np.asarray(np.where(near < wanted, above, near))
 
 

@@ -154,7 +154,7 @@ def _calibration(calibration: Calibration) -> Document:
 
 def _plan(plan: Plan) -> Document:
     document = plan.to_document()
-    wanted = ("digest", "default", "layers", "rules", "apart")
+    wanted = ("digest", "default", "layers", "rules", "second_qdq")
     return {key: document[key] for key in wanted if key in document}
 
 

@@ -117,7 +117,7 @@ def test_every_pair_of_casts():
     outputs = {f"y{number}": ["n"] for number in range(len(pairs))}
     x = np.array([0, 1, -3, 0.1, 100.7, 300, 70_000, -70_000, 2.0**24 + 2, 1e9, 1 / 3], np.float32)
     model = make(nodes, {}, {"x": ["n"]}, outputs)
-    prepared = prepared_alike(model, {"x": x}, tolerance=0, skip=["half-opset"])
+    prepared = prepared_alike(model, {"x": x}, tolerance=0, skip=["fp16-opset"])
     kept = {one.name for one in prepared.model.proto.graph.node}
     to_numpy = helper.tensor_dtype_to_np_dtype
     for number, (there, over) in enumerate(pairs):
@@ -130,7 +130,7 @@ def test_every_pair_of_casts():
 def test_casts(kinds):
     model = around([*kinds, FLOAT])
     x = np.array([0, 1, 2, 3, 0.1, 100.7, 63.5, 1e-6, 1 / 3], np.float32)
-    prepared = prepared_alike(model, {"x": x}, tolerance=0, skip=["half-opset"])
+    prepared = prepared_alike(model, {"x": x}, tolerance=0, skip=["fp16-opset"])
     if set(kinds) <= {FLOAT, DOUBLE}:
         assert ops(prepared) == ["Neg", "Abs"]
 
@@ -146,9 +146,9 @@ def around(kinds):
 ])  # fmt: skip
 def test_casts_that_round_stay_unless_asked(kinds, left):
     x = {"x": draw(9) * np.float32(100)}
-    prepared = prepared_alike(around(kinds), x, tolerance=0, skip=["half-opset"])
+    prepared = prepared_alike(around(kinds), x, tolerance=0, skip=["fp16-opset"])
     assert ops(prepared).count("Cast") == left
-    asked = prepared_alike(around(kinds), x, 1e-3, skip=["half-opset"], add=["rounding-casts"])
+    asked = prepared_alike(around(kinds), x, 1e-3, skip=["fp16-opset"], add=["rounding-casts"])
     assert ops(asked).count("Cast") == (2 if TensorProto.INT32 in kinds else 0)
 
 

@@ -2,7 +2,7 @@
 
 from trtcal.model.passes.base import BrokenPassError, Pass, PassRecord
 from trtcal.model.passes.preparation import PASSES, Prepared, prepare, prepare_with_record
-from trtcal.model.passes.upgrade import raised_for_half
+from trtcal.model.passes.upgrade import raised_for_fp16
 
 __all__ = [
     "PASSES",
@@ -12,5 +12,5 @@ __all__ = [
     "Prepared",
     "prepare",
     "prepare_with_record",
-    "raised_for_half",
+    "raised_for_fp16",
 ]

@@ -26,12 +26,12 @@ from trtcal.model.passes.batchnorm import SCALES, why_kept
 from trtcal.model.passes.constants import BRANCHES, CONSTANTS, is_constant
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.redundant import CASTS, IDENTITIES, NEUTRALS, ROUNDING_CASTS, TRANSPOSES
-from trtcal.model.passes.upgrade import HALF, OPSET, TYPES
+from trtcal.model.passes.upgrade import FP16, OPSET, TYPES
 
 PASSES = (
     OPSET,
     TYPES,
-    HALF,
+    FP16,
     CONSTANTS,
     BRANCHES,
     TYPES,

@@ -132,9 +132,9 @@ NEUTRALS = removal(
 )
 
 
-HALVES: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+NARROW: set[int] = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 WIDE: set[int] = {TensorProto.FLOAT, TensorProto.DOUBLE}
-FLOATS = HALVES | WIDE
+FLOATS = NARROW | WIDE
 HOLDING: dict[int, set[int]] = {
     TensorProto.FLOAT16: WIDE,
     TensorProto.BFLOAT16: WIDE,

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
-from trtcal.model.graph import HALF_OPSET, MIN_OPSET, export_model, restored, small_export
+from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, restored, small_export
 from trtcal.model.model import Model, checked, first_line, name_nodes, opset_of
 from trtcal.model.passes.base import NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
@@ -64,37 +64,37 @@ def _is_new(graph: gs.Graph) -> str | None:
     return None if graph.opset >= MIN_OPSET else f"its opset is still {graph.opset}"
 
 
-def _has_half(graph: gs.Graph) -> str | None:
-    if graph.opset >= HALF_OPSET:
+def _has_fp16(graph: gs.Graph) -> str | None:
+    if graph.opset >= FP16_OPSET:
         return f"its opset is {graph.opset} already"
-    half = any(tensor.dtype == "float16" for tensor in graph.tensors().values())
-    return None if half else "none of its values is known to be float16"
+    fp16 = any(tensor.dtype == "float16" for tensor in graph.tensors().values())
+    return None if fp16 else "none of its values is known to be float16"
 
 
-def _raise_for_half(graph: gs.Graph) -> int:
+def _raise_for_fp16(graph: gs.Graph) -> int:
     before = graph.opset
     try:
-        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, HALF_OPSET)))
+        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, FP16_OPSET)))
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
     return int(graph.opset - before)
 
 
-def raised_for_half(model: Model) -> Model:
+def raised_for_fp16(model: Model) -> Model:
     """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
-    if model.opset >= HALF_OPSET:
+    if model.opset >= FP16_OPSET:
         return model
     graph = read_graph(model)
     try:
-        _raise_for_half(graph)
+        _raise_for_fp16(graph)
     except NotApplicable:
         return model
     CONSTANTS.apply(graph)
     return checked(replace(model, proto=export_model(graph, model.proto)))
 
 
-def _is_new_for_half(graph: gs.Graph) -> str | None:
-    return None if graph.opset >= HALF_OPSET else f"its opset is still {graph.opset}"
+def _is_new_for_fp16(graph: gs.Graph) -> str | None:
+    return None if graph.opset >= FP16_OPSET else f"its opset is still {graph.opset}"
 
 
 def infer_types(graph: gs.Graph) -> int:
@@ -126,10 +126,10 @@ TYPES = Pass(
     "Infer the types and shapes of tensors, which other passes and the placement of Q/DQ ask for.",
     infer_types,
 )
-HALF = Pass(
-    "half-opset",
-    f"Raise the opset of a model with float16 values to {HALF_OPSET}, from which on Q/DQ take them.",
-    _raise_for_half,
-    _has_half,
-    _is_new_for_half,
+FP16 = Pass(
+    "fp16-opset",
+    f"Raise the opset of a model with float16 values to {FP16_OPSET}, from which on Q/DQ take them.",
+    _raise_for_fp16,
+    _has_fp16,
+    _is_new_for_fp16,
 )

@@ -26,7 +26,7 @@ from trtcal.quantization import (
 )
 from trtcal.quantization.weights import as_scale, quantize_weight
 
-HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
+FP16, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 RTX = TensorRTRTX().availability()
 KINDS = ["whole", "inside"]
 
@@ -38,17 +38,17 @@ def halved(proto, kind):
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     if kind == "whole":
         for value in (*proto.graph.input, *proto.graph.output):
-            value.type.tensor_type.elem_type = HALF
+            value.type.tensor_type.elem_type = FP16
         return proto
     for node in proto.graph.node:
-        node.input[:] = ["x/half" if name == "x" else name for name in node.input]
-        node.output[:] = ["y/half" if name == "y" else name for name in node.output]
-    proto.graph.node.insert(0, helper.make_node("Cast", ["x"], ["x/half"], "down", to=HALF))
-    proto.graph.node.append(helper.make_node("Cast", ["y/half"], ["y"], "up", to=FLOAT))
+        node.input[:] = ["x/fp16" if name == "x" else name for name in node.input]
+        node.output[:] = ["y/fp16" if name == "y" else name for name in node.output]
+    proto.graph.node.insert(0, helper.make_node("Cast", ["x"], ["x/fp16"], "down", to=FP16))
+    proto.graph.node.append(helper.make_node("Cast", ["y/fp16"], ["y"], "up", to=FLOAT))
     return proto
 
 
-def half_net(tmp_path, kind):
+def fp16_net(tmp_path, kind):
     path = tmp_path / f"{kind}.onnx"
     onnx.save(halved(onnx.load(conv_net(tmp_path / "net.onnx")), kind), path)
     return path
@@ -62,7 +62,7 @@ def data_for(tmp_path, kind):
 
 
 def calibrated(tmp_path, kind):
-    model = load_model(half_net(tmp_path, kind))
+    model = load_model(fp16_net(tmp_path, kind))
     data = open_dataset(data_for(tmp_path, kind), model)
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
@@ -87,7 +87,7 @@ def test_pairs_have_scales_of_their_tensors_type(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_are_close_to_those_of_the_half_model(tmp_path, kind):
+def test_outputs_are_close_to_those_of_the_fp16_model(tmp_path, kind):
     model, calibration, data = calibrated(tmp_path, kind)
     feeds = next(data.batches(24))
     given = onnx.load(tmp_path / f"{kind}.onnx")
@@ -108,14 +108,14 @@ def test_ranges_are_those_of_the_float32_model_but_for_rounding(tmp_path, kind):
     prepared = prepare(single)
     tensors = tensors_to_observe(find_layers(prepared))
     exact = calibrate(observe(prepared, data, tensors), "minmax")
-    renamed = {"x": "x/half" if kind == "inside" else "x"}
+    renamed = {"x": "x/fp16" if kind == "inside" else "x"}
     for name, item in exact.ranges.items():
         found = calibration.ranges[renamed.get(name, name)]
         assert found.amax == pytest.approx(item.amax, rel=5e-3)
 
 
-def test_half_weights_may_stay_in_their_file(tmp_path):
-    path = half_net(tmp_path, "whole")
+def test_fp16_weights_may_stay_in_their_file(tmp_path):
+    path = fp16_net(tmp_path, "whole")
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin")
     data = open_dataset(data_for(tmp_path, "whole"), load_model(path))
     made = []
@@ -129,7 +129,7 @@ def test_half_weights_may_stay_in_their_file(tmp_path):
     assert made[0] == made[1]
 
 
-def test_what_a_plan_leaves_is_asked_in_half(tmp_path):
+def test_what_a_plan_leaves_is_asked_in_fp16(tmp_path):
     model, calibration, _ = calibrated(tmp_path, "whole")
     quantized = quantize(model, calibration, Plan(layers={"second": "fp32", "add": "fp32"}))
     assert quantized.asked == {"first": "int8", "second": "fp16", "gemm": "int8"}
@@ -139,7 +139,7 @@ def test_what_a_plan_leaves_is_asked_in_half(tmp_path):
 
 def test_float32_and_float16_layers_live_in_one_model(tmp_path):
     nodes = [
-        helper.make_node("Cast", ["x"], ["h"], "half", to=HALF),
+        helper.make_node("Cast", ["x"], ["h"], "fp16", to=FP16),
         helper.make_node("MatMul", ["h", "h"], ["m"], "product"),
         helper.make_node("Cast", ["m"], ["y"], "back", to=FLOAT),
         helper.make_node("MatMul", ["x", "w"], ["z"], "single"),
@@ -223,7 +223,7 @@ def test_a_fold_that_would_overflow_is_not_made(tmp_path):
 
 
 @pytest.mark.parametrize("exact", [1e-9, 2.0**-24, 3.3e-8, 1.7e-5, 0.1, 1.0, 512.3, 65504.0])
-def test_half_scales_are_the_next_that_are_not_smaller(exact):
+def test_fp16_scales_are_the_next_that_are_not_smaller(exact):
     scale = as_scale(exact, np.float16)
     assert scale.dtype == np.float16
     assert float(scale) >= exact
@@ -234,7 +234,7 @@ def test_half_scales_are_the_next_that_are_not_smaller(exact):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-2, 1e-4, 1e-6])
-def test_half_weights_round_trip_within_a_step(factor):
+def test_fp16_weights_round_trip_within_a_step(factor):
     values = (weight(5, 4, 3, 3) * factor).astype(np.float16)
     values[2] = 0
     steps, scale = quantize_weight(values, 0)
@@ -246,8 +246,8 @@ def test_half_weights_round_trip_within_a_step(factor):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line_takes_half_models(tmp_path, capsys, kind):
-    path, data = half_net(tmp_path, kind), data_for(tmp_path, kind)
+def test_the_command_line_takes_fp16_models(tmp_path, capsys, kind):
+    path, data = fp16_net(tmp_path, kind), data_for(tmp_path, kind)
     ranges, output = str(tmp_path / "ranges.json"), str(tmp_path / "int8.onnx")
     assert run_command(["calibrate", str(path), "--data", str(data), "-o", ranges]) == 0
     assert run_command(["quantize", str(path), "--calibration", ranges, "-o", output]) == 0
