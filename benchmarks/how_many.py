@@ -4,7 +4,7 @@
 
 DATA is whatever `trtcal calibrate --data` takes. Prints, for each network and method, the seconds it
 took, and by number of samples: subsets, mean loss on the held-back samples, standard deviation of one
-draw, how much more that is than with most samples with its 95 % interval; then what trtcal says.
+subset, how much more that is than with most samples with its 95 % interval; then what trtcal reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def show(seconds: float, curve: LearningCurve) -> None:
             f"  {one.samples:5} {len(one.losses)} subsets {one.loss.value:9.3g} ±{one.deviation:8.2g}"
             f"  {against if one.samples < curve.most else ''}".rstrip()
         )
-    for line in (curve.sentence, *(f"note: {one}" for one in curve.notes)):
+    for line in (curve.sentence, *(f"warning: {one}" for one in curve.warnings)):
         print(f"    {line}")
 
 

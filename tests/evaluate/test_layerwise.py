@@ -10,6 +10,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
+from trtcal.documents import from_fields
 from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
@@ -111,7 +112,7 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
         "figures": [{**vars(one), "nodes": list(one.nodes)} for one in found.figures],
         "unknown": found.unknown,
     }
-    assert Layerwise.from_document(document) == found
+    assert from_fields(Layerwise, document) == found
     constants = {one.name for one in int8.proto.graph.initializer}
     for node in int8.proto.graph.node:
         for names in (node.input, node.output):

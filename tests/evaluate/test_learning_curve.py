@@ -1,4 +1,4 @@
-"""The learning curve: what it subsets, what it computes of losses, and what it says."""
+"""The learning curve: which subsets it takes, what it computes of losses, and what it says."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ from trtcal.evaluate.learning_curve import (
     LearningCurve,
     Point,
     excess,
+    fit_variance,
     learning_curve,
     sample_margin,
-    spread_of,
 )
 from trtcal.evaluate.search.plan_loss import Reference
-from trtcal.evaluate.subsets import Chunks, draw
+from trtcal.evaluate.subsets import Chunks, choose_subsets
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 from trtcal.stats import Interval
@@ -70,26 +70,26 @@ def sized(count):
         (3000, [8, 16, 32, 64, 128, 256, 512, 768], 256),
     ],
 )
-def test_draws_keep_clear_of_what_is_held_back(scene, samples, sizes, held_back):
-    drawn = draw(*scene(sized(samples)))
-    assert list(drawn.of) == sizes
-    assert (drawn.held_back, drawn.first) == (held_back, samples - held_back)
-    assert drawn.pool <= drawn.first
-    for size, subsets in drawn.of.items():
-        assert len(set(subsets)) == len(subsets)
-        for one in subsets:
-            assert len(set(one)) * drawn.chunk == size
-            assert max(one) < drawn.pool // drawn.chunk
-        chunks = [chunk for one in subsets for chunk in one]
-        assert (size in drawn.disjoint) == (len(chunks) == len(set(chunks)))
-    assert drawn.disjoint[0] == 8
-    assert all(len(drawn.of[size]) >= 4 for size in sizes if samples >= 128)
+def test_subsets_keep_clear_of_what_is_held_back(scene, samples, sizes, held_back):
+    subsets = choose_subsets(*scene(sized(samples)))
+    assert list(subsets.of) == sizes
+    assert (subsets.held_back, subsets.first) == (held_back, samples - held_back)
+    assert subsets.pool <= subsets.first
+    for size, sets in subsets.of.items():
+        assert len(set(sets)) == len(sets)
+        for one in sets:
+            assert len(set(one)) * subsets.chunk == size
+            assert max(one) < subsets.pool // subsets.chunk
+        chunks = [chunk for one in sets for chunk in one]
+        assert (size in subsets.disjoint) == (len(chunks) == len(set(chunks)))
+    assert subsets.disjoint[0] == 8
+    assert all(len(subsets.of[size]) >= 4 for size in sizes if samples >= 128)
 
 
-def test_draws_hang_on_the_seed_alone(scene):
+def test_subsets_hang_on_the_seed_alone(scene):
     model, dataset = scene(sized(128))
-    assert draw(model, dataset) == draw(model, dataset)
-    assert draw(model, dataset).of != draw(model, dataset, seed=1).of
+    assert choose_subsets(model, dataset) == choose_subsets(model, dataset)
+    assert choose_subsets(model, dataset).of != choose_subsets(model, dataset, seed=1).of
 
 
 def test_too_few_samples_are_refused_with_what_it_takes(scene):
@@ -101,17 +101,17 @@ def test_too_few_samples_are_refused_with_what_it_takes(scene):
 
 def test_an_unknown_method_is_refused_before_the_work(scene):
     model, dataset = scene(sized(64))
-    told = []
+    reported = []
     with pytest.raises(InputError, match="magic"):
-        learning_curve(model, dataset, "magic", progress=told.append)
-    assert not told
+        learning_curve(model, dataset, "magic", progress=reported.append)
+    assert not reported
 
 
 def test_chunks_add_up_to_what_one_run_sees(scene):
     model, dataset = scene(images(48))
     with Chunks(model, dataset, 16) as chunks:
         for number in range(3):
-            chunks.look(number, ["x", "e"])
+            chunks.observe(number, ["x", "e"])
         some, everything = chunks.seen((1,)), chunks.seen((0, 1, 2))
     whole = observe(model, dataset, ["x", "e"])
     assert (some.samples, everything.samples) == (16, 48)
@@ -124,9 +124,9 @@ def test_chunks_add_up_to_what_one_run_sees(scene):
 
 def test_a_curve_that_falls_says_so_and_is_the_same_each_time(scene):
     model, dataset = scene(images(128), transposed_net)
-    told = []
-    curve = learning_curve(model, dataset, "minmax", progress=told.append)
-    assert sum(told) == draw(model, dataset).work
+    reported = []
+    curve = learning_curve(model, dataset, "minmax", progress=reported.append)
+    assert sum(reported) == choose_subsets(model, dataset).work
     losses = [point.loss.value for point in curve.points]
     assert losses == sorted(losses, reverse=True)
     assert losses[0] > 10 * losses[-1]
@@ -141,11 +141,11 @@ def test_a_curve_that_falls_says_so_and_is_the_same_each_time(scene):
 def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     """The chunk's own calibration, made the plain way, gives the loss that the curve has for it."""
     model, dataset = scene(images(40))
-    curve, drawn = learning_curve(model, dataset, "minmax"), draw(model, dataset)
-    (first, *_) = drawn.of[8]
+    curve, subsets = learning_curve(model, dataset, "minmax"), choose_subsets(model, dataset)
+    (first, *_) = subsets.of[8]
     samples = part(dataset, first[0] * 8, first[0] * 8 + 8)
     ranges = calibrate(observe(model, samples, tensors_to_observe(find_layers(model)), 8), "minmax")
-    held_back = part(dataset, drawn.first, len(dataset))
+    held_back = part(dataset, subsets.first, len(dataset))
     ranges = replace(ranges, dataset=dataset.identity)
     with Reference(model, held_back, len(held_back)) as reference:
         loss = reference.measure(quantize(model, ranges).proto)
@@ -197,8 +197,8 @@ def test_a_script_is_not_begun_again_for_each_chunk(tmp_path):
 
 def test_samples_in_the_order_of_their_classes_are_noted(scene):
     model, dataset = scene(images(40), labels=np.repeat(np.arange(4), 10))
-    notes = learning_curve(model, dataset, "minmax").notes
-    assert any("order of their classes" in one for one in notes)
+    warnings = learning_curve(model, dataset, "minmax").warnings
+    assert any("order of their classes" in one for one in warnings)
 
 
 def curve_of(*ends):
@@ -248,13 +248,13 @@ def test_both_parts_of_the_spread_are_found_again():
         size: 5 * (1 + np.sqrt(0.01 + 0.8 / size) * random.standard_normal(4000))
         for size in (8, 32, 128)
     }
-    spread = spread_of(means, dict.fromkeys(means, 0.0))
+    spread = fit_variance(means, dict.fromkeys(means, 0.0))
     assert spread.rounding == pytest.approx(0.01, rel=0.2)
     assert spread.sampling == pytest.approx(0.8, rel=0.1)
     assert spread.deviation(32) == pytest.approx(np.sqrt(0.035), rel=0.1)
 
 
-def test_draws_that_overlap_do_not_pass_for_independent_ones():
+def test_subsets_that_overlap_do_not_pass_for_independent_ones():
     """Means of subsets of a small pool vary less than their distance from the truth does."""
     random = rng(4)
     means = {8: [], 24: []}
@@ -267,7 +267,7 @@ def test_draws_that_overlap_do_not_pass_for_independent_ones():
         distances.append(np.mean(subsets))
     variances = {size: np.mean([one.var(ddof=1) for one in all_]) for size, all_ in means.items()}
     pairs = {size: 1 + np.sqrt(one / 2) * np.array([-1.0, 1.0]) for size, one in variances.items()}
-    spread = spread_of(pairs, {8: 0.0, 24: 0.75})
+    spread = fit_variance(pairs, {8: 0.0, 24: 0.75})
     assert spread.sampling == pytest.approx(0.01, rel=0.15)
     error = spread.margin(24, 8, 0.75) / stats.t.ppf(0.975, spread.degrees)
     assert error == pytest.approx(np.std(distances), rel=0.1)
@@ -275,7 +275,7 @@ def test_draws_that_overlap_do_not_pass_for_independent_ones():
 
 def test_losses_that_do_not_differ_have_no_margin():
     same = np.full((4, 16), 0.25)
-    assert spread_of({8: same.mean(1), 16: same.mean(1)}, {8: 0.0, 16: 0.5}).margin(8, 4, 0) == 0
+    assert fit_variance({8: same.mean(1), 16: same.mean(1)}, {8: 0.0, 16: 0.5}).margin(8, 4, 0) == 0
     assert sample_margin(same, same) == 0
     assert excess({8: 2 * same, 16: same}, 8, {8: 0.0, 16: 0.0}) == Interval(1.0, 1.0, 1.0)
     nothing = np.zeros((4, 16))

@@ -112,7 +112,7 @@ def command(
     from trtcal.calibration import cached, observe, unfinished
     from trtcal.calibration.choose import create_calibrator
     from trtcal.check import check_data
-    from trtcal.cli.held_out import apart, choose, note_if_few, refuse, show_curve
+    from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
     from trtcal.data import open_dataset
     from trtcal.evaluate.comparison import batch_for
     from trtcal.model import load_model
@@ -141,7 +141,7 @@ def command(
         return
     note_if_few(len(dataset))
     whole = dataset
-    dataset, select = apart(prepared, whole, chosen)
+    dataset, select = split_for_auto(prepared, whole, chosen)
     output = output or Path("calibration.json")
     ceiling = None if max_memory is None else size_in_bytes(max_memory)
     profiles: list[Profile] = []

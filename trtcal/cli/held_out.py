@@ -1,4 +1,4 @@
-"""What `trtcal calibrate` judges on samples held back: `--method auto`, and `--how-many`."""
+"""What `trtcal calibrate` judges on held-back samples: `--method auto` and `--how-many`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def refuse(options: Mapping[str, object]) -> None:
     if given:
         raise InputError(
             f"--how-many does not go with --{given[0]}",
-            "it looks at the data in chunks of its own, and keeps no histograms",
+            "it reads the data in chunks of its own, and keeps no histograms",
         )
 
 
-def apart(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
+def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
     from trtcal.ptq import LEAST, parted
 
@@ -93,16 +93,16 @@ def show_curve(
     """Measure the curve of a prepared model and print it; write it only where `output` says."""
     from trtcal.documents import write_document
     from trtcal.evaluate.learning_curve import learning_curve
-    from trtcal.evaluate.subsets import draw
+    from trtcal.evaluate.subsets import choose_subsets
 
-    subsets = draw(model, dataset)
+    subsets = choose_subsets(model, dataset)
     with progress("observing and judging", subsets.work) as advance:
         curve = learning_curve(model, dataset, method, given, subsets, advance)
     document = curve.to_document()
     if output is not None:
         write_document(output, document)
-    for line in curve.notes:
-        note(f"note: {line}")
+    for line in curve.warnings:
+        note(f"warning: {line}")
     if as_json:
         print_json(document)
         return
@@ -112,7 +112,15 @@ def show_curve(
 
 
 def _print(curve: LearningCurve, name: str) -> None:
-    columns = ("samples", "subsets", "loss", "95 %", "one draw ±", f"against {curve.most}", "95 %")
+    columns = (
+        "samples",
+        "subsets",
+        "loss",
+        "95 %",
+        "one subset ±",
+        f"against {curve.most}",
+        "95 %",
+    )
     rows = [
         (
             one.samples,

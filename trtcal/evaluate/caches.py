@@ -1,4 +1,4 @@
-"""Arrays of one batch each, kept in memory as far as there is room, else in temporary files."""
+"""What is computed once: losses by fingerprint, and arrays of batches in temporary files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array
-from trtcal.documents import append_line, canonical_json, digest_bytes
+from trtcal.documents import append_line, canonical_json, digest_bytes, from_fields
 from trtcal.evaluate.metrics import Loss
-
-NUMBERS = ("noise", "kl", "disagreement", "top1_drop", "noise_error", "kl_error")
 
 
 class EvaluationCache:
@@ -53,11 +51,9 @@ def _read(path: Path) -> Iterator[tuple[str, Loss]]:
         try:
             item = json.loads(line)
             loss = item["loss"]
-            noise, *others = (loss[name] for name in NUMBERS)
-            if all(one is None or isinstance(one, (int, float)) for one in (noise, *others)):
-                noise = math.inf if noise is None else float(noise)
-                yield str(item["key"]), Loss(int(loss["samples"]), noise, *others)
-        except (ValueError, KeyError, TypeError, RecursionError):
+            noise = math.inf if loss["noise"] is None else loss["noise"]
+            yield str(item["key"]), from_fields(Loss, {**loss, "noise": noise})
+        except (ValueError, LookupError, TypeError, RecursionError):
             continue
 
 

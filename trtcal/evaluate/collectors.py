@@ -1,6 +1,6 @@
-"""What is collected while variants are replayed beside their reference: nothing here grows with samples.
+"""What is collected while variants are replayed beside their reference.
 
-But for an A/B test, which keeps a few figures of each sample.
+Nothing grows with samples, but for an A/B test, which keeps a few figures of each.
 """
 
 from __future__ import annotations

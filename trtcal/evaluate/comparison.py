@@ -14,12 +14,12 @@ from trtcal import __version__
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.data import Dataset
-from trtcal.documents import Document, parsing, read_document, seal, write_document
+from trtcal.documents import Document, from_fields, parsing, read_document, seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
-from trtcal.evaluate.latency import Latency, Throughput, measure, measure_throughput
+from trtcal.evaluate.latency import Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.evaluate.variants import (
@@ -48,7 +48,7 @@ __all__ = [
 
 KIND = "comparison"
 
-FOUND = ("simulation", "own", "breakdowns", "worst")  # that earlier versions did not write
+COLLECTED = ("accuracy", "simulation", "own", "breakdowns", "worst")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Row:
     """One variant's results; `size_bytes` is its file's.
 
     `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
-    user's own figures, `breakdowns` what is told by slices and classes, `worst` the samples of the
+    user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
     """
 
@@ -91,8 +91,8 @@ class Row:
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
-        kept = ("name", "model", "quantization", "accuracy", *FOUND, "layers")
-        return {key: value for key, value in dataclasses.asdict(self).items() if key in kept}
+        fields = dataclasses.asdict(self)
+        return {key: fields[key] for key in ("name", "model", "quantization", *COLLECTED, "layers")}
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ def _device(everyone: Sequence[Variant]) -> str:
 
 
 def _row(one: Variant, found: Evaluation, latency: Latency) -> Row:
-    figures = {name: getattr(found, name) for name in FOUND}
-    made = (one.name, one.model, one.quantization, found.accuracy, latency, one.size_bytes)
-    return Row(*made, **figures)
+    fields: dict[str, Any] = {name: getattr(found, name) for name in COLLECTED}
+    fields |= {"latency": latency, "size_bytes": one.size_bytes}
+    return Row(one.name, one.model, one.quantization, **fields)
 
 
 def _runs(
@@ -237,61 +237,14 @@ def read_comparison(path: Path) -> Comparison:
 
 
 def _from_document(document: Document) -> Comparison:
-    measured = document["measured"]["variants"]
+    measured = document["measured"]
     rows = tuple(
-        Row(
-            item["name"],
-            item["model"],
-            item["quantization"],
-            _accuracy(item["accuracy"]),
-            _latency(measured[item["name"]]["latency"]),
-            measured[item["name"]]["size_bytes"],
-            **_found(item),
-        )
+        from_fields(Row, {**item, **measured["variants"][item["name"]]})
         for item in document["rows"]
     )
     plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
-    gates = Gates(**document["gates"])
-    return Comparison(gates=gates, rows=rows, machine=document["measured"]["machine"], **plain)
-
-
-def _found(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a row that earlier versions did not write."""
-    simulation, layers = item.get("simulation"), item.get("layers")
-    return {
-        "simulation": _simulation(simulation) if simulation else None,
-        "own": tuple(map(_group, item.get("own", ()))),
-        "breakdowns": tuple(
-            Breakdown(**{**one, "groups": tuple(map(_group, one["groups"]))})
-            for one in item.get("breakdowns", ())
-        ),
-        "worst": tuple(Sample(**one) for one in item.get("worst", ())),
-        "layers": Layerwise.from_document(layers) if layers else None,
-    }
-
-
-def _simulation(item: dict[str, Any]) -> Simulation:
-    accuracy = _accuracy(item["accuracy"])
-    return Simulation(**{**item, "accuracy": accuracy, **_tuples(item, "gap_interval")})
-
-
-def _group(item: dict[str, Any]) -> Group:
-    return Group(**{**item, **_tuples(item, "interval")})
-
-
-def _accuracy(item: dict[str, Any]) -> Accuracy:
-    return Accuracy(**{**item, **_tuples(item, "top1_drop_interval")})
-
-
-def _latency(item: dict[str, Any]) -> Latency:
-    tuples = _tuples(item, "p50_interval_ms", "speedup_interval", "warnings")
-    rates = tuple(Throughput(**one) for one in item.get("throughput", ()))
-    return Latency(**{**item, **tuples, "throughput": rates})
-
-
-def _tuples(item: dict[str, Any], *names: str) -> dict[str, tuple[Any, ...]]:
-    """Return fields that JSON knows as lists."""
-    return {name: tuple(item[name]) for name in names if item.get(name) is not None}
+    gates = from_fields(Gates, document["gates"])
+    return Comparison(gates=gates, rows=rows, machine=measured["machine"], **plain)
 
 
 NAMED = 3
@@ -340,18 +293,18 @@ def _dropped(found: Breakdown) -> Iterator[str]:
     if worse:
         yield f"{found.figure} fell more than elsewhere in {_some(worse, found.unit)}"
     elif suspect:
-        told = _some(suspect, found.unit)
-        yield f"{found.figure} may have fallen more in {told}, or by chance: look at more samples"
+        where = _some(suspect, found.unit)
+        yield f"{found.figure} may have fallen more in {where}, or by chance: use more samples"
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:
-    told = [
+    named = [
         f"{one.name} by {one.drop:.3g} {unit}".rstrip()
         + f" of {one.samples:,} samples (p {_p(one)})"
         for one in groups[:NAMED]
     ]
     more = len(groups) - NAMED
-    return "; ".join([*told, f"{more} more"] if more > 0 else told)
+    return "; ".join([*named, f"{more} more"] if more > 0 else named)
 
 
 def _p(group: Group) -> str:

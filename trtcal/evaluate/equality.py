@@ -141,7 +141,7 @@ class Simulation:
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is to be told of."""
+        """Whether the difference is large enough to report."""
         return abs(self.gap) > (DECIBELS if self.measure == "SQNR" else POINTS)
 
     @property
@@ -150,14 +150,14 @@ class Simulation:
         return self.gap_interval is not None and self.gap_interval[0] <= 0 <= self.gap_interval[1]
 
 
-def hold_against(integer: Accuracy, literal: Accuracy, apart: Accuracy) -> Simulation:
-    """Return the difference of two modes; `apart` is of the integer outputs against the literal."""
+def hold_against(integer: Accuracy, literal: Accuracy, between: Accuracy) -> Simulation:
+    """Return the difference of two modes; `between` compares the integer outputs with the literal."""
     interval = None
-    if apart.top1_drop is not None and apart.top1_drop_interval is not None:
-        low, high = apart.top1_drop_interval
-        measure, gap, interval = "top-1", 0.0 - apart.top1_drop, (-high, -low)
+    if between.top1_drop is not None and between.top1_drop_interval is not None:
+        low, high = between.top1_drop_interval
+        measure, gap, interval = "top-1", 0.0 - between.top1_drop, (-high, -low)
     elif integer.agreement is not None and literal.agreement is not None:
         measure, gap = "agreement", integer.agreement - literal.agreement
     else:
         measure, gap = "SQNR", (integer.sqnr_db or 0.0) - (literal.sqnr_db or 0.0)
-    return Simulation(literal, measure, rounded(gap), interval, apart.agreement, apart.sqnr_db)
+    return Simulation(literal, measure, rounded(gap), interval, between.agreement, between.sqnr_db)

@@ -29,7 +29,7 @@ from trtcal.stats import LEVEL, Interval, holm, paired_difference
 
 Values = npt.NDArray[np.float64]
 
-KEPT = 20  # groups of one figure that are told of; the others are counted
+KEPT = 20  # groups of one figure that are listed; the others are counted
 AGREEMENT = "agreement"
 COUNT, REFERENCE, CANDIDATE, LOST, WON, SQUARES = range(6)
 WORSE, SUSPECT, JUDGED, TOO_FEW = range(4)
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """How sure it is that the variant is worse here: 0 all groups counted, 1 alone, 2 not."""
+        """How sure a drop here is: 0 with all groups counted, 1 alone, 2 not, 3 too few samples."""
         if self.p is None or self.adjusted_p is None:
             return TOO_FEW
         if self.adjusted_p < ALPHA:
@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """One figure by slices or classes, the worst first; `rest` more groups are not told of."""
+    """One figure by slices or classes, the worst first; `rest` more groups are not listed."""
 
     by: str
     figure: str
@@ -103,9 +103,9 @@ class GroupAccumulator:
         """Take in a batch from sample `start` on: the reference's and the variant's figures."""
         for name, (reference, variant) in figures.items():
             sums = self.figures.setdefault(name, _Sums.of(self.attributes))
-            apart = reference - variant
+            lost = reference - variant
             rows = np.stack(
-                [np.ones_like(apart), reference, variant, apart > 0, apart < 0, apart**2], axis=1
+                [np.ones_like(lost), reference, variant, lost > 0, lost < 0, lost**2], axis=1
             )
             sums.is_binary &= bool(np.isin(rows[:, REFERENCE : CANDIDATE + 1], (0.0, 1.0)).all())
             sums.whole += rows.sum(0)
@@ -130,8 +130,8 @@ class GroupAccumulator:
             found = [_group(attribute.slices[i], figure, sums, part[i]) for i in present]
             groups += _corrected(found)
         groups.sort(key=lambda group: (group.rank, -group.drop))
-        told = tuple(map(_rounded, groups[:KEPT]))
-        return Breakdown(by, figure, _unit(figure), told, max(len(groups) - KEPT, 0))
+        listed = tuple(map(_rounded, groups[:KEPT]))
+        return Breakdown(by, figure, _unit(figure), listed, max(len(groups) - KEPT, 0))
 
 
 def _unit(figure: str) -> str:
@@ -179,8 +179,8 @@ def _of_values(row: Values) -> tuple[Interval, float]:
     if count < 2:
         mean = float(row[REFERENCE] - row[CANDIDATE])
         return Interval(mean, mean, mean), 1.0
-    mean, spread = _moments(row)
-    error = spread / math.sqrt(count)
+    mean, deviation = _moments(row)
+    error = deviation / math.sqrt(count)
     margin = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * error
     p = float(stats.t.sf(mean / error, count - 1)) if error else float(mean <= 0)
     return Interval(mean, mean - margin, mean + margin), p
@@ -191,11 +191,11 @@ def _beyond(row: Values, whole: Values) -> float:
     others = whole - row
     if min(row[COUNT], others[COUNT]) < 2:
         return 1.0
-    means, spreads = zip(*(_moments(one) for one in (row, others)), strict=True)
-    if not any(spreads):
+    means, deviations = zip(*(_moments(one) for one in (row, others)), strict=True)
+    if not any(deviations):
         return float(means[0] <= means[1])
     sizes = row[COUNT], others[COUNT]
-    stated = [one for group in zip(means, spreads, sizes, strict=True) for one in group]
+    stated = [one for group in zip(means, deviations, sizes, strict=True) for one in group]
     found = stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
     return float(found.pvalue)
 
@@ -281,11 +281,11 @@ class Worst:
         """Take in a batch from sample `start` on: its figures and the outputs of both."""
         errors = found["l2"]
         limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
-        said = [class_scores(one[0]) for one in outputs]
+        scores = [class_scores(one[0]) for one in outputs]
         for row in np.argsort(-errors, kind="stable")[:WORST_KEPT].tolist():
             if errors[row] <= max(limit, 0.0):
                 break
-            classes = [None if one is None else int(one[row].argmax()) for one in said]
+            classes = [None if one is None else int(one[row].argmax()) for one in scores]
             index, label = start + row, None if labels is None else int(labels[row])
             name = self.files[index] if self.files else None
             figures = rounded(float(errors[row])), index, rounded(float(found["cosine"][row]))

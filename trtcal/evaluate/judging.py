@@ -99,7 +99,7 @@ def leading(measured: Iterable[tuple[Verdict, T]]) -> tuple[Verdict, T]:
 class Judge:
     """Runs models on all samples of a dataset beside the float model's outputs. A context manager.
 
-    `objective` is "sqnr", which few samples tell already, or "kl", of class scores. A `metric` of the
+    `objective` is "sqnr", which takes few samples, or "kl", of class scores. A `metric` of the
     user's own, of which more is better, takes its place. Every part of every output (see `parts`)
     counts alike for the SQNR.
     """

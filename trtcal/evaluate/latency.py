@@ -29,7 +29,7 @@ MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
 OUTLIER = 5.0  # median absolute deviations
-SHIFTED = 0.1  # relative change between the halves that is told of
+SHIFTED = 0.1  # relative change between first and second part that is reported
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Blocks:
     """Times in milliseconds, of shape (blocks, 2) for each of two, and how the machine behaved.
 
     `outliers` counts blocks in which either took unusually long; they stay in. `drift` is by how much
-    the median of all times changed from the first half to the second (0.1 is 10 %).
+    the median of all times changed from their first to their second half (0.1 is 10 %).
     """
 
     baseline_ms: Values
@@ -66,10 +66,10 @@ class Blocks:
     def drift(self) -> float:
         """Relative change of the median block from the first half to the second."""
         both = self.baseline + self.candidate
-        half = len(both) // 2
-        if not half:
+        middle = len(both) // 2
+        if not middle:
             return 0.0
-        return float(np.median(both[half:]) / np.median(both[:half]) - 1.0)
+        return float(np.median(both[middle:]) / np.median(both[:middle]) - 1.0)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -95,8 +95,8 @@ class Blocks:
 
 def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
     middle = np.median(times)
-    spread = np.median(np.abs(times - middle))
-    return np.asarray(times > middle + OUTLIER * max(spread, 1e-3 * middle))
+    deviation = np.median(np.abs(times - middle))
+    return np.asarray(times > middle + OUTLIER * max(deviation, 1e-3 * middle))
 
 
 def warm_up(runs: Sequence[Run], clock: Clock = time.perf_counter, most: int = MAX_WARM_UP) -> int:
@@ -198,7 +198,7 @@ class Latency:
 
     Intervals are 95 %. `speedup` is the median over rounds of the reference's time over this one's.
     `warm_up` counts the rounds before, `outliers` those in which either took unusually long; `drift` is
-    by how much times changed from the first half to the second (0.1 is 10 %).
+    by how much times changed from their first to their second half (0.1 is 10 %).
     """
 
     batch: int

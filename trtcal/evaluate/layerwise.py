@@ -227,12 +227,6 @@ class Layerwise:
         found = [one for one in self.figures if (one.growth_db or 0.0) >= GROWS_DB]
         return tuple(sorted(found, key=lambda one: -(one.growth_db or 0.0))[:count])
 
-    @classmethod
-    def from_document(cls, item: Mapping[str, Any]) -> Layerwise:
-        """Return what JSON made of it."""
-        figures = (LayerFigure(**{**one, "nodes": tuple(one["nodes"])}) for one in item["figures"])
-        return cls(item["samples"], tuple(figures), item["unknown"])
-
 
 @dataclass
 class _Sums:

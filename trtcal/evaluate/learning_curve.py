@@ -1,4 +1,4 @@
-"""How sure the mean losses of subsets are, and how far apart those of two sizes."""
+"""How many calibration samples are enough: what INT8 loses with ranges from 8, 16, 32, ... of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtcal.documents import Document, seal
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Rows
 from trtcal.evaluate.search.plan_loss import Reference
-from trtcal.evaluate.subsets import HELD_BACK, Chunks, Subsets, draw
+from trtcal.evaluate.subsets import HELD_BACK, Chunks, Subsets, choose_subsets
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 from trtcal.ranges import Calibration, Parameters
@@ -34,9 +34,9 @@ NEGLIGIBLE = {"kl": 1e-3, "noise": 1e-4}  # a loss that no number of samples mak
 class Point:
     """What INT8 loses with ranges from `samples` samples; `losses` are those of the subsets.
 
-    `loss` is their mean, with the interval over subsets, on these held-back samples. `excess` is how much
-    more that is than with most samples (0.05: 5 % more); its interval is over subsets and over
-    held-back samples. `deviation` is the standard deviation of one draw, from the variances of all
+    `loss` is their mean, with the interval over subsets, on these held-back samples. `excess` is how
+    much more that is than with most samples (0.05: 5 % more); its interval is over subsets and over
+    held-back samples. `deviation` is the standard deviation of one subset, from the variances of all
     sizes together.
     """
 
@@ -61,7 +61,7 @@ class LearningCurve:
     held_back: int
     seed: int
     points: tuple[Point, ...]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @property
     def most(self) -> int:
@@ -96,7 +96,7 @@ class LearningCurve:
 
     @property
     def sentence(self) -> str:
-        """What the curve says, for people."""
+        """The answer in one sentence."""
         if self.needed is None:
             last = self.points[-2]
             words = "more than" if self.at_least == self.most else "perhaps more than"
@@ -136,66 +136,71 @@ def learning_curve(
 ) -> LearningCurve:
     """Measure what INT8 loses with ranges from 8, 16, 32, ... samples of a prepared model's data.
 
-    `subsets` are `draw(model, dataset)` if not given; `progress` is told samples run, of `subsets.work`.
+    `subsets` are `choose_subsets(model, dataset)` if not given; `progress` gets the samples run, of
+    `subsets.work`.
     `InputError` for too few samples, an unknown method, or outputs that are not finite.
     """
     chosen = dict(parameters or {})
     create_calibrator(method, chosen)
-    drawn = subsets or draw(model, dataset)
-    ranges = _choose(model, dataset, drawn, lambda seen: calibrate(seen, method, chosen), progress)
-    found = _judge(model, dataset, drawn, ranges, progress)
+    subsets = subsets or choose_subsets(model, dataset)
+    ranges = _choose(
+        model, dataset, subsets, lambda seen: calibrate(seen, method, chosen), progress
+    )
+    found = _judge(model, dataset, subsets, ranges, progress)
     measure, losses = _losses(found)
-    points = _points(losses, drawn)
-    notes = tuple(_notes(points, measure, losses, dataset, drawn))
+    points = _points(losses, subsets)
+    warnings = tuple(_warnings(points, measure, losses, dataset, subsets))
     return LearningCurve(
         model.fingerprint,
         dataset.fingerprint,
         method,
-        ranges[drawn.largest][0].parameters,
+        ranges[subsets.largest][0].parameters,
         measure,
-        drawn.chunk,
-        drawn.held_back,
-        drawn.seed,
+        subsets.chunk,
+        subsets.held_back,
+        subsets.seed,
         points,
-        notes,
+        warnings,
     )
 
 
 def _choose(
     model: Model,
     dataset: Dataset,
-    drawn: Subsets,
+    subsets: Subsets,
     choose: Callable[[Observation], Calibration],
     progress: Callable[[int], None],
 ) -> dict[int, list[Calibration]]:
-    """Run every chunk once, and return the ranges from each draw."""
+    """Run every chunk once, and return the ranges from each subset."""
     tensors = tensors_to_observe(find_layers(model))
-    with Chunks(model, dataset, drawn.chunk) as chunks:
-        for number in range(drawn.pool // drawn.chunk):
-            chunks.look(number, tensors)
-            progress(drawn.chunk)
-        return {size: [choose(chunks.seen(one)) for one in all_] for size, all_ in drawn.of.items()}
+    with Chunks(model, dataset, subsets.chunk) as chunks:
+        for number in range(subsets.pool // subsets.chunk):
+            chunks.observe(number, tensors)
+            progress(subsets.chunk)
+        return {
+            size: [choose(chunks.seen(one)) for one in all_] for size, all_ in subsets.of.items()
+        }
 
 
 def _judge(
     model: Model,
     dataset: Dataset,
-    drawn: Subsets,
+    subsets: Subsets,
     ranges: Mapping[int, Sequence[Calibration]],
     progress: Callable[[int], None],
 ) -> dict[int, list[Rows]]:
-    """Return the figures of each held-back sample with all layers in INT8, for each draw's ranges."""
+    """Return the figures of each held-back sample with all layers in INT8, for each subset's ranges."""
     found: dict[int, list[Rows]] = {size: [] for size in ranges}
-    with Reference(model, dataset, drawn.held_back, drawn.first) as reference:
+    with Reference(model, dataset, subsets.held_back, subsets.first) as reference:
         for size, one in ((size, one) for size, all_ in ranges.items() for one in all_):
             rows = reference.rows(quantize(model, one).proto)
             if rows is None:
                 raise InputError(
                     f"with ranges from {size} samples the INT8 outputs are not finite",
-                    "look at the data and at the float model's outputs first",
+                    "check the data and the float model's outputs first",
                 )
             found[size].append(rows)
-            progress(drawn.held_back)
+            progress(subsets.held_back)
     return found
 
 
@@ -209,17 +214,17 @@ def _losses(found: Mapping[int, list[Rows]]) -> tuple[str, Losses]:
     return measure, {size: np.array([loss(one) for one in all_]) for size, all_ in found.items()}
 
 
-def _points(losses: Losses, drawn: Subsets) -> tuple[Point, ...]:
+def _points(losses: Losses, subsets: Subsets) -> tuple[Point, ...]:
     means = {size: values.mean(1) for size, values in losses.items()}
-    shares = {size: 0.0 if size in drawn.disjoint else size / drawn.pool for size in losses}
-    spread = spread_of(means, shares)
-    margins = {size: spread.margin(size, len(means[size]), shares[size]) for size in losses}
+    shares = {size: 0.0 if size in subsets.disjoint else size / subsets.pool for size in losses}
+    variance = fit_variance(means, shares)
+    margins = {size: variance.margin(size, len(means[size]), shares[size]) for size in losses}
     return tuple(
         Point(
             size,
             tuple(values.tolist()),
-            size in drawn.disjoint,
-            spread.deviation(size) * float(values.mean()),
+            size in subsets.disjoint,
+            variance.deviation(size) * float(values.mean()),
             _interval(float(values.mean()), margins[size]),
             excess(losses, size, margins),
         )
@@ -231,38 +236,40 @@ def _interval(value: float, margin: float) -> Interval:
     return Interval(value, value * max(1 - margin, 0.0), value * (1 + margin))
 
 
-def _notes(
-    points: tuple[Point, ...], measure: str, losses: Losses, dataset: Dataset, drawn: Subsets
+def _warnings(
+    points: tuple[Point, ...], measure: str, losses: Losses, dataset: Dataset, subsets: Subsets
 ) -> list[str]:
-    """Return what a reader of the curve should know."""
-    notes = []
+    """Return what limits the answer."""
+    warnings = []
     if all(one.loss.high < NEGLIGIBLE[measure] for one in points):
-        notes.append(
+        warnings.append(
             f"every size loses less than {NEGLIGIBLE[measure]:g}:"
             " the number of samples hardly matters here"
         )
     last, most = points[-2].samples, points[-1].samples
     margin = sample_margin(losses[last], losses[most])
     if margin > TOLERANCE:
-        more = "; give more data" if drawn.held_back < HELD_BACK[1] else ""
-        notes.append(
-            f"{drawn.held_back} held-back samples are too few to tell {TOLERANCE:.0%}: they alone leave"
-            f" ±{margin:.0%} between {last} and {most} samples{more}"
+        more = "; give more data" if subsets.held_back < HELD_BACK[1] else ""
+        warnings.append(
+            f"{subsets.held_back} held-back samples are too few to resolve {TOLERANCE:.0%}: they"
+            f" alone leave ±{margin:.0%} between {last} and {most} samples{more}"
         )
     worse = [one for one in points if one.excess.high < -TOLERANCE]
     if worse:
-        notes.append(
+        warnings.append(
             f"with {worse[0].samples} samples the loss is {_percent(worse[0].excess)} below that with"
             f" {most}, as where rare values widen a range: try another method"
         )
-    if drawn.first - drawn.pool >= drawn.chunk:
-        notes.append(f"only the first {drawn.pool} of {drawn.first} samples were drawn from")
+    if subsets.first - subsets.pool >= subsets.chunk:
+        warnings.append(
+            f"only the first {subsets.pool} of {subsets.first} samples were used for subsets"
+        )
     labels = dataset.labels
     if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
-        notes.append(
+        warnings.append(
             "the samples come in the order of their classes: shuffle them, so that subsets are random"
         )
-    return notes
+    return warnings
 
 
 def _percent(excess: Interval) -> str:
@@ -278,12 +285,12 @@ NOTHING = 1e-9  # a loss below that is none: what is divided by is no less
 
 Values = npt.NDArray[np.float64]
 Losses = Mapping[int, Values]
-"""By size: the losses of each draw on each held-back sample, shape (subsets, samples)."""
+"""By size: the losses of each subset on each held-back sample, shape (subsets, samples)."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Why subsets differ, as variances of one draw's loss over the mean loss of that size.
+class SubsetVariance:
+    """Why subsets differ, as variances of one subset's loss over the mean loss of that size.
 
     `rounding` is the part that does not fall with samples: every other scale rounds otherwise.
     `sampling` over the number of samples is the part of which samples they are.
@@ -294,20 +301,20 @@ class Spread:
     degrees: int
 
     def deviation(self, size: int) -> float:
-        """Return the standard deviation of one draw, over the mean."""
+        """Return the standard deviation of one subset, over the mean."""
         return math.sqrt(self.rounding + self.sampling / size)
 
     def margin(self, size: int, subsets: int, share: float) -> float:
-        """Return the half width of the mean's interval, over the mean.
+        """Return half the width of the mean's interval, over the mean.
 
-        Each draw holds a `share` of the pool; 0 where they share no samples.
+        Each subset holds a `share` of the pool; 0 where they share no samples.
         """
         kept = share + (1 - share) / subsets  # the error of the pool itself is in all of them
         variance = self.rounding / subsets + self.sampling / size * kept
         return _quantile(self.degrees) * math.sqrt(variance)
 
 
-def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Spread:
+def fit_variance(means: Mapping[int, Values], shares: Mapping[int, float]) -> SubsetVariance:
     """Fit both parts to the variances of all sizes; `means` are the subsets' losses.
 
     Subsets that share samples, each a `share` of the pool, vary by 1 - share of the sampling part
@@ -315,8 +322,8 @@ def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Sprea
     """
     several = [size for size, values in means.items() if len(values) > 1]
     degrees = np.array([len(means[size]) - 1 for size in several])
-    centres = np.array([max(float(means[size].mean()), NOTHING) for size in several])
-    seen = np.array([means[size].var(ddof=1) for size in several]) / centres**2
+    middles = np.array([max(float(means[size].mean()), NOTHING) for size in several])
+    seen = np.array([means[size].var(ddof=1) for size in several]) / middles**2
     parts = np.array([[1.0, (1 - shares[size]) / size] for size in several])
     fit, least = np.ones(len(several)), 1e-6 * float(seen.max())
     found = np.zeros(2)
@@ -324,7 +331,7 @@ def spread_of(means: Mapping[int, Values], shares: Mapping[int, float]) -> Sprea
         weights = np.sqrt(degrees) / np.maximum(fit, least)
         found, _ = optimize.nnls(parts * weights[:, None], seen * weights)
         fit = parts @ found
-    return Spread(float(found[0]), float(found[1]), int(degrees.sum()))
+    return SubsetVariance(float(found[0]), float(found[1]), int(degrees.sum()))
 
 
 def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
@@ -344,10 +351,12 @@ def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
 
 
 def sample_margin(losses: Values, most: Values) -> float:
-    """Return the half width that held-back samples alone give the ratio of two means, over it."""
+    """Return half the width of the ratio's interval by held-back samples alone, over the ratio."""
     shares = [one.mean(0) / max(float(one.mean()), NOTHING) for one in (losses, most)]
-    apart = shares[0] - shares[1]
-    return _quantile(len(apart) - 1) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    difference = shares[0] - shares[1]
+    return (
+        _quantile(len(difference) - 1) * float(difference.std(ddof=1)) / math.sqrt(len(difference))
+    )
 
 
 def _ratio(losses: Values, most: Values) -> float:

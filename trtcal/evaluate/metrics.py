@@ -73,9 +73,9 @@ class AccuracyMeter:
             self.sums[name] += float(values.sum())
         scores = class_scores(reference[0])
         if scores is not None and labels is not None and "top1" in found:
-            apart = found["top1"] - correctness(scores, labels)["top1"]
-            self.lost += int((apart < 0).sum())
-            self.won += int((apart > 0).sum())
+            gained = found["top1"] - correctness(scores, labels)["top1"]
+            self.lost += int((gained < 0).sum())
+            self.won += int((gained > 0).sum())
         return found
 
     def result(self) -> Accuracy:
@@ -180,7 +180,7 @@ class Loss:
 
     `noise` is error power over signal power, `kl` the mean divergence of class probabilities in
     nats, `disagreement` and `top1_drop` are points (%); `noise_error` and `kl_error` are standard
-    errors. What outputs or labels do not tell is None. Infinite noise is that of outputs that are not
+    errors. What outputs or labels do not show is None. Infinite noise is that of outputs that are not
     finite, as those of float16 that overflows: nothing else is known of them.
     """
 

@@ -42,26 +42,26 @@ def compare_rows(
 ) -> dict[str, Values]:
     """Return the figures of `WHAT` that can be known, each of shape (samples,), float64.
 
-    `top1` and `top5` need labels, and with `agreement` and `kl` a first output that looks like class
-    scores. `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row
-    for each label.
+    `top1` and `top5` need labels, and like `agreement` and `kl` a first output of class scores.
+    `InputError` if outputs differ in shape, have NaN or infinite values, or other than one row for each
+    label.
     """
     size = next(iter(reference[0].shape), 0)
     check_outputs(reference, variant, size)
     found = _distances(reference, variant, size)
-    expected, said = class_scores(reference[0]), class_scores(variant[0])
-    if expected is None or said is None:
+    expected, made = class_scores(reference[0]), class_scores(variant[0])
+    if expected is None or made is None:
         return found
-    found["agreement"] = np.equal(said.argmax(1), expected.argmax(1)).astype(np.float64)
-    found["kl"] = divergence(expected, said)
+    found["agreement"] = np.equal(made.argmax(1), expected.argmax(1)).astype(np.float64)
+    found["kl"] = divergence(expected, made)
     if labels is not None:
         if len(labels) != size:
             raise InputError(
                 f"{len(labels)} labels for {size} rows of the first output",
                 "labels need an output with one row a sample; leave them out",
             )
-        check_labels(labels, said.shape[1])
-        found.update(correctness(said, labels))
+        check_labels(labels, made.shape[1])
+        found.update(correctness(made, labels))
     return found
 
 
@@ -79,14 +79,14 @@ def correctness(scores: Array, labels: Labels) -> dict[str, Values]:
     return right
 
 
-def divergence(expected: Array, said: Array) -> Values:
-    """Return KL(expected || said) of each row's class probabilities, in nats.
+def divergence(expected: Array, made: Array) -> Values:
+    """Return KL(expected || made) of each row's class probabilities, in nats.
 
     Rows that are no probabilities are taken for logits.
     """
     rows = expected.astype(np.float64)
     given = bool((rows >= 0).all() and (np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
-    p, q = (_probabilities(one.astype(np.float64), given) for one in (expected, said))
+    p, q = (_probabilities(one.astype(np.float64), given) for one in (expected, made))
     nats: Values = np.maximum((p * (np.log(p) - np.log(q))).sum(1), 0.0)
     return nats
 
@@ -102,18 +102,18 @@ def _probabilities(rows: Values, given: bool) -> Values:
 def _distances(
     reference: Sequence[Array], variant: Sequence[Array], size: int
 ) -> dict[str, Values]:
-    expected, said = (_one_row_each(outputs, size) for outputs in (reference, variant))
-    apart = np.abs(expected - said)
-    squares = np.square(apart).sum(1)
-    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(said, axis=1)
-    same = np.where((apart == 0).all(1), 1.0, 0.0)
-    dots = np.einsum("ij,ij->i", expected, said)
+    expected, made = (_one_row_each(outputs, size) for outputs in (reference, variant))
+    difference = np.abs(expected - made)
+    squares = np.square(difference).sum(1)
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(made, axis=1)
+    same = np.where((difference == 0).all(1), 1.0, 0.0)
+    dots = np.einsum("ij,ij->i", expected, made)
     return {
         "cosine": np.divide(dots, norms, out=same, where=norms > 0),
-        "l0": (apart > 0).mean(1),
-        "l1": apart.mean(1),
+        "l0": (difference > 0).mean(1),
+        "l1": difference.mean(1),
         "l2": np.sqrt(squares),
-        "linf": apart.max(1, initial=0.0),
+        "linf": difference.max(1, initial=0.0),
         "signal": np.square(expected).sum(1),
         "error": squares,
     }
@@ -124,7 +124,7 @@ def _one_row_each(outputs: Sequence[Array], size: int) -> Values:
 
 
 def class_scores(output: Array) -> Array | None:
-    """Return an output as scores of shape (samples, classes), None if it does not look like that."""
+    """Return an output as scores of shape (samples, classes), None if it is not shaped like that."""
     if output.dtype.kind != "f" or output.ndim < 2 or any(size != 1 for size in output.shape[2:]):
         return None
     return output.reshape(len(output), -1) if output.shape[1] > 1 else None

@@ -23,13 +23,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trtcal import __version__
 from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
-from trtcal.documents import Document, digest_document, read_document, seal, write_document
+from trtcal.documents import Document, Sealed, digest_document, seal
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.layer import Layer
 from trtcal.model import Model
@@ -41,11 +42,10 @@ from trtcal.ranges import Calibration
 SECOND_QDQ = "second_qdq"
 EQUAL_BYTES = 0.001  # of the fewest: what a kernel's start costs outweighs that
 KIND = "placement"
-MEASURED = "measured-placement"
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Sealed, kind="measured-placement", command="trtcal quantize --tune-placement"):
     """What a compiler made of one placement.
 
     `float_heavy` is the number of nodes asked in INT8 that did not get it, `bytes_moved` what all
@@ -227,7 +227,7 @@ def compiler(backend: Backend, options: BuildOptions, model: Model) -> Measure:
         known = _remembered(path)
         if known is None:
             known = _built(replace(model, proto=quantized.proto), backend, options)
-            write_document(path, seal({"kind": MEASURED, "schema_version": 1, **asdict(known)}))
+            known.write(path)
         return known
 
     return measure
@@ -242,12 +242,9 @@ def cache_folder() -> Path:
 def _remembered(path: Path) -> Measured | None:
     if not path.exists():
         return None
-    try:
-        document = read_document(path, MEASURED)
-        layers = tuple(tuple(layer) for layer in document["layers"])
-        return Measured(int(document["float_heavy"]), int(document["bytes_moved"]), layers)
-    except (InputError, KeyError, TypeError, ValueError):  # damaged: measure again
-        return None
+    with suppress(InputError):  # damaged: measure again
+        return Measured.read(path)
+    return None
 
 
 def _built(model: Model, backend: Backend, options: BuildOptions) -> Measured:

@@ -62,7 +62,7 @@ def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int 
 def replay(
     reference: Run, variants: Sequence[Run], batches: Iterable[Feeds], labels: Labels | None = None
 ) -> Iterator[Batch]:
-    """Yield each batch with everybody's outputs; `labels` are those of all samples, if there are any."""
+    """Yield each batch with everybody's outputs; `labels` are those of all samples."""
     start = 0
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)

@@ -1,7 +1,7 @@
 """Which samples ranges are chosen from, and which are held back to judge them.
 
-Samples that follow one another are drawn in chunks, so that each is looked at once and a draw's
-histograms are sums of those of its chunks.
+Subsets are made of chunks of consecutive samples: each chunk is observed once, and a subset's
+histograms are the sums of those of its chunks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trtcal.model import Model
 
 CHUNK = 8
 HELD_BACK = 16, 256  # samples, at least and at most
-POOL = 1024  # samples to draw from, at most
-DRAWS = 8  # of each size
-FEW = 4  # disjoint subsets, below which subsets that overlap tell more
-LARGEST = 0.75  # of the pool: with all of it there would be one draw only
-APART = 0.8  # of the largest size: others are below that
+POOL = 1024  # samples to choose from, at most
+MOST_SUBSETS = 8  # of each size
+FEW = 4  # disjoint subsets, below which overlapping subsets are used
+LARGEST = 0.75  # of the pool: with all of it there would be one subset only
+NEXT_TO_LARGEST = 0.8  # of the largest size: others are below that
 
-Draw = tuple[int, ...]
+Subset = tuple[int, ...]
 """Numbers of chunks, rising."""
 
 
@@ -46,7 +46,7 @@ class Subsets:
     first: int
     held_back: int
     seed: int
-    of: dict[int, tuple[Draw, ...]]
+    of: dict[int, tuple[Subset, ...]]
     disjoint: tuple[int, ...]
 
     @property
@@ -60,8 +60,8 @@ class Subsets:
         return self.pool + self.held_back * sum(len(subsets) for subsets in self.of.values())
 
 
-def draw(model: Model, dataset: Dataset, seed: int = 0) -> Subsets:
-    """Hold back the last quarter and draw from the rest; `InputError` if there are too few samples."""
+def choose_subsets(model: Model, dataset: Dataset, seed: int = 0) -> Subsets:
+    """Hold back the last quarter and choose subsets of the rest; `InputError` for too few samples."""
     batch, samples = fixed_batch(model) or 1, len(dataset)
     chunk, least = (whole_batches(one, model) for one in (CHUNK, HELD_BACK[0]))
     held_back = max(least, min(samples // 4, HELD_BACK[1]) // batch * batch)
@@ -69,39 +69,41 @@ def draw(model: Model, dataset: Dataset, seed: int = 0) -> Subsets:
     if pool < 2 * chunk:
         raise InputError(
             f"data {dataset.name} have {samples} samples, too few for a learning curve",
-            f"it takes {least + 2 * chunk}, and tells more with 128 or more",
+            f"it takes {least + 2 * chunk}, and is more precise with 128 or more",
         )
     random = np.random.default_rng(seed)
-    drawn = {size: _draws(size // chunk, pool // chunk, random) for size in _sizes(pool, chunk)}
-    disjoint = tuple(size for size, subsets in drawn.items() if _are_disjoint(subsets))
-    return Subsets(chunk, pool, samples - held_back, held_back, seed, drawn, disjoint)
+    chosen = {
+        size: _subsets_of(size // chunk, pool // chunk, random) for size in _sizes(pool, chunk)
+    }
+    disjoint = tuple(size for size, subsets in chosen.items() if _are_disjoint(subsets))
+    return Subsets(chunk, pool, samples - held_back, held_back, seed, chosen, disjoint)
 
 
 def _sizes(pool: int, chunk: int) -> Iterator[int]:
     largest = max(2, int(LARGEST * pool / chunk)) * chunk
     size = chunk
-    while size < APART * largest:
+    while size < NEXT_TO_LARGEST * largest:
         yield size
         size *= 2
     yield largest
 
 
-def _draws(length: int, chunks: int, random: np.random.Generator) -> tuple[Draw, ...]:
-    """Return up to `DRAWS` sets of chunks: disjoint ones if there are enough, else different ones."""
+def _subsets_of(length: int, chunks: int, random: np.random.Generator) -> tuple[Subset, ...]:
+    """Return up to `MOST_SUBSETS` sets of chunks: disjoint if there are enough, else different."""
     if length == 1 or chunks // length >= FEW:
         order = random.permutation(chunks)[: chunks // length * length].reshape(-1, length)
-        return tuple(_rising(row) for row in order[:DRAWS])
-    wanted, found = min(DRAWS, math.comb(chunks, length)), set[Draw]()
+        return tuple(_rising(row) for row in order[:MOST_SUBSETS])
+    wanted, found = min(MOST_SUBSETS, math.comb(chunks, length)), set[Subset]()
     while len(found) < wanted:
         found.add(_rising(random.choice(chunks, length, replace=False)))
     return tuple(sorted(found))
 
 
-def _rising(chunks: Collection[int]) -> Draw:
+def _rising(chunks: Collection[int]) -> Subset:
     return tuple(sorted(int(one) for one in chunks))
 
 
-def _are_disjoint(subsets: Sequence[Draw]) -> bool:
+def _are_disjoint(subsets: Sequence[Subset]) -> bool:
     everything = [chunk for one in subsets for chunk in one]
     return len(everything) == len(set(everything))
 
@@ -119,7 +121,7 @@ class Chunks:
     def __exit__(self, *exception: object) -> None:
         self.spill.close()
 
-    def look(self, number: int, tensors: Sequence[str]) -> None:
+    def observe(self, number: int, tensors: Sequence[str]) -> None:
         """Run the samples of one chunk, which are read once: scripts need not begin again."""
         start = number * self.chunk
         feeds = next(self.dataset.batches(self.chunk, start, start + self.chunk))
@@ -127,11 +129,11 @@ class Chunks:
         seen = observe(self.model, samples, tensors, self.chunk)
         self.spill.keep("histograms", number, dict(pack(seen.histograms)))
 
-    def seen(self, draw: Draw) -> Observation:
-        """Return what a run over the samples of a draw would have seen."""
+    def seen(self, subset: Subset) -> Observation:
+        """Return what a run over the samples of a subset would have seen."""
         total: dict[str, Histogram] = {}
-        for number in draw:
+        for number in subset:
             for name, histogram in unpack(self.spill.get("histograms", number)).items():
                 total.setdefault(name, Histogram()).merge(histogram)
-        samples = self.chunk * len(draw)
+        samples = self.chunk * len(subset)
         return Observation(self.model.fingerprint, self.dataset.identity, samples, total)

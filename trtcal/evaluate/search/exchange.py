@@ -1,4 +1,4 @@
-"""Find the plans worth having: by integer programme, measured, and mended by local exchange."""
+"""Find the plans worth having: by integer programme, measured, and improved by local exchange."""
 
 from __future__ import annotations
 

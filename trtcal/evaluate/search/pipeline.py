@@ -32,7 +32,7 @@ from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration
 
 Z = 1.96  # of a 95 % interval
-LEAST = 16  # samples, below which there is nothing to tell
+LEAST = 16  # samples, below which plans are not checked
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Pair:
     held_back: Loss
 
     def differs(self, measure: str) -> bool:
-        """Tell whether the two are further apart than the 95 % interval of their difference."""
+        """Tell whether the difference is outside its 95 % interval."""
         mine, theirs = self.chosen_on, self.held_back
         if not (mine.is_fit and theirs.is_fit):
             return mine.is_fit != theirs.is_fit

@@ -1,4 +1,4 @@
-"""A float model and its quantized twin as one set of nodes that can be cut into segments.
+"""A float model and the quantized one as one set of nodes that can be cut into segments.
 
 A node that is quantized reads other tensors than in float; everything else is the same. So any part
 of the network can be written with any choice of nodes quantized, without quantizing anything again.
@@ -28,7 +28,7 @@ from trtcal.model.graph import reads
 from trtcal.model.tensors import producers_of
 
 LEAST_UNITS = 3  # of a segment: a border costs reordering, a long segment is run more often
-MOST_UNITS = 8  # from here on, cuts through several tensors are looked for too
+MOST_UNITS = 8  # from here on, cuts through several tensors are tried too
 MOST_TENSORS = 4
 
 
@@ -218,7 +218,7 @@ class Rerun:
         give_back()
 
     def segments(self) -> Iterator[tuple[int, Segment]]:
-        """Yield every segment, with both runs kept up to it while it is looked at."""
+        """Yield every segment, with both runs kept up to it."""
         for place, segment in enumerate(self.parts):
             self.place = place
             yield place, segment
@@ -230,7 +230,7 @@ class Rerun:
         return self.loss_with(kind, {place: self.pair.part(self.parts[place], int8)})
 
     def loss_with(self, kind: str, instead: Mapping[int, onnx.ModelProto]) -> Loss:
-        """Return the loss with other models in place of segments, the first of which is looked at.
+        """Return the loss with other models in place of segments, from the current one on.
 
         Every `LEAST` samples it stops if what differs from `kind` is known to the tolerance.
         """
@@ -245,7 +245,7 @@ class Rerun:
         return total(joined(parts))
 
     def adopt(self, instead: Mapping[int, onnx.ModelProto]) -> None:
-        """Make these segments part of the all-INT8 run; the first of them is looked at."""
+        """Make these segments, from the current one on, part of the all-INT8 run."""
         for place, part in instead.items():
             self.sessions["int8", place] = self._open(part)
         run = partial(self._from_kept, "int8", min(instead), NONE)
@@ -254,10 +254,10 @@ class Rerun:
     def _is_known(self, kind: str, error: Values) -> bool:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
         usual = self.rows["error"][: len(error)]
-        apart = error if kind == "float" else usual - error
+        added = error if kind == "float" else usual - error
         share = usual.mean() / max(self.units, 1)
-        wanted = self.tolerance * max(abs(float(apart.mean())), float(share))
-        return len(error) > 1 and float(apart.std(ddof=1)) / len(error) ** 0.5 <= wanted
+        wanted = self.tolerance * max(abs(float(added.mean())), float(share))
+        return len(error) > 1 and float(added.std(ddof=1)) / len(error) ** 0.5 <= wanted
 
     def whole(self, samples: int | None = None) -> Loss:
         """Return the loss of the all-INT8 run on the first samples, all if None."""
@@ -269,7 +269,7 @@ class Rerun:
         return rows_of(expected, made, batch.labels)
 
     def _kept(self, kind: str, number: int) -> Feeds:
-        """Return what the segment looked at reads in a batch."""
+        """Return what the current segment reads in a batch."""
         spill = self.recording.spill
         return spill.get(kind, number) if self.place else self.recording.feeds(number)
 
