@@ -75,7 +75,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class Made:
-    """What a backend tells of an engine: its layers, the plug-ins that it needs, and its GPU."""
+    """What a backend reports of an engine: its layers, the plug-ins that it needs, and its GPU."""
 
     layers: tuple[Layer, ...]
     plugins: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Backend(Protocol):
     """Those of `BuildOptions.named` that it takes."""
 
     def availability(self) -> Availability:
-        """Say whether it can build here; never raises."""
+        """Return whether it can build here; never raises."""
         ...
 
     def check_target(self, target: str) -> None:
@@ -108,7 +108,7 @@ class Backend(Protocol):
         ...
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
-        """Say what this backend alone knows of why a node of this operator lost its precision."""
+        """Return the outcome with what this backend alone knows of why the node was lost."""
         ...
 
 
@@ -206,7 +206,7 @@ def _publish(result: Build, workplace: Path) -> Build:
         f"failed-{LOG}",
         f"failed-{RECORDS}",
     ):
-        (result.folder / stale).unlink(missing_ok=True)  # what is half moved is no build
+        (result.folder / stale).unlink(missing_ok=True)  # a partly moved build is none
     for file in files:
         if (workplace / file).exists():
             _move(workplace / file, result.folder / file)
@@ -220,7 +220,7 @@ def _publish(result: Build, workplace: Path) -> Build:
 def _outcomes(
     model: Model, backend: Backend, options: BuildOptions, layers: tuple[Layer, ...], log: Path
 ) -> tuple[Outcome, ...]:
-    """Return what every node got; why one lost out the log knows best, then its Q/DQ."""
+    """Return what every node got; the log explains first why one was lost, then its Q/DQ."""
     ops = {node.name: node.op_type for node in model.proto.graph.node}
     asked = options.route.asked(asked_precisions(model))
     outcomes = find_outcomes(asked, layers, len(options.profiles))

@@ -62,8 +62,8 @@ class Transcript:
         if ours := OURS.match(text):
             severity, message, begins = SEVERITIES[ours[1]], text[ours.end() :], True
         else:
-            told, message, begins = split_line(text)
-            severity = told or "unknown"
+            given, message, begins = split_line(text)
+            severity = given or "unknown"
         if begins:
             self._begin(severity, message)
         elif self._length + len(text) > LONGEST:
@@ -197,8 +197,8 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
         )
     if (folder / REFUSAL).exists():
         return InputError((folder / REFUSAL).read_text(), "`trtcal doctor` shows the versions here")
-    said = folder / ERROR
-    text = said.read_text() if said.exists() else _last_line(log)
+    error = folder / ERROR
+    text = error.read_text() if error.exists() else _last_line(log)
     return BackendError(f"the builder failed: {text}", hint)
 
 

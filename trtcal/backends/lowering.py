@@ -237,7 +237,7 @@ class _Lowering:
 
 
 def _is_tensorrts(graph: gs.Graph) -> bool:
-    """Tell whether every quantized activation is int8 with zero point 0 and read by DQ alone."""
+    """Return whether every quantized activation is int8 with zero point 0 and read by DQ alone."""
     for node in graph.nodes:
         quantized = node.outputs[0] if node.op == "QuantizeLinear" else None
         if node.op == "DequantizeLinear" and isinstance(node.inputs[0], gs.Variable):
@@ -255,7 +255,7 @@ def _is_plain_pair(quantized: gs.Tensor) -> bool:
 
 
 def is_int8_per_tensor(node: gs.Node) -> bool:
-    """Tell whether a node is a QuantizeLinear to int8 with one constant scale and zero point 0."""
+    """Return whether a node is a QuantizeLinear to int8 with one constant scale and zero point 0."""
     if node.op != "QuantizeLinear" or len(node.inputs) != 3:
         return False
     scale, zero = constant(node.inputs[1]), constant(node.inputs[2])

@@ -69,9 +69,9 @@ class Route:
         return {name: self.precisions.get(name, precision) for name, precision in found.items()}
 
     def record(self) -> dict[str, str]:
-        """Return what a build's manifest says of it."""
-        said = {"route": self.name, "calibration": self.calibration}
-        return {} if self.name == QDQ else {key: text for key, text in said.items() if text}
+        """Return what a build's manifest records of it."""
+        given = {"route": self.name, "calibration": self.calibration}
+        return {} if self.name == QDQ else {key: text for key, text in given.items() if text}
 
     def to_request(
         self, inputs: tuple[TensorSpec, ...], shapes: Mapping[str, Any]

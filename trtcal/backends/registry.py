@@ -54,7 +54,7 @@ class CheckedEngine:
 def check_engine(place: Path, trust: bool = False, model: Model | None = None) -> CheckedEngine:
     """Check an engine, given by its folder or file, and return its bytes; never loads it.
 
-    `InputError` if it is not the one that its manifest tells of; if the manifest is not one that
+    `InputError` if it is not the one that its manifest describes; if the manifest is not one that
     this user's trtcal wrote, unless `trust`; or if it does not fit the backend installed, the GPU, the
     plug-ins here, or the inputs and outputs of `model`.
     """
@@ -78,12 +78,12 @@ def _read_manifest(place: Path) -> tuple[Build, str]:
     folder = place if place.is_dir() else place.parent
     if not (folder / MANIFEST).is_file():
         raise InputError(
-            f"{folder} is not a build folder: it has no {MANIFEST} that tells of an engine",
+            f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine",
             "give an ONNX file or a folder that `trtcal build` made",
         )
     made, digest = read_manifest(folder)
     if place != folder and place.name != made.engine_file:
-        raise InputError(f"{place} is not the engine that {MANIFEST} tells of", "give its folder")
+        raise InputError(f"{place} is not the engine that {MANIFEST} describes", "give its folder")
     return made, digest
 
 

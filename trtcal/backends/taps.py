@@ -33,7 +33,7 @@ BLOCKED_DOMAIN = "com.microsoft.nchwc"
 TOLERANCE = 1e-3
 COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
 MOST_BATCHES = 8
-PIECE = 1 << 18  # values looked at together
+PIECE = 1 << 18  # values processed together
 MODEL, WEIGHTS = "model.onnx", "weights.bin"
 
 
@@ -164,7 +164,7 @@ class Taps:
 
         What is returned is overwritten after as many returns as there are turns.
         """
-        if not self.tensors:  # only inputs are looked at: there is nothing to run for
+        if not self.tensors:  # only inputs are read: nothing has to run
             return []
         shapes = _shapes(feeds)
         before = self.rest() if shapes != self.latest else []
@@ -305,7 +305,7 @@ def _channels(array: Array) -> int | None:
 
 
 def _same_values(found: Array, expected: Array, padding: int) -> bool:
-    """Tell whether two arrays hold the same values in some order, but for zeros of padding.
+    """Return whether two arrays hold the same values in some order, but for zeros of padding.
 
     By number, type, extremes and three moments: a tensor that agrees in all of them to
     `TOLERANCE` is the same one, computed by other kernels.

@@ -125,7 +125,7 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def _gpu() -> dict[str, str]:
-    """Return name and driver of the first NVIDIA GPU, as its own tool tells; {} where there is none.
+    """Return name and driver of the first NVIDIA GPU, from its own tool; {} where there is none.
 
     Not yet tried beside a real GPU.
     """
@@ -134,8 +134,10 @@ def _gpu() -> dict[str, str]:
         return {}
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(query, capture_output=True, timeout=GPU_S, check=True)  # noqa: S603
-        name, _, driver = said.stdout.decode("utf-8", "replace").partition("\n")[0].rpartition(", ")
+        printed = subprocess.run(query, capture_output=True, timeout=GPU_S, check=True)  # noqa: S603
+        name, _, driver = (
+            printed.stdout.decode("utf-8", "replace").partition("\n")[0].rpartition(", ")
+        )
         if name:
             return {"gpu": name, "driver": driver}
     return {}

@@ -142,7 +142,7 @@ class TensorRTRTX:
             hint = "ask it in fp16 for sm75, or run it on a newer GPU"
             if len(parse_target(target)) > 1:
                 reason += ", and all targets share the layers"
-                hint = "build for sm75 apart from the others"
+                hint = "build for sm75 separately"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         return outcome
 
@@ -196,7 +196,7 @@ class TensorRT:
         return trtexec_command(found, options, profiles, _is_quantized(model), onnx, engine)
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
-        """Add nothing to what the layer list tells."""
+        """Add nothing to the layer list."""
         return outcome
 
 

@@ -2,7 +2,7 @@
 
 Every function gets the module `tensorrt` and asks it what it has: versions differ, and the numbers
 behind its flags shift between them. Of TensorRT's objects `network`, `layer`, `tensor` bear these
-names here, because `tests/tensorrt` finds by them what is touched, and looks it up in real packages.
+names here, because `tests/tensorrt` finds by them what is touched, and checks it in real packages.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ranged:
 
 
 def api(trt: Any) -> Features:
-    """Return what a version of TensorRT has, by looking."""
+    """Return what a version of TensorRT has, by its attributes."""
     return Features(
         str(trt.__version__),
         _kinds(trt),
@@ -255,11 +255,11 @@ def routed(
     features.check(request["route"], request["kind"])
     settings = {"int8": True, **_constrain(trt, network, request, features, say)}
     if request["route"] == "dynamic-ranges":
-        _tell(set_dynamic_ranges(trt, network, request["ranges"]), network, request, say)
+        _report(set_dynamic_ranges(trt, network, request["ranges"]), network, request, say)
         yield settings
         return
     if request["route"] == "cache":
-        _tell(match_ranges(trt, network, request["ranges"]), network, request, say)
+        _report(match_ranges(trt, network, request["ranges"]), network, request, say)
     calibrator = calibrator_for(trt, request)
     with _calibrating(calibrator):
         yield {**settings, "calibrator": calibrator}
@@ -297,7 +297,7 @@ def _constrain(
     return {"precision_constraints": constraints, "fp16": "fp16" in wanted.values()}
 
 
-def _tell(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say) -> None:
+def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say) -> None:
     """Write to the log what has no range; `InputError` if obeying the plan needs one of them."""
     say("I", f"{len(matched.given)} tensors have the range given")
     unnamed = f" ({matched.unnamed} of them made by TensorRT's parser)" if matched.unnamed else ""

@@ -90,7 +90,7 @@ def _entry(times: list[float], name: str, total: float) -> dict[str, Any]:
     }
 
 
-# Polygraphy looks at these when it is imported.
+# Polygraphy reads these when it is imported.
 REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx"}
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
 
@@ -227,7 +227,7 @@ def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: boo
     return CreateConfig(**{"int8": request["quantized"] and not strongly_typed, **common})
 
 
-def telling(errors: list[str]) -> str:
+def main_error(errors: list[str]) -> str:
     """Return the error that says why: the last with an assertion or a code, else the last of all."""
     reasons = [text for text in errors if "Assertion" in text or "Error Code" in text]
     causes = [text for text in reasons if "cudaError" not in text]  # there is no GPU to complain to
@@ -246,7 +246,7 @@ def main() -> None:
     except TrtcalError as error:
         fail("; ".join(filter(None, [error.message, error.hint])))
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
-        fail(telling(errors) if errors else str(error).strip())
+        fail(main_error(errors) if errors else str(error).strip())
     else:
         if REQUEST.get("inspect"):
             inspect_engine(engine, trt, bool(REQUEST.get("layer_times")))

@@ -88,7 +88,7 @@ SHOWN_OF_FAILURE = 3
     type=click.Choice(["detailed", "layer_names_only", "none"]),
     default="detailed",
     show_default=True,
-    help="What the engine tells of its layers.",
+    help="What the engine records of its layers.",
 )
 @click.option(
     "--optimization-level", type=click.IntRange(0, 5), help="How long the builder searches."
@@ -153,7 +153,10 @@ def command(
         _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
     settings = config_here(config_path)
-    with clock(f"building for {chosen} with {backend.name}") as tell, watching(_teller(tell)):
+    with (
+        clock(f"building for {chosen} with {backend.name}") as show_state,
+        watching(_watcher(show_state)),
+    ):
         try:
             result = build(loaded, backend, options, output)
         except (BackendError, ResourceError):
@@ -172,7 +175,7 @@ def command(
 
 
 def _show_failure(folder: Path, settings: Config) -> None:
-    """Say on standard error what the log of a failed build means."""
+    """Print on standard error what the log of a failed build means."""
     from trtcal.evidence.diagnosis.build_diagnosis import check_engine
     from trtcal.evidence.layers.reading import Engine
     from trtcal.evidence.manifest import LOG
@@ -185,15 +188,15 @@ def _show_failure(folder: Path, settings: Config) -> None:
         note(f"   fix: {finding.fix}")
 
 
-def _teller(tell: Callable[[str], None]) -> Callable[[bytes], None]:
-    """Return what says with every piece of a running build's log what was found so far."""
+def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
+    """Return what shows after every piece of a running build's log what was found so far."""
     from trtcal.evidence.log.reader import Live
 
     live = Live()
 
     def watch(data: bytes) -> None:
         live.feed(data)
-        tell(live.found())
+        show_state(live.found())
 
     return watch
 

@@ -24,7 +24,7 @@ EVIDENCE_SHOWN = 2
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
-    help="The ONNX that was built: joins lines, layers and nodes. Alone, its graph is looked at.",
+    help="The ONNX that was built: joins lines, layers and nodes. Alone, its graph is checked.",
 )
 @click.option(
     "--log",
@@ -54,9 +54,9 @@ def command(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
+    """Show what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
 
-    What others built is told by --layers, --log and --model, in any combination.
+    --layers, --log and --model, in any combination, describe engines built by other tools.
     The status is 1 if a limit under [gates] in trtcal.toml does not hold.
     """
     from trtcal.evidence.diagnosis.build_diagnosis import hold
@@ -68,7 +68,8 @@ def command(
         diagnosis = _of_others(layers, profile, logs, model, config)
     else:
         raise InputError(
-            "what is to be looked at?", "give a build's folder, or one of --layers, --log, --model"
+            "nothing to diagnose was given",
+            "give a build's folder, or one of --layers, --log, --model",
         )
     if logs and not diagnosis.counts["log_events"]:
         note("note: the logs hold no message of a builder: are they build logs?")

@@ -98,10 +98,10 @@ def check(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
+    """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
 
     LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
-    what was really built are kept apart: where they differ is a finding.
+    what was really built are shown separately: where they differ is a finding.
     """
     from trtcal.documents import write_document
     from trtcal.evidence.fusion import check_fusions, read_patterns
@@ -148,13 +148,13 @@ def show(found: Fusions, as_json: bool) -> None:
     say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
     if found.layers:
         counts = {word: found.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
-        said = ", ".join(f"{count} {word}" for word, count in counts.items())
-        say(f"evidence: {len(found.layers.layers)} engine layers: {said}")
+        listed = ", ".join(f"{count} {word}" for word, count in counts.items())
+        say(f"evidence: {len(found.layers.layers)} engine layers: {listed}")
 
 
 def _note(found: Fusions) -> None:
     if found.inner:
-        note(f"note: {found.inner} nodes in subgraphs and functions were not looked at")
+        note(f"note: {found.inner} nodes in subgraphs and functions were not checked")
     if found.is_of_other_model:
         note("note: the layers are of another model's build: nodes are found by their names")
 
@@ -164,8 +164,8 @@ def _rows(found: Fusions) -> list[tuple[str, ...]]:
     rows = zip(found.matches, found.seen, found.verdicts, strict=True)
     ordered = sorted(rows, key=lambda row: row[0].state == "whole" and row[2] != "differs")
     return [
-        (match.root, match.pattern, match.state, _reasons(match), _shown(seen, said))
-        for match, seen, said in ordered[:SHOWN]
+        (match.root, match.pattern, match.state, _reasons(match), _shown(seen, verdict))
+        for match, seen, verdict in ordered[:SHOWN]
     ]
 
 
@@ -174,13 +174,13 @@ def _more(count: int) -> None:
         say(f"… and {count - SHOWN} more: use --json")
 
 
-def _shown(seen: Seen | None, said: str) -> str:
+def _shown(seen: Seen | None, verdict: str) -> str:
     if seen is None:
         return "no layers given"
     if not seen.is_known:
         return seen.state
     kinds = " + ".join(kind for _, kind in seen.layers)
-    return f"{said}: {len(seen.layers)} ({kinds})"
+    return f"{verdict}: {len(seen.layers)} ({kinds})"
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _fix(
         raise GateFailed(
             f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "
             f"more than {_bound(fixed, equality)}: nothing was written",
-            "fix less: leave out --add" if add else "tell us: no pass should do that",
+            "fix less: leave out --add" if add else "report it: no pass should do that",
         )
     return Fixing(fixed, equality)
 
@@ -269,7 +269,7 @@ def _show_fixed(fixing: Fixing, found: Fusions, left: Fusions) -> None:
 
 
 def _holds(fixed: FixedModel, equality: Equality) -> bool:
-    """Tell whether outputs differ by no more than rounding or, without a Q/DQ pair, one step."""
+    """Return whether outputs differ by no more than rounding or, without a Q/DQ pair, one step."""
     if equality.holds or fixed.step is None:
         return equality.holds
     moved = [(name, part) for name, part in equality.differences.items() if part]
@@ -293,7 +293,7 @@ def _reasons(match: Match) -> str:
 @patterns_option
 @json_option
 def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
-    """Say which fusions were broken or made from A to B: each a model, or a check's JSON.
+    """Show which fusions were broken or made from A to B: each a model, or a check's JSON.
 
     `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
     """
@@ -302,17 +302,11 @@ def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
     patterns = read_patterns(files)
     found = diff_fusions(*(read_standings(path, patterns) for path in (a, b)))
     if as_json:
-        changes = [one.to_document() for one in found.changes]
-        print_json({"changes": changes, "unchanged": found.unchanged})
+        print_json(found.to_document())
         return
-    shown = found.changes[:SHOWN]
-    rows = [(one.root, one.pattern, one.kind, one.question, one.before, one.after) for one in shown]
-    columns = ("root node", "pattern", "what", "in", "before", "after")
-    print_table(columns, rows, f"{a} -> {b}")
-    _more(len(found.changes))
-    counts = {kind: sum(one.kind == kind for one in found.changes) for kind in CHANGES}
-    said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    say(f"{said}, {found.unchanged} unchanged")
-
-
-CHANGES = ("broken", "made", "gone", "new")
+    rows = [(c.subject, c.what, c.kind, c.before or "-", c.after or "-") for c in found.changes]
+    columns = ("root node", "in", "what", "before", "after")
+    print_table(columns, rows[:SHOWN], f"{a} -> {b}")
+    _more(len(rows))
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
+    say(f"{counts}, {found.unchanged} unchanged")

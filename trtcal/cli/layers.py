@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 @click.group(epilog="Example: trtcal layers show builds/sm89 --top 20")
 def command() -> None:
-    """Say what an engine spends its time on, and explain how two engines differ."""
+    """Show what an engine spends its time on, and explain how two engines differ."""
 
 
 @command.command(epilog="Example: trtcal layers show graph.json --profile profile.json --target t4")
@@ -112,7 +112,7 @@ def _show_findings(findings: Sequence[Row], top: int) -> None:
 def _say_totals(document: Row) -> None:
     origins: dict[str, list[Row]] = defaultdict(list)
     for one in document["reformats"]:
-        origins["free" if one["is_free"] else one["origin"] or "not told"].append(one)
+        origins["free" if one["is_free"] else one["origin"] or "unknown"].append(one)
     for origin, found in origins.items():
         times = [one["time_ms"] for one in found if one["time_ms"] is not None]
         cost = (
@@ -156,11 +156,11 @@ def _share(one: Row) -> str:
 def diff(a: Path, b: Path, profile_a: Path | None, profile_b: Path | None, as_json: bool) -> None:
     """Explain what changed from engine A to B: precision, fusions, copies, time."""
     from trtcal.evidence.layers.diff import compare_engines
-    from trtcal.evidence.layers.diff_text import tell
+    from trtcal.evidence.layers.diff_text import describe
     from trtcal.evidence.layers.reading import read_engine
 
     difference = compare_engines(read_engine(a, profile_a), read_engine(b, profile_b))
-    sentences = tell(difference)
+    sentences = describe(difference)
     if as_json:
         print_json({**difference.to_document(), "in_words": list(sentences)})
         return

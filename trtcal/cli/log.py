@@ -40,7 +40,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what a build log of TensorRT means: what fell back, failed, or has no range.
+    """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE may be - for standard input. --json prints one object for a FILE, and for several one
     object a line; with --follow, one line for each finding.
@@ -134,15 +134,15 @@ def _show_kind(kind: dict[str, Any]) -> None:
         more = ", …" if kind["distinct_subjects"] > len(kind["subjects"]) else ""
         _say_wrapped("  in: ", ", ".join(map(shortened, kind["subjects"])) + more)
     if kind["rule"] is None or not kind["subjects"]:
-        _say_wrapped("  said: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
+        _say_wrapped("  message: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
     _say_wrapped("  means: ", kind["meaning"])
     _say_wrapped("  do: ", kind["fix"])
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     """Return text with its middle cut out where it is too long."""
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+    side = longest // 2
+    return text if len(text) <= longest else f"{text[:side]}…{text[-side:]}"
 
 
 def _say_wrapped(head: str, text: str) -> None:
@@ -185,5 +185,5 @@ def _print_found(found: Found, line: int, as_json: bool) -> None:
         click.echo(text.encode("utf-8", "surrogatepass"))
     else:
         what = f"{line}: {event.severity} {event.category}"
-        said = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)
-        say(f"{what}: {shortened(event.subject)}: {said}" if event.subject else f"{what}: {said}")
+        text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)
+        say(f"{what}: {shortened(event.subject)}: {text}" if event.subject else f"{what}: {text}")

@@ -163,12 +163,12 @@ def test_diff_says_what_was_made_in_the_prediction(place, capsys):
     status, out, _ = run(capsys, "diff", "story_batch_norm.onnx", "b.onnx", "--json")
     assert status == 0
     (change,) = json.loads(out)["changes"]
-    assert (change["kind"], change["question"], change["root"]) == ("made", "prediction", "act")
+    assert (change["kind"], change["what"], change["subject"]) == ("better", "prediction", "act")
     (change,) = json.loads(run(capsys, "diff", "b.onnx", "story_batch_norm.onnx", "--json")[1])[
         "changes"
     ]
-    assert (change["kind"], change["before"]) == ("broken", "whole")
-    assert change["after"] == "broken: Identity 'same' stands between"
+    assert (change["kind"], change["before"]) == ("worse", "norm+activation whole")
+    assert change["after"] == "norm+activation broken: Identity 'same' stands between"
 
 
 def test_diff_says_what_was_broken_in_the_evidence(place, capsys):
@@ -177,20 +177,20 @@ def test_diff_says_what_was_broken_in_the_evidence(place, capsys):
     run(capsys, "story_batch_norm.onnx", "together.json", "-o", "a.json")
     run(capsys, "story_batch_norm.onnx", "layers.json", "-o", "b.json")
     (change,) = json.loads(run(capsys, "diff", "a.json", "b.json", "--json")[1])["changes"]
-    assert (change["kind"], change["question"]) == ("broken", "evidence")
+    assert (change["kind"], change["what"]) == ("worse", "evidence")
     assert (change["before"], change["after"]) == ("1 layer", "2 layers")
     out = run(capsys, "diff", "a.json", "a.json")[1]
-    assert "0 broken, 0 made, 0 gone, 0 new, 1 unchanged" in out
+    assert "0 worse, 0 better, 0 changed, 0 gone, 0 new, 1 unchanged" in out
 
 
 def test_diff_says_which_matches_are_gone_or_new(place, capsys):
     out = run(capsys, "diff", "conv_relu.onnx", "story_layer_norm.onnx", "--json")[1]
-    assert [one["root"] for one in json.loads(out)["changes"]] == ["act"]  # the name is one
+    assert [one["subject"] for one in json.loads(out)["changes"]] == ["act"]  # the name is one
     proto = onnx.load("conv_relu.onnx")
     proto.graph.node[1].name = "other"
     onnx.save(proto, "other.onnx")
     out = run(capsys, "diff", "conv_relu.onnx", "other.onnx", "--json")[1]
-    kinds = {one["root"]: one["kind"] for one in json.loads(out)["changes"]}
+    kinds = {one["subject"]: one["kind"] for one in json.loads(out)["changes"]}
     assert kinds == {"act": "gone", "other": "new"}
 
 

@@ -89,7 +89,7 @@ def test_copies_say_why_they_are_there_and_where(engine):
         ("Channel major FP16 format where channel % 8 == 0", "NHWC8"),
         ("(NHWC) Channel major format", "NHWC"),
         ("vectors of 32 along axis 1", "vectors of 32 along axis 1"),
-        ("", "not told"),
+        ("", "unknown"),
     ],
 )
 def test_layouts_have_short_names(form, layout):

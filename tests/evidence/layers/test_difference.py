@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidence.layers.engines import float_residual, int8_residual, write
 from trtcal.evidence.layers.diff import compare_engines
-from trtcal.evidence.layers.diff_text import tell
+from trtcal.evidence.layers.diff_text import describe
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.matching import join_heavy
 from trtcal.evidence.layers.reading import Engine, read_engine
@@ -51,7 +51,8 @@ def test_no_layer_is_in_two_pairs():
 
 def test_the_records_of_a_difference(engines):
     difference = compare_engines(*engines)
-    assert len(difference.pair) == 4
+    assert len(difference.pairs) == 4
+    assert (difference.alone("gone"), difference.alone("new")) == ((), ())
     assert [one.layer for one in difference.gone] == [
         "Reformatting CopyNode for Output Tensor 0 to MaxPool_12",
         "QuantizeLinear_15",
@@ -68,7 +69,7 @@ def test_the_records_of_a_difference(engines):
 
 
 def test_the_words_say_the_reason_and_the_sums(engines):
-    words = tell(compare_engines(*engines))
+    words = describe(compare_engines(*engines))
     assert "The total went from 0.640 ms to 0.340 ms, 46.9 % less." in words
     assert "10 layers became 5; 4 convolutions and products are in both." in words
     residual = next(one for one in words if "residual" in one)
@@ -82,7 +83,7 @@ def test_the_words_say_the_reason_and_the_sums(engines):
 
 
 def test_the_way_back_tells_the_opposite(engines):
-    words = tell(compare_engines(*engines[::-1]))
+    words = describe(compare_engines(*engines[::-1]))
     assert "3 copies are new (0.100 ms): 1 REFORMAT (0.040 ms), 2 QDQ (0.060 ms)." in words
     assert any("what follows must be quantized again" in one for one in words)
     assert any(one.startswith("MaxPool_12 is a layer of its own") for one in words)
@@ -92,7 +93,7 @@ def test_an_engine_and_itself_have_nothing_between_them(engines):
     for engine in engines:
         difference = compare_engines(engine, engine)
         assert difference.gone == difference.new == difference.merged == difference.split == ()
-        assert [one.split(" ")[0] for one in tell(difference)] == [
+        assert [one.split(" ")[0] for one in describe(difference)] == [
             "The",
             str(len(engine.layers)),
             "Time",
@@ -105,13 +106,13 @@ def test_precision_that_changed_is_told(engines):
         for layer in engines[0].layers
     ]
     other = dataclasses.replace(engines[0], layers=tuple(changed))
-    words = tell(compare_engines(engines[0], other))
+    words = describe(compare_engines(engines[0], other))
     assert "1 layer went from int8 to fp16, 0.000 ms more: c.weight." in words
 
 
 def test_without_times_the_words_are_of_bytes(engines):
     bare = dataclasses.replace(engines[0], total_ms=None)
-    words = tell(compare_engines(bare, engines[1]))
+    words = describe(compare_engines(bare, engines[1]))
     assert words[0].startswith("There are no times for both; the bytes moved went from")
     assert any(one.startswith("Bytes by kind") for one in words)
     assert not any("that are in both took" in one for one in words)
@@ -119,7 +120,7 @@ def test_without_times_the_words_are_of_bytes(engines):
 
 def test_what_only_one_engine_has_is_named():
     before, after = (Engine(n, (heavy(n, m, (n,)),)) for n, m in (("left", 1), ("right", 2)))
-    words = tell(compare_engines(before, after))
+    words = describe(compare_engines(before, after))
     assert "Only in the first: left." in words
     assert "Only in the second: right." in words
 
@@ -131,7 +132,7 @@ def test_many_layers_that_came_apart_are_one_sentence():
         middle = TensorInfo(f"t{n}", "fp32", (8,))
         after.append(dataclasses.replace(one, outputs=(middle,), nodes=(f"c{n}",)))
         after.append(Layer(f"k{n}", "kgen", (middle,), one.outputs, nodes=(f"relu{n}",)))
-    words = tell(compare_engines(Engine("a", tuple(before)), Engine("b", tuple(after))))
+    words = describe(compare_engines(Engine("a", tuple(before)), Engine("b", tuple(after))))
     assert any(
         one.startswith("5 layers are layers of their own; the first: k0 was part of c0;")
         for one in words
@@ -157,6 +158,6 @@ def test_a_residual_in_another_float_is_no_quantized_residual(engines):
         return dataclasses.replace(layer, inputs=further)
 
     layers = tuple(widened(one) if one.inputs[1:] else one for one in engines[0].layers)
-    words = tell(compare_engines(engines[0], dataclasses.replace(engines[0], layers=layers)))
+    words = describe(compare_engines(engines[0], dataclasses.replace(engines[0], layers=layers)))
     residual = next(one for one in words if "residual" in one)
     assert residual.endswith("1 read it in fp16; now 1 read it in fp32.")

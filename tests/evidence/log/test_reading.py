@@ -94,7 +94,7 @@ def test_kinds_and_subjects_beyond_what_is_told_apart_are_counted(monkeypatch, t
     lines += [f"[W] Tensor t{count} is uniformly zero." for count in range(9)]
     path.write_text("\n".join(lines[9:] + lines))
     left_out = log_document(path)["summary"]["left_out"]
-    assert left_out == {"not_told_apart": 7, "subjects": 14, "layers": 0}
+    assert left_out == {"ungrouped": 7, "subjects": 14, "layers": 0}
 
 
 def test_the_document_is_the_same_however_the_log_comes_in(tmp_path):

@@ -1,7 +1,7 @@
 """All that is known of one build, put together: what is wrong, what it costs, and what to do.
 
 Only what needs a decision becomes a finding: a node that got the precision asked is none, and
-neither is a layer that is slow by nature. What was looked at and is well is counted.
+neither is a layer that is slow by nature. What was checked and is well is only counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ WHY_SILENT = (
     "The builder took another precision and printed nothing: only the layer list shows it. The node "
     "keeps its accuracy, and loses the speed and the memory that INT8 was to bring."
 )
-WHY_TOLD = "The node keeps its accuracy, and loses the speed that the precision asked was to bring."
+WHY_REPORTED = (
+    "The node keeps its accuracy, and loses the speed that the precision asked was to bring."
+)
 WHY_NARROW = "A plan kept this node in a wider type for its accuracy, and that is lost."
 WHY_LEFT = "The plan asks for INT8, and without a range there is no scale: the node stays in float."
 
@@ -51,7 +53,7 @@ WHY_LEFT = "The plan asks for INT8, and without a range there is no scale: the n
 class Case:
     """What one build left: outcomes by node, nodes that never got Q/DQ with why, layers, events.
 
-    `tensors` gives the tensors that each node reads and writes, as far as the model is at hand; each
+    `tensors` gives the tensors that each node reads and writes, if the model is given; each
     event comes with the name of its log.
     """
 
@@ -95,13 +97,13 @@ def diagnose(
 ) -> Diagnosis:
     """Return what is wrong with a build, the costliest first; `further` are findings of others.
 
-    One thing is told once: a log line and a layer about the same node are evidence of one finding.
+    A log line and a layer about the same node are evidence of one finding.
     """
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
-    told = log.findings()
+    of_log = log.findings()
     own = [*_lost(case, mentions), *_left(case)]
-    everything = rank(_merged([*own, *told], case) + list(further))
+    everything = rank(_merged([*own, *of_log], case) + list(further))
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
     return Diagnosis(
@@ -146,19 +148,19 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     narrower = ORDER.index(outcome.got) < ORDER.index(outcome.asked)
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
-    why = WHY_NARROW if narrower else WHY_SILENT if silent else WHY_TOLD
+    why = WHY_NARROW if narrower else WHY_SILENT if silent else WHY_REPORTED
     evidence = [Evidence("node", outcome.node, f"asked {outcome.asked}, got {outcome.got}")]
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
     if outcome.cause == MISSING_RANGE and not narrower:
-        kind, why = MISSING_RANGE, WHY_TOLD
+        kind, why = MISSING_RANGE, WHY_REPORTED
     return Finding(
         kind=kind,
         subject=outcome.node,
         what=f"{outcome.node!r} was asked in {outcome.asked}; {outcome.reason}",
         why=why,
-        fix=sentence(outcome.hint or "look at the layer list: what stands before the node?"),
+        fix=sentence(outcome.hint or "check in the layer list what stands before the node"),
         evidence=tuple(evidence),
         cost=_cost(layer, "high" if narrower else "none"),
     )

@@ -65,7 +65,7 @@ NOTED = ("deprecated", "other_warning")
 # Rules whose lines accompany an error that another line names.
 ECHOES = frozenset({"consequence", "run_failed"})
 FAILING = frozenset({"build_error", "calibration_failed", "no_implementation"})
-# Said of things that cost nothing, or that the layer list tells better.
+# About things that cost nothing, or that the layer list shows better.
 IDLE = frozenset({"no_valid_tactics", "incomplete_fusion", "gpu_layer", "no_obedient_candidate"})
 
 Key = tuple[str, str | None]
@@ -111,9 +111,9 @@ class LogFindings:
 
     def findings(self) -> list[Finding]:
         """Return what was found, in the order of the log."""
-        told = [group for group in self.groups.values() if not _is_echo(group)]
-        failing = any(group.kind in FAILING for group in told)
-        return [self._finding(one) for one in (told if failing else self.groups.values())]
+        causes = [group for group in self.groups.values() if not _is_echo(group)]
+        failing = any(group.kind in FAILING for group in causes)
+        return [self._finding(one) for one in (causes if failing else self.groups.values())]
 
     def _take(self, source: str, event: Event) -> None:
         self._measure(event)
@@ -150,7 +150,7 @@ class LogFindings:
         )
 
     def _workspace(self, group: _Group) -> str:
-        times = f"{group.count} lines tell of kernels left out for lack of memory"
+        times = f"{group.count} lines report kernels left out for lack of memory"
         if not self.requested_mib:
             return times
         text = f"{times}; the largest wanted {self.requested_mib:,.0f} MiB"

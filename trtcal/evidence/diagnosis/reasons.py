@@ -20,7 +20,7 @@ from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.weighted_ops import ONE_SIDED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
-MAX_STEPS = 8  # how far above an operand a DQ is looked for
+MAX_STEPS = 8  # how far above an operand a DQ is searched
 TRANSPARENT = MOVES | {"Slice"}  # a DQ may stand above these: they leave values as they are
 
 
@@ -249,7 +249,7 @@ def explain(
     """Return the outcomes with reason, hint and cause for those lost, as far as these are known.
 
     A line of the log that names the node or a tensor of its counts most, then the structure of its
-    Q/DQ. What a backend said before stays where neither knows anything.
+    Q/DQ. Without either, what the backend reported stays.
     """
     faults = find_faults(proto)
     tensors = tensors_of(proto)
@@ -268,7 +268,7 @@ def tensors_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
 
 def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Fault]) -> Outcome:
     if events:
-        return _told(outcome, events[0])
+        return _from_log(outcome, events[0])
     fault = faults.get(outcome.node)
     if fault is None or outcome.asked != "int8":
         return outcome
@@ -276,7 +276,7 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
     return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)
 
 
-def _told(outcome: Outcome, placed: Placed) -> Outcome:
+def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     source, event = placed
     message = event.message.partition("\n")[0][:300]
     rule = str(event.fields.get("rule"))
@@ -289,10 +289,10 @@ def _told(outcome: Outcome, placed: Placed) -> Outcome:
 
 
 def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Outcome]:
-    """Say of INT8 that was lost without another cause that the builder found it slower, if it did."""
+    """Give INT8 lost without another cause the reason that the builder found it slower, if so."""
     for outcome in outcomes:
         if outcome.is_lost and outcome.asked == "int8" and mentions.slower and not outcome.cause:
-            yield _told(outcome, mentions.slower[0])
+            yield _from_log(outcome, mentions.slower[0])
         else:
             yield outcome
 

@@ -2,12 +2,11 @@
 
 from trtcal.evidence.fusion.blockers import FixedModel, fix_fusions
 from trtcal.evidence.fusion.check import Fusions, Seen, check_fusions
-from trtcal.evidence.fusion.diff import Difference, diff_fusions, read_standings
+from trtcal.evidence.fusion.diff import diff_fusions, read_standings
 from trtcal.evidence.fusion.matching import Match
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
 
 __all__ = [
-    "Difference",
     "FixedModel",
     "Fusions",
     "Match",

@@ -95,7 +95,7 @@ SHARED = ("second_reader", "output", "subgraph")
 class Fusions:
     """Every match in a model, with what a layer list shows of it (None where there is none).
 
-    `inner` counts nodes in subgraphs and functions, which were not looked at.
+    `inner` counts nodes in subgraphs and functions, which were not checked.
     """
 
     model: str
@@ -142,7 +142,7 @@ def _layers_document(layers: Engine) -> dict[str, Any]:
     return {"count": len(layers.layers), "model": layers.model, "builder": layers.builder}
 
 
-def _match_document(match: Match, seen: Seen | None, said: str) -> dict[str, Any]:
+def _match_document(match: Match, seen: Seen | None, agreement: str) -> dict[str, Any]:
     roles = [{"role": role, "nodes": list(nodes)} for role, nodes in match.roles]
     return {
         **asdict(match),
@@ -150,7 +150,7 @@ def _match_document(match: Match, seen: Seen | None, said: str) -> dict[str, Any
         "roles": roles,
         "prediction": match.state,
         "evidence": seen and asdict(seen),
-        "verdict": said,
+        "verdict": agreement,
     }
 
 

@@ -21,7 +21,7 @@ MOST_OPERATORS = 40
 
 @dataclass(frozen=True)
 class Anything:
-    """Any value; one that must be computed, or must be constant, if that is said."""
+    """Any value; one that must be computed, or must be constant, if required."""
 
     computed: bool = False
     constant: bool = False
@@ -247,8 +247,8 @@ def _named(document: Mapping[str, Any], kind: str, key: str, path: Path) -> dict
     for entry in entries:
         name = entry.get(key)
         if not isinstance(name, str) or not name or name in found:
-            said = f"{name!r} twice" if name in found else "none"
-            raise InputError(f"patterns {path}: a [[{kind}]] has as {key!r} {said}", "name each")
+            fault = f"{name!r} twice" if name in found else "none"
+            raise InputError(f"patterns {path}: a [[{kind}]] has as {key!r} {fault}", "name each")
         _check_keys(entry, KEYS[kind], f"patterns {path}: {kind} {name!r}")
         found[name] = entry, path
     return found
@@ -307,7 +307,7 @@ def _texts(entry: Mapping[str, Any], key: str, path: Path, where: str = "") -> t
 
 @contextmanager
 def _within(path: Path, where: str) -> Iterator[None]:
-    """Say the file and the entry in the errors of what is done inside."""
+    """Name the file and the entry in the errors of the block."""
     try:
         yield
     except InputError as error:

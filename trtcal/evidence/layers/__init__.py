@@ -1,1 +1,1 @@
-"""What an engine's layers tell: shares, copies, chains, estimates, findings, and differences."""
+"""What an engine's layers show: shares, copies, chains, estimates, findings, and differences."""

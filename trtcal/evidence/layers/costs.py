@@ -199,8 +199,8 @@ def _implied_count(entry: Mapping[str, Any], kernel: Shape, channels: int) -> in
 def _places(entry: Mapping[str, Any], kernel: Shape, sizes: Shape) -> Shape | None:
     names = ("PrePadding", "PostPadding", "Stride", "Dilation")
     before, after, strides, dilations = (_sizes(entry.get(name)) for name in names)
-    told = (before, after, strides, dilations)
-    if any(len(one) != len(kernel) for one in told) or min(*sizes, *strides) < 1:
+    given = (before, after, strides, dilations)
+    if any(len(one) != len(kernel) for one in given) or min(*sizes, *strides) < 1:
         return None
     rows = zip(sizes, before, after, strides, dilations, kernel, strict=True)
     return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, s, d, k in rows)

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from trtcal.evidence.diff import Change, Difference
 from trtcal.evidence.layers.costs import KINDS, bytes_of, kind_of, time_of
 from trtcal.evidence.layers.findings import Reformat, find_reformats
 from trtcal.evidence.layers.flow import follow, nearest_heavy
@@ -19,28 +20,6 @@ NUMBER = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
-class Twin:
-    """A convolution or product that is in both engines."""
-
-    before: Layer
-    after: Layer
-    by: str
-
-    @property
-    def change_ms(self) -> float | None:
-        """What it takes more in the second engine."""
-        if self.before.time_ms is None or self.after.time_ms is None:
-            return None
-        return self.after.time_ms - self.before.time_ms
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        sides = {"before": self.before, "after": self.after}
-        told = {side: _side(layer) for side, layer in sides.items()}
-        return {**told, "joined_by": self.by, "change_ms": self.change_ms}
-
-
-@dataclass(frozen=True)
 class Moved:
     """A layer of its own in one engine that is part of layer `into` in the other."""
 
@@ -49,22 +28,16 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Two engines side by side. Copies that cost nothing are left out of `gone`, `new` and `kept`.
+class EngineDifference(Difference[Engine, Layer]):
+    """Two engines. Changes are their convolutions and products, `what` says how a pair was joined.
 
-    A copy is kept if the other engine has one of the same origin to the same type behind the same
-    convolutions or products; `kept` holds those of each engine.
-
-    `kinds` gives for each kind of layer the milliseconds (or bytes, if an engine has no times) in
-    both engines. `merged` layers of the first are parts of others in the second, `split` the other
-    way round.
+    Copies that cost nothing are left out of `gone`, `new` and `kept`. A copy is kept if the other
+    engine has one of the same origin to the same type behind the same convolutions or products;
+    `kept` holds those of each engine. `kinds` gives for each kind of layer the milliseconds (or
+    bytes, if an engine has no times) in both engines. `merged` layers of the first are parts of
+    others in the second, `split` the other way round.
     """
 
-    before: Engine
-    after: Engine
-    pair: tuple[Twin, ...]
-    only_before: tuple[Layer, ...]
-    only_after: tuple[Layer, ...]
     gone: tuple[Reformat, ...]
     new: tuple[Reformat, ...]
     kept: tuple[tuple[Reformat, ...], tuple[Reformat, ...]]
@@ -77,15 +50,30 @@ class Difference:
         """Whether both engines have times."""
         return self.before.is_timed and self.after.is_timed
 
+    @property
+    def pairs(self) -> tuple[LayerPair, ...]:
+        """The layers that are in both engines."""
+        return tuple(
+            LayerPair(one.before, one.after, one.what)
+            for one in self.changes
+            if one.before and one.after
+        )
+
+    def alone(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the layers that are `gone` or `new`."""
+        return tuple(one.subject for one in self.changes if one.kind == kind)
+
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
+        sides = {"before": self.before, "after": self.after}
         return {
             "unit": "ms" if self.is_timed else "bytes",
-            "before": {"source": self.before.source, "total_ms": self.before.total_ms},
-            "after": {"source": self.after.source, "total_ms": self.after.total_ms},
-            "layers": [twin.to_document() for twin in self.pair],
-            "only_before": [_side(layer) for layer in self.only_before],
-            "only_after": [_side(layer) for layer in self.only_after],
+            **{
+                name: {"source": engine.source, "total_ms": engine.total_ms}
+                for name, engine in sides.items()
+            },
+            "changes": [_change_document(one) for one in self.changes],
+            "unchanged": self.unchanged,
             "reformats_gone": list(map(asdict, self.gone)),
             "reformats_new": list(map(asdict, self.new)),
             "reformats_kept": [list(map(asdict, side)) for side in self.kept],
@@ -93,6 +81,31 @@ class Difference:
             "split": [{"layer": m.layer.name, "from": m.into.name} for m in self.split],
             "kinds": {kind: list(sides) for kind, sides in self.kinds.items()},
         }
+
+
+class LayerPair(NamedTuple):
+    """A convolution or product that is in both engines, and by what it was joined."""
+
+    before: Layer
+    after: Layer
+    by: str
+
+    @property
+    def change_ms(self) -> float | None:
+        """The milliseconds that it takes more in the second engine."""
+        if self.before.time_ms is None or self.after.time_ms is None:
+            return None
+        return self.after.time_ms - self.before.time_ms
+
+
+def _change_document(one: Change[Layer]) -> dict[str, Any]:
+    return {
+        "subject": one.subject,
+        "what": one.what,
+        "before": one.before and _side(one.before),
+        "after": one.after and _side(one.after),
+        "kind": one.kind,
+    }
 
 
 def _side(layer: Layer) -> dict[str, Any]:
@@ -107,8 +120,8 @@ def _side(layer: Layer) -> dict[str, Any]:
     }
 
 
-def compare_engines(before: Engine, after: Engine) -> Difference:
-    """Say what changed from one engine to the other."""
+def compare_engines(before: Engine, after: Engine) -> EngineDifference:
+    """Return what changed from one engine to the other."""
     pairs = join_heavy(before.layers, after.layers)
     here = _Places(before, {pair.before: number for number, pair in enumerate(pairs)})
     there = _Places(after, {pair.after: number for number, pair in enumerate(pairs)})
@@ -116,12 +129,16 @@ def compare_engines(before: Engine, after: Engine) -> Difference:
     new, kept_after = _unmatched(there, here)
     partners = {pair.before: after.layers[pair.after] for pair in pairs}
     returns = {pair.after: before.layers[pair.before] for pair in pairs}
-    return Difference(
+    changes = (
+        *(_paired(before.layers[p.before], after.layers[p.after], p.by) for p in pairs),
+        *(Change(layer.name, "layer", layer, None) for layer in _alone(before, set(partners))),
+        *(Change(layer.name, "layer", None, layer) for layer in _alone(after, set(returns))),
+    )
+    return EngineDifference(
         before,
         after,
-        tuple(Twin(before.layers[p.before], after.layers[p.after], p.by) for p in pairs),
-        _alone(before.layers, {pair.before for pair in pairs}),
-        _alone(after.layers, {pair.after for pair in pairs}),
+        changes,
+        sum(one.before is not None and one.before == one.after for one in changes),
         gone,
         new,
         (kept_before, kept_after),
@@ -131,10 +148,14 @@ def compare_engines(before: Engine, after: Engine) -> Difference:
     )
 
 
-def _alone(layers: Sequence[Layer], joined: set[int]) -> tuple[Layer, ...]:
-    return tuple(
-        layer for index, layer in enumerate(layers) if layer.is_heavy and index not in joined
-    )
+def _paired(before: Layer, after: Layer, by: str) -> Change[Layer]:
+    took, takes = before.time_ms or 0.0, after.time_ms or 0.0
+    return Change(after.name, by, before, after, None if took == takes else takes < took)
+
+
+def _alone(engine: Engine, joined: set[int]) -> list[Layer]:
+    layers = enumerate(engine.layers)
+    return [layer for index, layer in layers if layer.is_heavy and index not in joined]
 
 
 class _Places:

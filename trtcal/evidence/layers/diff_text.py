@@ -1,4 +1,4 @@
-"""Tells a difference of two engines in sentences; each is counted from the layers, none is fixed."""
+"""The difference of two engines in sentences, each counted from the layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from trtcal.evidence.layers.costs import bytes_of, listed, short
-from trtcal.evidence.layers.diff import Difference, Twin
+from trtcal.evidence.layers.diff import EngineDifference, LayerPair
 from trtcal.evidence.layers.findings import NARROW, Reformat, adds_residual
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.matching import own_nodes
@@ -17,7 +17,7 @@ SHOWN = 3
 WORTH = 0.01
 
 
-def tell(difference: Difference) -> tuple[str, ...]:
+def describe(difference: EngineDifference) -> tuple[str, ...]:
     """Return the sentences, what matters most first."""
     return tuple(
         sentence
@@ -26,7 +26,7 @@ def tell(difference: Difference) -> tuple[str, ...]:
     )
 
 
-def _total(difference: Difference) -> Iterator[str]:
+def _total(difference: EngineDifference) -> Iterator[str]:
     before, after = difference.before, difference.after
     if difference.is_timed:
         a, b = before.total_ms or 0.0, after.total_ms or 0.0
@@ -37,20 +37,20 @@ def _total(difference: Difference) -> Iterator[str]:
             f"There are no times for both; the bytes moved went from {_mb(c)} to {_mb(d)}"
             f"{_percent(c, d)}."
         )
-    joined = len(difference.pair)
-    by_order = sum(twin.by != "name" for twin in difference.pair)
+    joined = len(difference.pairs)
+    by_order = sum(pair.by != "name" for pair in difference.pairs)
     guessed = f" ({by_order} by arithmetic and order, as no name is in both)" if by_order else ""
     yield (
         f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and "
         f"products are in both{guessed}."
     )
-    for side, alone in (("first", difference.only_before), ("second", difference.only_after)):
-        if alone:
-            yield f"Only in the {side}: {listed(layer.name for layer in alone)}."
+    for side, kind in (("first", "gone"), ("second", "new")):
+        if alone := difference.alone(kind):
+            yield f"Only in the {side}: {listed(alone)}."
 
 
-def _residual(difference: Difference) -> Iterator[str]:
-    """Tell in which type INT8 layers read what they add to their product, and what that does."""
+def _residual(difference: EngineDifference) -> Iterator[str]:
+    """Yield in which type INT8 layers read what they add to their product, and what that does."""
     sides = [_adding(engine) for engine in (difference.before, difference.after)]
     types = [Counter(layer.inputs[1].dtype for layer in side) for side in sides]
     if types[0] == types[1]:
@@ -92,28 +92,28 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
     return ""
 
 
-def _written(difference: Difference) -> Iterator[str]:
-    """Tell which layers write another type, and which quantize steps that made needless or needed."""
-    groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
-    for twin in difference.pair:
-        if change := _change(_first(twin.before.outputs), _first(twin.after.outputs)):
-            groups[change].append(twin)
-    for (old, new), pair in groups.items():
+def _written(difference: EngineDifference) -> Iterator[str]:
+    """Yield which layers write another type, and which quantize steps that made needless or needed."""
+    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
+    for pair in difference.pairs:
+        if change := _change(_first(pair.before.outputs), _first(pair.after.outputs)):
+            groups[change].append(pair)
+    for (old, new), pairs in groups.items():
         came = old in NARROW
         copies = difference.new if came else difference.gone
-        names = {twin.after.name if came else twin.before.name for twin in pair}
+        names = {pair.after.name if came else pair.before.name for pair in pairs}
         found = [copy for copy in copies if names & set(copy.before)]
         verb = "came" if came else "went"
         with_it = f"; {_count(found, 'copy')} behind {verb} with it{_cost(found)}" if found else ""
-        write = "writes" if len(pair) == 1 else "write"
-        yield f"{_count(pair, 'layer')} {write} {new} and wrote {old}{with_it}."
+        write = "writes" if len(pairs) == 1 else "write"
+        yield f"{_count(pairs, 'layer')} {write} {new} and wrote {old}{with_it}."
 
 
-def _copies(difference: Difference) -> Iterator[str]:
+def _copies(difference: EngineDifference) -> Iterator[str]:
     for word, copies in (("gone", difference.gone), ("new", difference.new)):
         groups: dict[str, list[Reformat]] = defaultdict(list)
         for copy in copies:
-            groups[copy.origin or "whose origin is not told"].append(copy)
+            groups[copy.origin or "of unknown origin"].append(copy)
         parts = [f"{len(group)} {origin}{_cost(group)}" for origin, group in groups.items()]
         verb = "is" if len(copies) == 1 else "are"
         if copies:
@@ -123,21 +123,21 @@ def _copies(difference: Difference) -> Iterator[str]:
         yield f"The copies that are in both took {_ms(old)} and take {_ms(new)}."
 
 
-def _precisions(difference: Difference) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Twin]] = defaultdict(list)
-    for twin in difference.pair:
-        if change := _change(twin.before.precision, twin.after.precision):
-            groups[change].append(twin)
-    for (old, new), pair in groups.items():
-        changes = [twin.change_ms for twin in pair]
+def _precisions(difference: EngineDifference) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
+    for pair in difference.pairs:
+        if change := _change(pair.before.precision, pair.after.precision):
+            groups[change].append(pair)
+    for (old, new), pairs in groups.items():
+        changes = [pair.change_ms for pair in pairs]
         took = math.fsum(ms for ms in changes if ms is not None)
         cost = f", {_ms(abs(took))} {'less' if took < 0 else 'more'}" if difference.is_timed else ""
-        names = listed(_name(twin) for twin in pair)
-        yield f"{_count(pair, 'layer')} went from {old} to {new}{cost}: {names}."
+        names = listed(_name(pair) for pair in pairs)
+        yield f"{_count(pairs, 'layer')} went from {old} to {new}{cost}: {names}."
 
 
-def _moves(difference: Difference) -> Iterator[str]:
-    """Tell what was fused and what came apart, in a sentence each or in one for many."""
+def _moves(difference: EngineDifference) -> Iterator[str]:
+    """Yield what was fused and what was split, in a sentence each or in one for many."""
     for moves, was, now in (
         (difference.merged, "was a layer of its own", "is part of"),
         (difference.split, "is a layer of its own", "was part of"),
@@ -154,7 +154,7 @@ def _moves(difference: Difference) -> Iterator[str]:
                 yield f"{own} and {now} {short(m.into.name)}."
 
 
-def _kinds(difference: Difference) -> Iterator[str]:
+def _kinds(difference: EngineDifference) -> Iterator[str]:
     unit = _ms if difference.is_timed else _mb
     parts = [
         f"{kind} {unit(a)} to {unit(b)}" for kind, (a, b) in difference.kinds.items() if a or b
@@ -162,12 +162,12 @@ def _kinds(difference: Difference) -> Iterator[str]:
     yield f"{'Time' if difference.is_timed else 'Bytes'} by kind: {'; '.join(parts)}."
 
 
-def _layers(difference: Difference) -> Iterator[str]:
-    """Tell the layers whose time changed most."""
-    changes = [(twin.change_ms or 0.0, twin) for twin in difference.pair]
+def _layers(difference: EngineDifference) -> Iterator[str]:
+    """Yield the layers whose time changed most."""
+    changes = [(pair.change_ms or 0.0, pair) for pair in difference.pairs]
     least = WORTH * (difference.before.total_ms or 0.0)
     most = sorted(changes, key=lambda one: -abs(one[0]))[:SHOWN]
-    parts = [f"{_name(twin)} {change:+.3f} ms" for change, twin in most if abs(change) > least]
+    parts = [f"{_name(pair)} {change:+.3f} ms" for change, pair in most if abs(change) > least]
     if difference.is_timed and parts:
         yield f"The largest changes of one layer: {'; '.join(parts)}."
 
@@ -180,9 +180,9 @@ def _first(tensors: Sequence[TensorInfo]) -> str:
     return tensors[0].dtype if tensors else ""
 
 
-def _name(twin: Twin) -> str:
-    nodes = own_nodes(twin.after) or own_nodes(twin.before)
-    return short(nodes[0] if nodes else twin.after.name)
+def _name(pair: LayerPair) -> str:
+    nodes = own_nodes(pair.after) or own_nodes(pair.before)
+    return short(nodes[0] if nodes else pair.after.name)
 
 
 def _count(items: Sequence[object], word: str) -> str:

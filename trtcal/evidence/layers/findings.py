@@ -22,7 +22,7 @@ MULTIPLE = re.compile(r"channel % (\d+) == 0")
 class Reformat:
     """A copy: `why` says what it changes, `between` the layers that it stands between.
 
-    `origin` is TensorRT's own word (`QDQ`, `REFORMAT`), None where it tells none. `is_free` is one
+    `origin` is TensorRT's own word (`QDQ`, `REFORMAT`), None where it gives none. `is_free` is one
     that turned out to need no work.
     """
 
@@ -79,7 +79,7 @@ def _reformat_of(flow: Flow, index: int) -> Reformat:
 
 def _change(layer: Layer) -> str:
     if not layer.inputs or not layer.outputs:
-        return "not told"
+        return "unknown"
     source, result = layer.inputs[0], layer.outputs[0]
     parts = []
     if source.dtype != result.dtype:
@@ -100,7 +100,7 @@ def layout_of(tensor: TensorInfo) -> str:
         return f"NHWC{multiple[1] if multiple else ''}"
     if "row major" in words:
         return "linear"
-    return " ".join(words.replace("format", "").split()) or "not told"
+    return " ".join(words.replace("format", "").split()) or "unknown"
 
 
 def find_unfused(flow: Flow) -> tuple[Unfused, ...]:
@@ -167,7 +167,7 @@ FIXES = {
     "residual": "put Q/DQ on the residual input of the Add in front too",
     "float_reader": "put Q/DQ before every input of what reads it, and behind it if it has no weights",
     "float_writer": "put Q/DQ before what is in front too: without weights it needs both to be INT8",
-    "unknown": "look at the layers around it: `trtcal layers show --json` lists them",
+    "unknown": "read the layers around it in `trtcal layers show --json`",
 }
 
 
@@ -240,11 +240,11 @@ def _reformat(one: Reformat) -> Finding:
         "silent_reformat",
         one.layer,
         f"a copy {where} changes {one.why}",
-        "the builder put it in without a word, because its neighbours want different forms",
+        "the builder inserted it silently, because its neighbours want different forms",
         "give its neighbours the same precision, or the tensor a channel count that is a multiple "
         "of 32 for INT8 and of 8 for FP16; at the network's border let the engine take or give "
         "the form that is there",
-        (Evidence("layer", one.layer, f"origin {one.origin or 'not told'}"),),
+        (Evidence("layer", one.layer, f"origin {one.origin or 'unknown'}"),),
         Cost(one.time_ms, one.moved_bytes),
     )
 
@@ -271,7 +271,7 @@ def _chain(one: Chain) -> Finding:
         "each of them writes its result to memory for the next to read",
         "take Q/DQ out of its middle, so that the builder may fuse it"
         if one.cuts
-        else "look for what keeps the builder from fusing it: other shapes, several readers, plug-ins",
+        else "find what keeps the builder from fusing it: other shapes, several readers, plug-ins",
         tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(one), one.saved_bytes),
     )

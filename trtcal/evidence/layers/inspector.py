@@ -1,7 +1,7 @@
 """Reader of the engine inspector's JSON (`trtexec --exportLayerInfo`, `EngineInspector`).
 
 TensorRT 8 to 10 write each tensor's `Format/Datatype` as one phrase; 11 writes `Format` and
-`Datatype` apart. With little profiling verbosity a layer is only a string: its name.
+`Datatype` separately. With little profiling verbosity a layer is only a string: its name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _read_layer(entry: Any, index: int) -> Layer:
     if not isinstance(entry, Mapping):
         raise InputError(f"layer {index} is neither an object nor a name", HINT)
     name, kind = _text(entry.get("Name")), _text(entry.get("LayerType")) or UNKNOWN
-    told = _convolution(entry)
+    parameters = _convolution(entry)
     groups = [_tensors(entry.get(group)) for group in ("Inputs", "Constants", "Outputs")]
     inputs, constants, outputs = groups
     return Layer(
@@ -58,9 +58,9 @@ def _read_layer(entry: Any, index: int) -> Layer:
         tactic=_text(entry.get("TacticName")) or None,
         nodes=nodes_of(name, _text(entry.get("Metadata"))),
         origin=_text(entry.get("Origin")) or None,
-        weights=_stored(told.get("Weights"))[0],
-        weight_bytes=_stored(told.get("Weights"))[1] + _stored(told.get("Bias"))[1],
-        macs=_macs(told, kind, inputs, constants, outputs),
+        weights=_stored(parameters.get("Weights"))[0],
+        weight_bytes=_stored(parameters.get("Weights"))[1] + _stored(parameters.get("Bias"))[1],
+        macs=_macs(parameters, kind, inputs, constants, outputs),
     )
 
 
@@ -108,8 +108,8 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     datatype = _text(entry.get("Datatype"))
     dtype = dtype_named(datatype) if datatype else dtype_in_format(layout)
     sizes = entry.get("Dimensions")
-    told = sizes[:MAX_RANK] if isinstance(sizes, list) else []
-    shape = tuple(size for size in told if type(size) is int)
+    given = sizes[:MAX_RANK] if isinstance(sizes, list) else []
+    shape = tuple(size for size in given if type(size) is int)
     return TensorInfo(_text(entry.get("Name")), dtype, shape, layout)
 
 
@@ -151,7 +151,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The times of an engine's layers, in its order, over `runs` runs (None if not told)."""
+    """The times of an engine's layers, in its order, over `runs` runs (None if unknown)."""
 
     times: tuple[LayerTime, ...]
     runs: int | None = None

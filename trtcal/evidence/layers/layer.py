@@ -3,7 +3,7 @@
 Four producers are read into the same form: the verbose listing of TensorRT 10, 11 and
 TensorRT-RTX (`Layers:`, one `Name: ..., LayerType: ...` a line), the older `Layer(Kind): ...`
 lines, the JSON of the engine inspector, and the program inside a TensorRT-RTX engine. This module
-holds the records and what can be said about them; `listing`, `inspector` and `program` hold the
+holds the records and what follows from them; `listing`, `inspector` and `rtx_engine` hold the
 readers, `arithmetic` the counting, and `profile` joins the times.
 
 What a record cannot say: which kernel a just-in-time runtime will pick later, and what happens
@@ -124,7 +124,7 @@ class Layer:
     `kind` is the builder's own word (`correlation`, `CaskConvolution`, `kgen`, ...). `nodes` are
     the ONNX nodes that it says it came from: from its metadata, else from the pieces of a fused
     name (which then name weights and constants too). `weights` is their stored data type, where
-    told, `weight_bytes` the size of those that stand in no tensor of the list. `origin` is why a
+    given, `weight_bytes` the size of those that stand in no tensor of the list. `origin` is why a
     copy is there (`QDQ`, `REFORMAT`, ...). `macs` counts multiply-accumulates, batch 1 where the
     batch is known only at run time; `time_ms` is the mean of one run. Both are None if not known.
     """
@@ -180,9 +180,9 @@ class Layer:
         """
         if self.is_opaque or not (self.inputs or self.weights or self.tactic):
             return UNKNOWN
-        for told in (self._from_weights(), self._from_tactic(), self._from_operands()):
-            if told is not None:
-                return told
+        for precision in (self._from_weights(), self._from_tactic(), self._from_operands()):
+            if precision is not None:
+                return precision
         return UNKNOWN
 
     @property
@@ -284,7 +284,7 @@ def nodes_in_metadata(metadata: str) -> tuple[str, ...]:
     """Return the ONNX node names in a layer's metadata, in order.
 
     Entries `[ONNX Layer: name]` are separated by U+001F in listings and U+001E in JSON. Terminals
-    and editors lose these, so entries that merely touch are told apart too, as far as names allow.
+    and editors lose these, so entries that merely touch are separated too, as far as names allow.
     """
     metadata = metadata.strip("\r\n")
     entries = SEPARATOR.split(metadata)
@@ -299,7 +299,7 @@ def nodes_in_name(name: str) -> tuple[str, ...]:
     """Return the pieces of a fused layer's name: `a + PWN(b)` came from `a` and `b`.
 
     A copy (`Reformatting CopyNode for ...`) comes from no node. Of `{ForeignNode[a...b]}` only the
-    first and last node are told.
+    first and last node are known.
     """
     if name.startswith("Reformatting CopyNode"):
         return ()

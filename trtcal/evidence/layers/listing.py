@@ -8,7 +8,7 @@ Three generations, newest first:
 - `Layer(K): N, Tactic: .., T[Float(1,3)] -> T[Int8(1,64)]` (5 to 8.5).
 
 Names are printed without any escape: they may contain commas, brackets, whole field names and even
-line breaks. So the reader looks for the fixed sequence of fields around them and tries the next
+line breaks. So the reader searches the fixed sequence of fields around them and tries the next
 place when the sequence does not hold. A name that imitates a whole layer can misdescribe that
 layer, no other. The work is linear in the line's length times a small, fixed number of tries.
 """
@@ -118,7 +118,7 @@ def _described_layer(
     attributes: str,
     metadata: str,
 ) -> Layer:
-    told = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
+    given = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
     weights = WEIGHTS.search(attributes)
     return Layer(
         name=name,
@@ -126,9 +126,9 @@ def _described_layer(
         inputs=inputs,
         outputs=outputs,
         constants=constants,
-        tactic=told.get("TacticName") or None,
+        tactic=given.get("TacticName") or None,
         nodes=nodes_of(name, metadata),
-        origin=told.get("Origin") or None,
+        origin=given.get("Origin") or None,
         weights=dtype_named(weights[1]) if weights else None,
         macs=count_operands(kind, inputs, constants, outputs),
     )
@@ -279,7 +279,7 @@ class Listing:
             self.left_out += 1
 
     def extend(self, raw: bytes) -> bool:
-        """Take a line as the rest of the last layer, if a name broke that one; tell if so."""
+        """Take a line as the rest of the last layer; False if that one is complete."""
         if self.left_out or not self.texts or is_complete(self.texts[-1]):
             return False
         if self.joined >= MAX_JOINED_LINES or len(self.texts[-1]) > MAX_LAYER_CHARS:

@@ -125,7 +125,7 @@ def _undecided(node: str, asked: str, listing: Sequence[Layer], layers: Sequence
         reason = "there is no layer list"
         return Outcome(node, asked, UNKNOWN, None, reason, DETAILED)
     reason = "not found in the layer list: merged into another layer, or removed"
-    hint = "if it has no effect on an output, that is fine; else look for a layer that absorbed it"
+    hint = "if it has no effect on an output, that is fine; else find the layer that absorbed it"
     return Outcome(node, asked, UNKNOWN, None, reason, hint)
 
 

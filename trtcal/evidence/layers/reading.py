@@ -1,4 +1,4 @@
-"""Opens whatever tells the layers of an engine: inspector JSON, a build, a log, an engine itself."""
+"""Reads whatever lists the layers of an engine: inspector JSON, a build, a log, an engine itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Engine:
 def read_engine(path: Path, profile: Path | None = None) -> Engine:
     """Read the layers at `path`, and their times: from `profile`, or beside them in a folder.
 
-    Beside a single file no profile is looked for. `InputError` if there is no layer list.
+    Beside a single file no profile is searched. `InputError` if there is no layer list.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist", "check the path")

@@ -197,7 +197,7 @@ def _borders(header: Group) -> dict[str, str]:
 
 
 class _Tensors:
-    """The tensors of a program by name, as the listing tells them."""
+    """The tensors of a program by name, as the listing gives them."""
 
     def __init__(self, number: int, borders: dict[str, str], descriptors: Group) -> None:
         self.suffix = f"_myl{number}"

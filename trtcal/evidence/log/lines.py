@@ -1,7 +1,7 @@
 """Decides from a line's raw bytes whether it can be an event at all: nearly all of the speed.
 
 A verbose log has a hundred lines of no interest for each that has some, and they carry a plain
-prefix that tells their severity: verbose or information. Such a line can only matter if its message
+prefix that gives their severity: verbose or information. Such a line can only matter if its message
 begins as a rule's does, or holds one of the few literals of rules that begin with a name. Two quick
 tests settle that. Every other line is searched for all literals.
 """
@@ -130,7 +130,7 @@ def strip_decoration(text: str) -> str:
 
 
 def split_prefix(text: str) -> tuple[str | None, str]:
-    """Return the severity that a line's prefix tells, or None, and the message behind it."""
+    """Return the severity that a line's prefix gives, or None, and the message behind it."""
     severity, message, _ = split_line(text)
     return severity, message
 
@@ -263,7 +263,7 @@ def lines_of(items: Iterable[str | bytes]) -> Iterator[bytes]:
             yield raw
 
 
-# A line is looked at up to here.
+# A line is searched up to here.
 SEARCHED = 1 << 16
 
 MARKS = (
@@ -297,7 +297,7 @@ END: bytes = b""
 def any_of(literals: Iterable[str]) -> bytes:
     """Return a pattern that matches wherever one of the literals begins.
 
-    Common beginnings are shared, so that at most positions one look at one byte is enough: a plain
+    Common beginnings are shared, so that at most positions one test of one byte is enough: a plain
     alternation would try every literal at every position.
     """
     root: Node = {}
@@ -325,19 +325,19 @@ def _pattern(node: Node) -> bytes:
 COMMON = frozenset({"Tactic: "})
 
 
-def _is_told_by_beginning(rule: Rule) -> bool:
+def _is_known_by_beginning(rule: Rule) -> bool:
     return bool(rule.beginnings) and COMMON.isdisjoint(rule.beginnings)
 
 
 BEGINNINGS = {
     *HEADINGS,
-    *(start for rule in RULES if _is_told_by_beginning(rule) for start in rule.beginnings),
+    *(start for rule in RULES if _is_known_by_beginning(rule) for start in rule.beginnings),
 }
-# Rules about errors and warnings need no look at a line whose logger calls it something less.
+# Rules about errors and warnings need no search of a line whose logger calls it something less.
 ANYWHERE = {
     needle
     for rule in RULES
-    if not _is_told_by_beginning(rule) and rule.severity in ("info", "verbose")
+    if not _is_known_by_beginning(rule) and rule.severity in ("info", "verbose")
     for needle in rule.needles
 }
 TALKING = NESTED + b"|" + any_of(BEGINNINGS)

@@ -1,6 +1,6 @@
 """Reads the lines of a log into events: what a line says, and what it does to its neighbours.
 
-Most lines of a verbose log say nothing that matters here; `prefilter` decides that from their raw
+Most lines of a verbose log hold nothing that matters here; `may_matter` decides that from their raw
 bytes. The exceptions are short stretches in which every line counts: what follows an error without
 a prefix of its own, a profile table, and a layer listing.
 """
@@ -156,11 +156,11 @@ class Reader:
         if (table := table_headed(message)).columns:
             return State(table=table, has_dla=state.has_dla, is_open=is_open)
         has_dla = _has_dla(state.has_dla, message)
-        told = recognise(self.number, severity, message)
-        if told is None or (told.fields.get("rule") == "gpu_layer" and not has_dla):
+        found = recognise(self.number, severity, message)
+        if found is None or (found.fields.get("rule") == "gpu_layer" and not has_dla):
             return State(has_dla=has_dla, is_open=is_open)
-        following = FOLLOWING_LINES.get(told.severity, 0) if prefixed else 0
-        return State(Found(told), following, has_dla=has_dla, is_open=is_open)
+        following = FOLLOWING_LINES.get(found.severity, 0) if prefixed else 0
+        return State(Found(found), following, has_dla=has_dla, is_open=is_open)
 
 
 def _continued(state: State, event: Event, message: str) -> State:
@@ -219,7 +219,7 @@ def parse_file(path: Path) -> ParsedLog:
 def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
     repeats = Repeats()
     for found, line in all_found(reader, portions):
-        yield found.at(line, repeats.twin(found, line))
+        yield found.at(line, repeats.first_line(found, line))
 
 
 def all_found(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[tuple[Found, int]]:

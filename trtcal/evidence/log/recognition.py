@@ -93,7 +93,7 @@ NAMED = re.compile(
     r"(?!Assertion\b|(?!onnx)\w{1,100}::)(?P<name>[^\s:]\S{0,500}?"
     r"|(?:\(Unnamed Layer\* |\{ForeignNode\[).{1,500}?|\S{1,300} \+ .{1,500}?): (?=[A-Za-z])"
 )
-# What tells a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
+# What distinguishes a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
 NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
@@ -107,8 +107,8 @@ def knows(message: str) -> bool:
 def recognise(line: int, severity: str | None, message: str) -> Event | None:
     """Return what a message says, or None if it is of no interest.
 
-    `severity` is what the logger's prefix tells; a known message has one of its own for a logger
-    that tells none.
+    `severity` is what the logger's prefix gives; a known message has one of its own for a logger
+    that gives none.
     """
     body = unwrap(message)
     found = INDEX.find(body.text, severity)

@@ -1,4 +1,4 @@
-"""The table of messages that are known, and how one is looked up.
+"""The table of messages that are known, and how one is found.
 
 A rule is recognised by its `pattern` in the text of a message: what stays when the logger's prefix,
 the source location and the `Error Code` wrapper are gone (see `unwrap`). Before any pattern runs,
@@ -127,7 +127,7 @@ def literal_head(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Body:
-    """A message without location and wrapper, and what these told."""
+    """A message without location and wrapper, and what these gave."""
 
     text: str
     fields: dict[str, Value]
@@ -147,8 +147,8 @@ def unwrap(message: str) -> Body:
         return Body(old["text"], {"kind": old["kind"], "where": old["where"]})
     if wrapper := WRAPPER.match(message):
         fields["code"] = int(wrapper["code"])
-        told = {"kind": wrapper["kind"], "where": wrapper["where"]}
-        fields.update({key: value.strip("[]:") for key, value in told.items() if value})
+        given = {"kind": wrapper["kind"], "where": wrapper["where"]}
+        fields.update({key: value.strip("[]:") for key, value in given.items() if value})
         message = message[wrapper.end() :].removesuffix(")" if wrapper["kind"] else "")
     elif numbered := NUMBERED.match(message) or RECORDED.match(message):
         fields["code"] = int(numbered[1])

@@ -1,7 +1,7 @@
 """What one line of a log leaves for the next, in a form that can be recognised when it comes again.
 
 Logs repeat themselves. A state that has seen a line's bytes once knows where they lead, so that the
-second time costs one look into a dictionary, and no reading.
+second time costs one access to a dictionary, and no reading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Found:
     `event` bears the line where it was first seen. `tail` is its JSON behind the value of the first
     key, `line`; `lasting` canonical JSON of what another build of the same model would print too,
     empty if nothing. An error has a `failure`: what failed, whether or not the place in TensorRT is
-    told with it, which `is_placed` tells.
+    printed with it, which `is_placed` gives.
     """
 
     __slots__ = ("event", "failure", "is_placed", "lasting", "tail")
@@ -35,10 +35,10 @@ class Found:
         if event.category not in BACKGROUND:
             self.lasting = canonical_json([event.category, event.severity, event.subject])
 
-    def at(self, line: int, twin: int | None = None) -> Event:
-        """Return the event at a line; `twin` is the line of the failure that it only repeats."""
-        if twin is not None:
-            fields = {**self.event.fields, "repeats": twin}
+    def at(self, line: int, repeated: int | None = None) -> Event:
+        """Return the event at a line; `repeated` is the line of the failure that it only repeats."""
+        if repeated is not None:
+            fields = {**self.event.fields, "repeats": repeated}
             return replace(self.event, line=line, fields=fields)
         return self.event if self.event.line == line else replace(self.event, line=line)
 
@@ -104,9 +104,9 @@ class State:
     """What is known between two lines.
 
     `found` is an event that may not be complete; up to `following` lines without a prefix of their
-    own belong to it, and `goes_on` tells that the last line did. `has_dla` stands for a list of
+    own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of
     layers on an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to
-    that one: a layer, or nothing where it begins. `is_broken` tells that the layer goes on with the
+    that one: a layer, or nothing where it begins. `is_broken` that the layer goes on with the
     next line. `steps` holds where lines that were seen here lead: to a state, or to None if they
     say nothing.
     """
@@ -145,7 +145,7 @@ class Repeats:
         self._bare: dict[tuple[str, str], int] = {}
         self._placed: dict[tuple[str, str], int] = {}
 
-    def twin(self, found: Found, line: int) -> int | None:
+    def first_line(self, found: Found, line: int) -> int | None:
         """Return the line of the error that this one says again in another form, if it does."""
         failure = found.failure
         if failure is None:
@@ -156,5 +156,5 @@ class Repeats:
         if len(same) >= MAX_FAILURES:
             same.clear()
         same[failure] = line
-        twin = other.get(failure)
-        return twin if twin is not None and line - twin <= NEAR_LINES else None
+        first = other.get(failure)
+        return first if first is not None and line - first <= NEAR_LINES else None

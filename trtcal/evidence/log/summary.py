@@ -96,7 +96,7 @@ def size_mib(event: Event, name: str) -> float | None:
 class Summary:
     """Counts events by category and severity, and groups the findings, while they come.
 
-    Memory is bounded: of kinds of findings and of subjects in one kind only so many are told apart,
+    Memory is bounded: of kinds of findings and of subjects in one kind only so many are kept separate,
     and `left_out` of the document says how many events that concerned. A failure printed twice
     counts once.
     """
@@ -140,7 +140,7 @@ class Summary:
             "tactics": _tactics(self.counts, self._memory),
             "findings": [group.to_document() for group in groups],
             "left_out": {
-                "not_told_apart": self._ungrouped,
+                "ungrouped": self._ungrouped,
                 "subjects": sum(group.others for group in groups),
             },
         }
@@ -151,7 +151,7 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 
     `findings` holds one entry for each kind of message: how often, about which subjects, what it
     means and what to do. `tactics` says in one sentence what was skipped; `is_failed` tells whether
-    the build made no engine; `left_out` what was not told apart for lack of room.
+    the build made no engine; `left_out` what was not kept separate for lack of room.
     """
     summary = Summary()
     for event in events:
@@ -251,8 +251,8 @@ class LogWriter:
         for found, line in events:
             parts.append(self._head)
             parts.append(str(line))
-            if found.failure and (twin := self._repeats.twin(found, line)):
-                parts.append(f',"repeats":{twin}')
+            if found.failure and (first := self._repeats.first_line(found, line)):
+                parts.append(f',"repeats":{first}')
                 pair.append(found)
             parts.append(found.tail)
             seen.append(found)
