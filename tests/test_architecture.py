@@ -11,7 +11,9 @@ import trtcal
 HOUSE = [
     {"errors"},
     {"documents"},
-    {"config", "stats"},
+    {"stats"},
+    {"limits"},
+    {"config"},
     {"model"},
     {"data", "ranges"},
     {"quantization"},

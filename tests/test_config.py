@@ -16,7 +16,7 @@ def test_the_samples_configuration_is_read():
     assert config.model.name == "digits.onnx"
     assert config.calibration.method == "percentile"
     assert config.plans["mixed"].layers["head/gemm"] == "fp32"
-    assert config.gates.min_speedup is None
+    assert [str(one) for one in config.limits] == ["top1 >= -1.0 points"]
 
 
 def test_the_price_of_an_hour_is_read(tmp_path):
@@ -58,9 +58,9 @@ def test_paths_start_from_the_files_folder(tmp_path):
         ("[calibration]\nimprove_time_limit_s = -1", "'calibration.improve_time_limit_s'"),
         ("[prepare]\nskipped = ['scales']", "unknown key 'prepare.skipped'"),
         ("[prepare]\nskip = 'scales'", "'prepare.skip'"),
-        ("[gates]\nmax_top1_drop = -1", "'gates.max_top1_drop'"),
-        ("[gates]\nmin_speedup = true", "'gates.min_speedup'"),
-        ("[gates]\nmin_speedup = nan", "'gates.min_speedup'"),
+        ("limits = 'top1 >= -1'", "'limits' must be a list"),
+        ("limits = ['top1 > {a}']", "'limits': 'top1 > {a}' is no limit"),
+        ("limits = ['speedup >= 1.3 ms']", "'limits': .* speedup is in x, not in ms"),
         ('[plans."../up"]\ndefault = "int8"', "plans.../up"),
         ("[plans.mixed]\nlayers = {a = true}", "'plans.mixed.layers.a'"),
     ],

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trtcal.errors import InputError
+from trtcal.limits import Limit, parse_limits
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -109,7 +110,6 @@ def _factor(value: Any) -> Any:
 TEXT = Kind("a string", lambda value: isinstance(value, str))
 FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path)
 COUNT = Kind("a whole number from 1 up", lambda value: _is_whole(value) and value >= 1)
-FROM_ZERO = Kind("a whole number from 0 up", lambda value: _is_whole(value) and value >= 0)
 NUMBER = Kind("a number from 0 up", lambda value: _is_finite(value) and value >= 0, float)
 PRICE = Kind("a number above 0", lambda value: _is_finite(value) and value > 0, float)
 CURRENCY = Kind(
@@ -120,6 +120,10 @@ STRINGS = Kind(
     "a list of one or more strings",
     lambda value: isinstance(value, list) and value != [] and all(map(TEXT.fits, value)),
     lambda value: tuple(dict.fromkeys(value)),
+)
+LIMITS = Kind(
+    'a list of strings like "top1 >= -1.0"',
+    lambda value: isinstance(value, list) and all(map(TEXT.fits, value)),
 )
 NUMBERS = Kind(
     "a number or a list of numbers",
@@ -328,15 +332,14 @@ class BuildConfig:
     tune_placement: str | None = key(TEXT, None)
 
 
-@dataclass(frozen=True)
-class GatesConfig:
-    """Limits that a variant must hold, and limits that a build must hold."""
-
-    max_top1_drop: float = key(NUMBER, 1.0)
-    min_speedup: float | None = key(NUMBER, None)
-    max_uncalibrated: int | None = key(FROM_ZERO, None)
-    max_silent_fallbacks: int | None = key(FROM_ZERO, None)
-    forbid: tuple[str, ...] = key(STRINGS, ())
+def _limits(value: object) -> tuple[Limit, ...]:
+    """Read a list of limits, each as a string."""
+    texts = LIMITS(value)
+    try:
+        return parse_limits(texts)
+    except InputError as error:
+        message = error.message.replace("{", "{{").replace("}", "}}")
+        raise WrongKeyError(f"{{}}: {message}", hint=error.hint or "") from None
 
 
 @dataclass(frozen=True)
@@ -361,7 +364,7 @@ class Config:
     evaluation: EvaluationConfig = key(partial(_section, EvaluationConfig), EvaluationConfig)
     plans: dict[str, PlanConfig] = key(_plans, dict)
     build: BuildConfig = key(partial(_section, BuildConfig), BuildConfig)
-    gates: GatesConfig = key(partial(_section, GatesConfig), GatesConfig)
+    limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(_section, ReportConfig), ReportConfig)
 

@@ -196,9 +196,9 @@ def test_a_gate_that_fails_is_status_1_and_the_results_stay(place, capsys):
             tensor.raw_data = np.zeros((5, 8), np.float32).tobytes()
     onnx.save(proto, place / "broken.onnx")
     command = ("compare", "net.onnx", "broken.onnx", "--data", "data.npz", "--rounds", 3)
-    status, out, err = run(capsys, *command, "--min-speedup", 1000)
+    status, out, err = run(capsys, *command, "--limit", "speedup >= 1000")
     assert status == 1
-    assert "less than 1000" in err
+    assert "(limit >= 1000.0 x)" in err
     assert (place / "comparison.json").exists()
     assert "broken" in out
 
@@ -264,7 +264,14 @@ def test_without_a_command_there_is_help(capsys):
 
 @pytest.mark.parametrize("limit", ["nan", "inf", "-1"])
 def test_limits_are_finite_numbers(place, capsys, limit):
-    arguments = ("compare", "net.onnx", "net.onnx", "--data", "data.npz", f"--max-drop={limit}")
+    arguments = (
+        "compare",
+        "net.onnx",
+        "net.onnx",
+        "--data",
+        "data.npz",
+        f"--limit=top1 >= {limit}",
+    )
     assert run(capsys, *arguments)[0] == 2
 
 

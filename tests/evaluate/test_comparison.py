@@ -10,12 +10,13 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import Gates, compare, open_variant, read_comparison, write_comparison
+from trtcal.evaluate import compare, open_variant, read_comparison, write_comparison
 from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
+from trtcal.limits import parse_limits
 from trtcal.model import load_model
 from trtcal.quantization import quantize, write_quantized
 
@@ -30,7 +31,7 @@ def scene(tmp_path):
 
 def test_a_comparison_survives_being_written(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
+    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
     write_comparison(tmp_path / "comparison.json", made)
     assert read_comparison(tmp_path / "comparison.json") == made
     assert [row.name for row in made.rows] == ["net", "int8"]
@@ -40,11 +41,11 @@ def test_a_comparison_survives_being_written(scene, tmp_path):
 def test_the_digest_is_of_accuracy_not_of_time(scene):
     reference, variant, data = scene
     first, second = (
-        compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=n)
+        compare(open_variant(reference), [open_variant(variant)], data, (), rounds=n)
         for n in (3, 4)
     )
     assert first.digest == second.digest
-    stricter = dataclasses.replace(first, gates=Gates(max_top1_drop=0.1))
+    stricter = dataclasses.replace(first, limits=parse_limits(["top1 >= -0.1"]))
     assert stricter.digest != first.digest
 
 
@@ -57,7 +58,7 @@ def test_an_onnxruntime_build_is_a_variant_too(scene, tmp_path):
         open_variant(reference),
         [engine, open_variant(variant, "onnx")],
         data,
-        Gates(),
+        (),
         rounds=3,
     )
     assert made.rows[1].accuracy == made.rows[2].accuracy
@@ -69,7 +70,7 @@ def test_an_onnxruntime_build_is_a_variant_too(scene, tmp_path):
 def test_variants_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
     reference, _, data = scene
     with pytest.raises(InputError, match="two variants are called 'net'"):
-        compare(open_variant(reference), [open_variant(reference)], data, Gates())
+        compare(open_variant(reference), [open_variant(reference)], data, ())
     other = tmp_path / "other"
     other.mkdir()
     path = transposed_net(other / "up.onnx")
@@ -77,7 +78,7 @@ def test_variants_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
     assert model.inputs == load_model(reference).inputs
     write_quantized(other / "up8.onnx", quantize(model, calibration))
     with pytest.raises(InputError, match="outputs"):
-        compare(open_variant(reference), [open_variant(other / "up8.onnx")], data, Gates())
+        compare(open_variant(reference), [open_variant(other / "up8.onnx")], data, ())
 
 
 def test_a_folder_that_is_no_build_is_refused(tmp_path):
@@ -95,9 +96,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
         read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
     )
     everyone = [open_variant(reference), open_variant(variant)]
-    made = compare(
-        everyone[0], everyone[1:], data, Gates(), 8, 4, wanted=wanted, batch_sizes=(1, 4)
-    )
+    made = compare(everyone[0], everyone[1:], data, (), 8, 4, wanted=wanted, batch_sizes=(1, 4))
     made = with_layers(made, load_model(reference), everyone[1:], data)
     write_comparison(tmp_path / "comparison.json", made)
     assert read_comparison(tmp_path / "comparison.json") == made
@@ -113,7 +112,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
 
 def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
+    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
     document = made.to_document()
     for row in document["rows"]:
         for name in ("simulation", "own", "breakdowns", "worst", "layers"):
@@ -129,7 +128,7 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
 
 def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, Gates(), rounds=4)
+    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
     group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
@@ -145,7 +144,7 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):
     reference, variant, data = scene
     with pytest.raises(InputError, match="with 24 samples"):
-        compare(open_variant(reference), [open_variant(variant)], data, Gates(), batch_sizes=[25])
+        compare(open_variant(reference), [open_variant(variant)], data, (), batch_sizes=[25])
 
 
 def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
@@ -153,4 +152,4 @@ def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
     opened = open_variant(variant)
     variant.write_bytes(reference.read_bytes())
     with pytest.raises(InputError, match="was changed"):
-        compare(open_variant(reference), [opened], data, Gates(), rounds=4)
+        compare(open_variant(reference), [opened], data, (), rounds=4)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.networks import linear_classifier
 from trtcal.cli.main import run_command
@@ -11,10 +12,12 @@ from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices
 from trtcal.errors import InputError
 from trtcal.evaluate import open_variant
-from trtcal.evaluate.ab import _spent, ab_test
-from trtcal.evaluate.ab_rule import BACK, OPEN, SHIP, Rule
+from trtcal.evaluate.ab import ABOptions, InterimAnalyses, ab_test
+from trtcal.evaluate.ab_rule import BACK, OPEN, SHIP, rule_for
 from trtcal.evaluate.metrics import load_metric
+from trtcal.limits import parse_limits
 from trtcal.model import load_model
+from trtcal.stats import sequential_levels, spent
 
 CLASSES, SAMPLES = 8, 400
 
@@ -42,14 +45,15 @@ def place(tmp_path_factory):
     return folder
 
 
-def compared(place, candidate, rule=None, **more):
+def compared(place, candidate, *limits, metric=None, **more):
     model = load_model(place / "good.onnx")
     both = [
         open_variant(place / f"{name}.onnx", name=f"{side} {name}")
         for side, name in (("A", "good"), ("B", candidate))
     ]
     dataset = open_dataset(place / "data.npz", model)
-    return ab_test(*both, dataset, rule or Rule(max_drop=2.0), batch=32, **more)
+    rule = rule_for(parse_limits(limits or ["top1 >= -2"]), metric, True)
+    return ab_test(*both, dataset, rule, ABOptions(**more))
 
 
 def test_the_same_model_ships_and_a_bad_one_does_not(place):
@@ -75,8 +79,8 @@ def test_slices_and_own_metrics_are_asked_about_too(place):
         "tier=low": SAMPLES // 4,
         "tier=high": SAMPLES * 3 // 4,
     }
-    rule = Rule("right", max_drop=0.05, max_slice_drop=0.05)
-    result = compared(place, "bad", rule, slices=slices, own=load_metric(place / "own.py"))
+    limits = ("right >= -0.05", "right@slices >= -0.05")
+    result = compared(place, "bad", *limits, slices=slices, own=load_metric(place / "own.py"))
     names = [one.name for one in result.verdict.answers]
     assert names[0] == "right"
     assert {"margin", "right of tier=low", "right of tier=high"} <= set(names)
@@ -87,17 +91,17 @@ def test_a_sequential_test_stops_when_it_is_decided(place):
     early = compared(place, "bad", sequential=True)
     assert early.verdict.word == BACK
     assert early.seen < early.samples
-    assert [look["word"] for look in early.looks[:-1]] == [OPEN] * (len(early.looks) - 1)
-    full = compared(place, "good", Rule(max_drop=0.001), sequential=True)
+    assert [one["word"] for one in early.interim[:-1]] == [OPEN] * (len(early.interim) - 1)
+    full = compared(place, "good", "top1 >= -0.001", sequential=True)
     assert (full.seen, full.verdict.word) == (SAMPLES, OPEN)
-    assert sum(look["alpha"] for look in full.looks) == pytest.approx(0.05)
+    assert len(full.interim) == 5
 
 
 def test_the_error_rate_is_spent_slowly_and_whole():
-    spent = [_spent(0.05, part) for part in (0, 0.2, 0.4, 0.6, 0.8, 1)]
-    assert spent == sorted(spent)
-    assert (spent[0], spent[-1]) == (0.0, pytest.approx(0.05))
-    assert spent[1] < 1e-4
+    rates = [spent(0.05, part) for part in (0, 0.2, 0.4, 0.6, 0.8, 1)]
+    assert rates == sorted(rates)
+    assert (rates[0], rates[-1]) == (0.0, pytest.approx(0.05))
+    assert rates[1] < 1e-4
 
 
 def test_the_error_rate_of_looking_early_is_kept():
@@ -109,19 +113,39 @@ def test_the_error_rate_of_looking_early_is_kept():
         won = ~lost & (rng.random(1000) < 0.02 / 0.96)
         before = np.where(won, 0.0, 1.0)
         after = np.where(lost, 0.0, 1.0)
-        shipped += any(ships(before[:n], after[:n], n / 1000) for n in range(200, 1001, 200))
+        shipped += ships(before, after)
     assert shipped <= 300 * 0.05
 
 
-def ships(before, after, part):
-    from trtcal.evaluate.ab_rule import ask, decide
+def ships(before, after):
+    analyses = InterimAnalyses(rule_for(parse_limits(["top1 >= -2"]), None, True), 1000)
+    for n in range(100, 1001, 100):
+        if analyses.is_due(n) and analyses.judge(n, {"top1": (before[:n], after[:n])}) != OPEN:
+            break
+    return analyses.verdict.is_good
 
-    rule = Rule(max_drop=2.0, alpha=_spent(0.05, part) - _spent(0.05, part - 0.2))
-    return decide(rule, ask(rule, {"top1": (before, after)})).is_good
+
+def test_the_bounds_of_interim_analyses_are_those_of_the_joint_normal_distribution():
+    parts = (0.2, 0.4, 0.6, 0.8, 1.0)
+    bounds = stats.norm.isf((1 - np.array(sequential_levels(0.05, parts))) / 2)
+    assert (np.diff(bounds) < 0).all()
+    covariance = np.sqrt(np.minimum.outer(parts, parts) / np.maximum.outer(parts, parts))
+    joint = stats.multivariate_normal(cov=covariance, seed=0)
+    assert 1 - joint.cdf(bounds) == pytest.approx(0.025, abs=2e-4)
+    assert sequential_levels(0.05, (1.0,)) == (pytest.approx(0.95),)
+
+
+def test_a_slice_that_comes_late_is_tested_before_it_ships():
+    slices = {"late": np.arange(1000) >= 900}
+    rule = rule_for(parse_limits(["top1 >= -5", "top1@slices >= -5"]), None, True)
+    analyses = InterimAnalyses(rule, 1000, slices=slices)
+    right = np.ones(1000)
+    for n in range(200, 1001, 200):
+        assert analyses.judge(n, {"top1": (right[:n], right[:n])}) == (SHIP if n == 1000 else OPEN)
 
 
 def test_speed_is_measured_where_the_rule_judges_it(place):
-    result = compared(place, "good", Rule(max_drop=2.0, min_speedup=0.2))
+    result = compared(place, "good", "top1 >= -2", "speedup >= 0.2")
     assert result.verdict.answers[-1].name == "speed-up"
     latency = result.to_document()["measured"]["latency"]
     assert latency["baseline"]["p50_ms"] <= latency["baseline"]["p99_ms"]
@@ -138,7 +162,7 @@ def test_the_command_writes_the_test_and_ends_with_1_if_it_must_not_ship(place, 
     assert "tier=low" in captured.out
     assert json.loads(out.read_text())["measured"]["verdict"]["word"] == BACK
     arguments[2] = models[0]
-    assert run_command([*arguments, "--max-drop", "2", "--json"]) == 0
+    assert run_command([*arguments, "--limit", "top1 >= -2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "ab"
 
 

@@ -25,7 +25,7 @@ from trtcal.calibration import observe, write_observation
 from trtcal.calibration.choose import calibrate
 from trtcal.calibration.extremes import find_tails, write_tails
 from trtcal.data import open_dataset
-from trtcal.evaluate.comparison import Gates, write_comparison
+from trtcal.evaluate.comparison import write_comparison
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evidence.diagnosis import Diagnosis
 from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
@@ -56,7 +56,7 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
     )
     rows = tuple(replace(one, **real[one.name]) for one in rows)
     write_improvement(folder, improvement(layers=_optimized(layers)))
-    compared = comparison(*rows, gates=Gates(1.0, None), reference="backbone")
+    compared = comparison(*rows, limits=("top1 >= -1.0",), reference="backbone")
     write_comparison(folder / "comparison.json", compared)
     for number, name in enumerate(CANDIDATES):
         own = {key: real[name][key] for key in ("model", "quantization")}

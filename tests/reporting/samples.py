@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, digest_file, seal, write_document
-from trtcal.evaluate.comparison import Comparison, Gates, Row, write_comparison
+from trtcal.evaluate.comparison import Comparison, Row, write_comparison
 from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
+from trtcal.limits import parse_limits
 from trtcal.ptq.artifact import KIND as REPAIRS
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
@@ -51,11 +52,13 @@ def row(name: str, figures: Accuracy, timing: Latency | None = None, size: int =
     return Row(name, f"sha256:{name}", quantization, figures, timing or latency(), size)
 
 
-def comparison(*rows: Row, gates: Gates | None = None, reference: str = "digits") -> Comparison:
+def comparison(
+    *rows: Row, limits: tuple[str, ...] = ("top1 >= -1.0",), reference: str = "digits"
+) -> Comparison:
     """Return a comparison of these variants with an FP32 reference."""
     timing = latency(2.0, 1.0, 0.0)
     first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
-    return Comparison("sha256:data", "test", 500, 32, gates or Gates(), (first, *rows))
+    return Comparison("sha256:data", "test", 500, 32, parse_limits(limits), (first, *rows))
 
 
 def build(model: str, got: dict[str, str], **changes: Any) -> Build:

@@ -35,7 +35,7 @@ def test_it_is_sealed_and_holds_what_the_stages_left(tmp_path):
     assert document["builds"][0]["outcomes"][0]["got"] == "int8"
     assert document["calibrations"][0]["notes"] == {"conv1": "kept short"}
     assert document["plans"][0]["layers"] == {"head/gemm": "fp32"}
-    assert document["measured"]["judgements"] == {"a": "holds", "b": "fails"}
+    assert document["measured"]["judgements"] == {"a": "holds", "b": "broken"}
 
 
 def test_two_runs_with_other_times_in_other_folders_have_one_digest(tmp_path):

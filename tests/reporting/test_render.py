@@ -26,7 +26,7 @@ from tests.reporting.samples import (
 )
 from trtcal.documents import Document, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate.comparison import Gates, write_comparison
+from trtcal.evaluate.comparison import write_comparison
 from trtcal.evidence.diagnosis import Diagnosis
 from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
@@ -209,7 +209,9 @@ def test_visible_leaves_no_character_unseen(text):
     ],
 )
 def test_it_shows_any_comparison(tmp_path, rows):
-    write_comparison(tmp_path / "comparison.json", comparison(*rows, gates=Gates(1.0, 1.5)))
+    write_comparison(
+        tmp_path / "comparison.json", comparison(*rows, limits=("top1 >= -1.0", "speedup >= 1.5"))
+    )
     assert "</html>" in render(assemble(tmp_path))
 
 

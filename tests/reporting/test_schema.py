@@ -96,7 +96,7 @@ def test_so_is_one_with_an_ab_test_by_slices(tmp_path):
     slices.write_text("half\n" + "left\n" * 250 + "right\n" * 250)
     model = DIGITS / "digits.onnx"
     command = ["ab", model, model, "--data", DIGITS / "test.npz", "--slices", slices]
-    limits = ["--min-speedup", 0.1, "--sequential", "-o", folder / "ab.json"]
+    limits = ["--limit", "speedup >= 0.1", "--sequential", "-o", folder / "ab.json"]
     assert run_command([str(one) for one in [*command, *limits]]) in (0, 1)
     document = assemble(folder)
     assert document["tests"]

@@ -14,8 +14,8 @@ from trtcal.errors import InputError
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evidence.diagnosis import Diagnosis
 from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
-from trtcal.evidence.diagnosis.limits import Breach
 from trtcal.evidence.findings import Cost, Finding
+from trtcal.limits import judge_counts, parse_limits
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.reporting import assemble, render, write_page, write_report
 from trtcal.reporting.finding_view import findings
@@ -105,11 +105,11 @@ def test_a_folder_with_nothing_of_trtcal_is_refused(tmp_path):
 
 def test_a_limit_that_a_build_breaks_is_in_the_verdict(tmp_path):
     folder = write_run(tmp_path, comparison(row("a", GOOD)), build("a", {"conv": "fp32"}))
-    breach = Breach("max_silent_fallbacks", 0, 1)
-    write_diagnosis(folder / "builds" / "0", Diagnosis((), breaches=(breach,)))
+    judged = judge_counts(parse_limits(["silent_fallbacks == 0"]), {"silent_fallbacks": 1})
+    write_diagnosis(folder / "builds" / "0", Diagnosis((), limits=judged))
     verdict = assemble(folder)["measured"]["verdict"]
     assert verdict["word"] == "DO NOT SHIP"
-    assert "max_silent_fallbacks allows 0, found 1" in verdict["sentence"]
+    assert "breaks the limit silent_fallbacks == 0.0: it has 1" in verdict["sentence"]
     assert any("run in float" in reason for reason in verdict["reasons"])
 
 
@@ -216,25 +216,25 @@ def test_ab_tests_in_the_folder_are_shown(tmp_path):
         "adjusted_p": None,
         "state": "holds",
         "is_change": False,
-        "more_samples": None,
+        "mid_p": None,
     }
-    verdict = {"word": "SHIP", "sentence": "B may take the place of A.", "answers": [answer]}
+    verdict = {"word": "SHIP", "sentence": "B can replace A.", "answers": [answer]}
     body = {
         "kind": "ab",
-        "schema_version": 1,
+        "schema_version": 2,
         "baseline": "A fp32",
         "candidate": "B int8",
         "dataset": "d",
         "dataset_name": "test",
         "samples": 500,
         "seen": 500,
-        "looks": [],
-        "measured": {"verdict": {**verdict, "warnings": [], "rule": {}}, "latency": None},
+        "interim": [],
+        "measured": {"verdict": {**verdict, "warnings": [], "limits": []}, "latency": None},
     }
     write_document(folder / "ab.json", seal(body))
     page = render(assemble(folder))
     assert "B int8 against A fp32: SHIP" in page
-    assert "B may take the place of A." in page
+    assert "B can replace A." in page
 
 
 def test_a_command_for_a_mixed_model_names_its_plan(tmp_path):

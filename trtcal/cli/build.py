@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from trtcal.cli.output import (
     config_here,
     config_option,
     json_option,
+    limit_option,
+    limits_here,
     note,
     print_json,
     print_table,
@@ -102,6 +105,7 @@ SHOWN_OF_FAILURE = 3
     required=True,
     help="Folder for the engine, build.log, build.jsonl and build.json.",
 )
+@limit_option
 @config_option
 @json_option
 def command(
@@ -122,19 +126,25 @@ def command(
     layer_times: bool,
     time_limit: float,
     output: Path,
+    limits: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
 ) -> None:
     """Build an engine from MODEL in a child process, and say what every layer got.
 
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
-    The status is 1 if a limit under [gates] in trtcal.toml does not hold.
+    The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
     from trtcal.backends.base import build
     from trtcal.backends.child import watching
     from trtcal.backends.options import BuildOptions, parse_profiles
     from trtcal.backends.registry import find_backend
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build, hold, write_diagnosis
+    from trtcal.evidence.diagnosis.build_diagnosis import (
+        check_build,
+        hold,
+        is_of_build,
+        write_diagnosis,
+    )
     from trtcal.model import load_model
 
     backend, chosen = find_backend(backend_name, target)
@@ -153,6 +163,7 @@ def command(
         _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
     )
     settings = config_here(config_path)
+    settings = replace(settings, limits=limits_here(settings, limits, is_of_build))
     with (
         clock(f"building for {chosen} with {backend.name}") as show_state,
         watching(_watcher(show_state)),

@@ -13,15 +13,18 @@ from trtcal.cli.output import (
     config_option,
     data_option,
     json_option,
+    limit_option,
+    limits_here,
     note,
     print_json,
+    print_limits,
     print_table,
     progress,
     required,
     say,
     trust_option,
 )
-from trtcal.errors import GateFailed, InputError
+from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.evaluate import Comparison
@@ -164,7 +167,8 @@ def _show_throughput(comparison: Comparison) -> None:
 
 
 @click.command(
-    epilog="Example: trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --max-drop 1"
+    epilog="Example: trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz "
+    "--limit 'top1 >= -1.0'"
 )
 @click.argument("reference", type=click.Path(path_type=Path))
 @click.argument("variants", type=click.Path(path_type=Path), nargs=-1, required=True)
@@ -200,8 +204,7 @@ def _show_throughput(comparison: Comparison) -> None:
     show_default=True,
     help="Run the Q/DQ in float too, and tell where integer kernels differ.",
 )
-@click.option("--max-drop", type=float, help="Gate: points of top-1 that a variant may lose.")
-@click.option("--min-speedup", type=float, help="Gate: speed-up over FP32 that it must bring.")
+@limit_option
 @trust_option
 @click.option(
     "-o",
@@ -226,8 +229,7 @@ def command(
     per_layer: bool,
     layer_samples: int | None,
     simulate: bool,
-    max_drop: float | None,
-    min_speedup: float | None,
+    limits: tuple[str, ...],
     trust: bool,
     output: Path,
     config_path: Path | None,
@@ -235,12 +237,15 @@ def command(
 ) -> None:
     """Compare CANDIDATEs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
 
-    Latency is measured here, in turns. With a gate given, the status is 1 if a variant fails it.
+    Latency is measured here, in turns. The status is 1 if a variant breaks a limit, given here or in
+    trtcal.toml.
     """
     from trtcal.data import open_dataset
-    from trtcal.evaluate import Gates, compare, open_variant, write_comparison
+    from trtcal.evaluate import compare, open_variant, write_comparison
     from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import batch_for, with_layers
+    from trtcal.evaluate.variant_limits import is_compared, judge_variants
+    from trtcal.limits import require
     from trtcal.model import load_model
 
     config = config_here(config_path)
@@ -248,11 +253,6 @@ def command(
     model = load_model(reference)
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, model, config.images, settings.labels)
-    limits = config.gates
-    gates = Gates(
-        limits.max_top1_drop if max_drop is None else max_drop,
-        limits.min_speedup if min_speedup is None else min_speedup,
-    )
     everyone = [open_variant(path, trust=trust, reference=model) for path in (reference, *variants)]
     size = batch_for(model, batch or settings.batch)
     wanted = read_wanted(
@@ -263,7 +263,7 @@ def command(
             everyone[0],
             everyone[1:],
             dataset,
-            gates,
+            limits_here(config, limits, is_compared),
             size,
             rounds or settings.rounds,
             advance,
@@ -283,7 +283,9 @@ def command(
         show_details(result)
         show(result)
         say(f"wrote {output}  {document['digest'][:19]}")
-    _check(result, max_drop is not None, min_speedup is not None)
+    if result.limits:
+        judged = [one for found in judge_variants(result).values() for one in found]
+        require(judged, "choose another method, or leave the layers that lose most in float")
 
 
 def _sizes(text: str | None) -> list[int]:
@@ -295,7 +297,9 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the comparison as a table, and what the table does not show."""
+    """Print the comparison as a table, its limits, and what the table does not show."""
+    from trtcal.evaluate.variant_limits import judge_variants
+
     rows = [
         (
             row.name,
@@ -315,6 +319,8 @@ def show(comparison: Comparison) -> None:
                "speed-up", "KiB")  # fmt: skip
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(columns, rows, title)
+    if comparison.limits:
+        print_limits([one for found in judge_variants(comparison).values() for one in found])
     _say_warnings(comparison, say)
 
 
@@ -323,20 +329,3 @@ def _say_warnings(comparison: Comparison, tell: Callable[[str], None]) -> None:
 
     for warning in warnings(comparison):
         tell(f"care: {warning}")
-
-
-def _check(comparison: Comparison, drop: bool, speed: bool) -> None:
-    gates = comparison.gates
-    for row in comparison.rows[1:]:
-        lost = row.accuracy.top1_drop
-        if drop and lost is not None and lost > gates.max_top1_drop:
-            raise GateFailed(
-                f"{row.name!r} loses {lost:.2f} points of top-1, more than {gates.max_top1_drop:g}",
-                "choose another method, or leave its worst layers in float",
-            )
-        if speed and gates.min_speedup is not None and row.latency.speedup < gates.min_speedup:
-            raise GateFailed(
-                f"{row.name!r} is {row.latency.speedup:.2f} times as fast as FP32, "
-                f"less than {gates.min_speedup:g}",
-                "see in `trtcal build` which layers stayed in float",
-            )

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.output import config_here, config_option, json_option, note, print_json, say
+from trtcal.cli.output import (
+    config_here,
+    config_option,
+    json_option,
+    limit_option,
+    limits_here,
+    note,
+    print_json,
+    print_limits,
+    say,
+)
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +53,7 @@ EVIDENCE_SHOWN = 2
     "--profile", type=click.Path(path_type=Path), help="Layer times beside --layers: their cost."
 )
 @click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not the first {SHOWN}.")
+@limit_option
 @config_option
 @json_option
 def command(
@@ -51,17 +63,19 @@ def command(
     layers: Path | None,
     profile: Path | None,
     show_all: bool,
+    limits: tuple[str, ...],
     config_path: Path | None,
     as_json: bool,
 ) -> None:
     """Show what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
 
     --layers, --log and --model, in any combination, describe engines built by other tools.
-    The status is 1 if a limit under [gates] in trtcal.toml does not hold.
+    The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
-    from trtcal.evidence.diagnosis.build_diagnosis import hold
+    from trtcal.evidence.diagnosis.build_diagnosis import hold, is_of_build
 
     config = config_here(config_path)
+    config = replace(config, limits=limits_here(config, limits, is_of_build))
     if folder is not None and layers is None:
         diagnosis = _of_build(folder, model, logs, config)
     elif folder is None and (layers or logs or model):
@@ -118,6 +132,7 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
         say(f"… and {rest} more: use --all")
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
+    print_limits(diagnosis.limits)
     for one in diagnosis.unused:
         note(f"note: nothing to accept under [[suppress]] {one}")
     counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())

@@ -6,16 +6,28 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.output import json_option, note, print_json, print_table, progress, say
-from trtcal.errors import BackendError, GateFailed, InputError
+from trtcal.cli.output import (
+    json_option,
+    limit_option,
+    note,
+    print_json,
+    print_limits,
+    print_table,
+    progress,
+    required,
+    say,
+)
+from trtcal.errors import BackendError, InputError
 
 if TYPE_CHECKING:
-    from trtcal.runs import Breach, Entry, History
+    from trtcal.limits import Judgement
+    from trtcal.runs import Entry, History
 
 SHOWN = 20
 FIGURES_SHOWN = 40
@@ -177,17 +189,19 @@ def dashboard(output: Path, last: int | None, db: Path | None) -> None:
 
 
 @command.command(
-    epilog="Example: trtcal history check --fail-if 'latency_p50>+5%' --fail-if 'top1<-0.5'"
+    epilog="Example: trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'"
 )
-@click.option("--fail-if", "rules", multiple=True, required=True, help="A limit; may be repeated.")
+@limit_option
 @click.option("--name", help="Of which name the last run is checked.  [default: the last run's]")
 @click.option("--against", type=int, help="The baseline's number.  [default: the run before]")
-@click.option("--alert", metavar="COMMAND", help="Run this on a breach, with JSON on its input.")
-@click.option("--webhook", metavar="URL", help="Post the JSON there on a breach.")
+@click.option(
+    "--alert", metavar="COMMAND", help="Run this on a broken limit, with JSON on its input."
+)
+@click.option("--webhook", metavar="URL", help="Post the JSON there on a broken limit.")
 @db_option
 @json_option
 def check(
-    rules: tuple[str, ...],
+    limits: tuple[str, ...],
     name: str | None,
     against: int | None,
     alert: str | None,
@@ -195,28 +209,25 @@ def check(
     db: Path | None,
     as_json: bool,
 ) -> None:
-    """Hold the last run against limits on change; the status is 1 if it breaks one."""
-    from trtcal.runs import parse_rule
-    from trtcal.runs.limits import find_breaches
+    """Hold the last run to limits on figures and their changes; the status is 1 if one is broken."""
+    from trtcal.limits import BROKEN, parse_limits, require
+    from trtcal.runs import judge_run
 
+    required(limits or None, "a limit", "--limit")
     history = _open(db)
     before, after = _pair(history, name, against)
-    parsed = [parse_rule(rule) for rule in rules]
-    breaches = [breach for rule in parsed for breach in find_breaches(rule, before, after)]
-    document = _alert_document(before, after, breaches)
+    judged = judge_run(parse_limits(limits), before, after)
+    document = _alert_document(before, after, judged)
     if as_json:
         print_json(document)
-    if not breaches:
-        if not as_json:
-            say(f"run {after.number} holds {len(rules)} limits")
-        return
-    for send, where in ((_run, alert), (_post, webhook)):
-        if where:
-            send(where, document)
-    raise GateFailed(
-        f"run {after.number} breaks limits: {'; '.join(map(str, breaches))}",
-        f"see `trtcal history diff {before.number if before else after.number} {after.number}`",
-    )
+    else:
+        print_limits(judged, f"run {after.number} of {after.name}")
+    if any(one.state == BROKEN for one in judged):
+        for send, where in ((_run, alert), (_post, webhook)):
+            if where:
+                send(where, document)
+    first = before.number if before else after.number
+    require(judged, f"see `trtcal history diff {first} {after.number}`")
 
 
 def _pair(history: History, name: str | None, against: int | None) -> tuple[Entry | None, Entry]:
@@ -230,7 +241,9 @@ def _pair(history: History, name: str | None, against: int | None) -> tuple[Entr
     return (both[0] if len(both) == 2 else None), after
 
 
-def _alert_document(before: Entry | None, after: Entry, breaches: list[Breach]) -> dict[str, Any]:
+def _alert_document(
+    before: Entry | None, after: Entry, judged: Sequence[Judgement]
+) -> dict[str, Any]:
     from trtcal.runs import compare_runs
 
     return {
@@ -238,7 +251,7 @@ def _alert_document(before: Entry | None, after: Entry, breaches: list[Breach]) 
         "name": after.name,
         "verdict": after.verdict,
         "baseline": before.number if before else None,
-        "breaches": [vars(breach) for breach in breaches],
+        "limits": [one.to_document() for one in judged],
         "inputs": compare_runs(before, after).inputs if before else {},
     }
 

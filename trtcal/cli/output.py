@@ -19,6 +19,7 @@ from trtcal.documents import to_json
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
+    from trtcal.limits import Judgement, Limit
     from trtcal.model import Model
 
 LONGEST_CELL = 160
@@ -141,6 +142,40 @@ def required(value: Any, what: str, option: str) -> Any:
     return value
 
 
+def limits_here(
+    config: Config, given: Sequence[str], known: Callable[[Limit], bool] = lambda limit: True
+) -> tuple[Limit, ...]:
+    """Return the limits given on the command line, and those of trtcal.toml that they leave.
+
+    Of trtcal.toml only those count that are about what this command measures (`known`).
+    """
+    from trtcal.limits import joined, parse_limits
+
+    asked = parse_limits(given)
+    for limit in asked:
+        if not known(limit):
+            raise InputError(f"this command does not measure what {limit} is about", "see --help")
+    return joined([limit for limit in config.limits if known(limit)], asked)
+
+
+def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None:
+    """Print the table of limits, if there are any."""
+    rows = [
+        (
+            str(one.limit),
+            one.subject,
+            one.measured if one.figure is not None else one.reason,
+            "" if one.margin is None else f"{one.margin:+.4g}",
+            "" if one.samples_needed is None else f"{one.samples_needed:,}",
+            one.state,
+        )
+        for one in judgements
+    ]
+    if rows:
+        columns = ("limit", "of", "measured", "margin", "samples needed", "state")
+        print_table(columns, rows, title)
+
+
 def parameters(
     pairs: Sequence[str], example: str = "percentile=99.9"
 ) -> dict[str, int | float | str]:
@@ -197,6 +232,14 @@ optimizations_option = click.option(
 )
 
 
+limit_option = click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help='What must hold, as in "top1 >= -1.0" or "speedup >= 1.3"; may be repeated. A bound with a '
+    "sign limits the change.",
+)
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),

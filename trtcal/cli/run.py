@@ -9,7 +9,7 @@ import click
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.output import json_option, note, print_json, progress, say
+from trtcal.cli.output import json_option, note, print_json, print_limits, progress, say
 from trtcal.config import FILE
 from trtcal.errors import GateFailed, TrtcalError
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 def command(config: Path, no_history: bool, as_json: bool) -> None:
     """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
 
-    The status is 1 if the verdict is DO NOT SHIP, or if a build breaks a limit under [gates].
+    The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
     """
     from trtcal.config import read_config
     from trtcal.evaluate import read_comparison
+    from trtcal.limits import require
     from trtcal.pipeline import run
 
     command_line = f"trtcal run {config.name}"
@@ -46,15 +47,12 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
         print_json(result.report)
     else:
         show(read_comparison(result.folder / "comparison.json"))
+        print_limits(result.limits, "limits on builds and data")
         say(f"{verdict['word']}: {verdict['sentence']}")
         say(f"report: {result.folder / 'report.html'}")
     if verdict["word"] == "DO NOT SHIP":
         raise GateFailed(f"DO NOT SHIP: {verdict['sentence']}", "the report says what to change")
-    if result.breaches:
-        raise GateFailed(
-            f"builds break limits: {'; '.join(result.breaches)}",
-            "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`",
-        )
+    require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 
 def _history(config: Config) -> History | None:

@@ -1,11 +1,10 @@
 """Variants against the FP32 reference: accuracy, agreement, latency, with intervals."""
 
-from trtcal.evaluate.comparison import Comparison, Gates, compare, read_comparison, write_comparison
+from trtcal.evaluate.comparison import Comparison, compare, read_comparison, write_comparison
 from trtcal.evaluate.variants import Variant, open_variant
 
 __all__ = [
     "Comparison",
-    "Gates",
     "Variant",
     "compare",
     "open_variant",

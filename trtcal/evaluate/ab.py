@@ -1,35 +1,33 @@
-"""An A/B test from beginning to end: run both on the data, time them, ask, decide; stop early or not.
+"""An A/B test from beginning to end: run both on the data, time them, judge, decide; stop early or not.
 
-Sequential: the error rate is spent over a few looks, little at first (the spending function of K. Lan
-and D. DeMets, Biometrika 70, 1983, that resembles O'Brien and Fleming's bounds). Each look is judged at
-its own share, so that the whole errs no more often than agreed, whenever it stops.
+Sequential: the error rate is spent over a few interim analyses, little at first, at bounds of their
+joint distribution (`trtcal.stats.sequential_levels`), so that the whole errs no more often than agreed,
+whenever it stops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from trtcal import __version__
 from trtcal.backends.sessions import run_session
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
-from trtcal.evaluate.ab_rule import OPEN, Rule, Verdict, ask, decide
-from trtcal.evaluate.collectors import SampleFigures, sample_figures
+from trtcal.evaluate.ab_rule import OPEN, Figures, Rule, Slices, Verdict, ask, decide
+from trtcal.evaluate.collectors import sample_figures
 from trtcal.evaluate.latency import Blocks, measure_until
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.stats import sequential_levels
 
 KIND = "ab"
-LOOKS = 5
-
-Slices = Mapping[str, npt.NDArray[np.bool_]]
+ANALYSES = 5
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class ABTest:
     seen: int
     verdict: Verdict
     timing: Timing | None = None
-    looks: tuple[dict[str, Any], ...] = field(default=())
+    interim: tuple[dict[str, Any], ...] = ()
 
     def to_document(self) -> Document:
         """Return the sealed JSON form; times, and what rests on them, stand under `measured`."""
@@ -81,13 +79,28 @@ class ABTest:
             "dataset_name": self.dataset_name,
             "samples": self.samples,
             "seen": self.seen,
-            "looks": list(self.looks),
+            "interim": list(self.interim),
             "measured": {
                 "verdict": self.verdict.to_document(),
                 "latency": self.timing.to_document() if self.timing else None,
             },
         }
-        return seal({"kind": KIND, "schema_version": 1, **body})
+        return seal({"kind": KIND, "schema_version": 2, **body})
+
+
+@dataclass(frozen=True)
+class ABOptions:
+    """How a test is made: samples a batch, slices, what agreement is measured against, own metrics.
+
+    `sequential` judges at five interim analyses and stops as soon as the limits are decided.
+    """
+
+    batch: int = 32
+    slices: Slices | None = None
+    reference: Variant | None = None
+    own: OwnMetric | None = None
+    sequential: bool = False
+    progress: Callable[[int], None] = lambda done: None
 
 
 def ab_test(
@@ -95,67 +108,82 @@ def ab_test(
     candidate: Variant,
     dataset: Dataset,
     rule: Rule,
-    batch: int = 32,
-    slices: Slices | None = None,
-    reference: Variant | None = None,
-    own: OwnMetric | None = None,
-    sequential: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
+    options: ABOptions | None = None,
 ) -> ABTest:
-    """Test whether the candidate may take the baseline's place.
+    """Test whether the candidate can replace the baseline, on the same samples.
 
-    Speed is measured first, if the rule judges it, on the first batch. `sequential` looks five times
-    and stops as soon as the rule is decided.
+    Speed is measured first, if a limit is about it, on the first batch.
     """
+    options = options or ABOptions()
+    reference = options.reference
     check_variants([baseline, candidate, *([reference] if reference else [])])
-    timing = _time(baseline, candidate, dataset, batch) if rule.min_speedup is not None else None
-    times = (timing.blocks.baseline, timing.blocks.candidate) if timing else None
-    warnings = timing.blocks.warnings if timing else ()
-    looks = _Responses(rule, len(dataset), LOOKS if sequential else 1)
-    made: list[dict[str, Any]] = []
-    verdict, seen = None, 0
-    for found in sample_figures((baseline, candidate), dataset, batch, reference, own, progress):
-        if not looks.is_due(found):
-            continue
-        seen, now = found.samples, looks.rule()
-        here = {name: where[:seen] for name, where in (slices or {}).items()}
-        verdict = decide(now, ask(now, found.whole(), here, times), warnings)
-        verdict = replace(verdict, rule=rule)
-        made.append({"samples": seen, "alpha": now.alpha, "word": verdict.word})
-        if verdict.word != OPEN:
+    timing = _time(baseline, candidate, dataset, options.batch) if rule.judges_speed else None
+    analyses = InterimAnalyses(
+        replace(rule, alone=reference is None),
+        len(dataset),
+        ANALYSES if options.sequential else 1,
+        options.slices,
+        timing.blocks if timing else None,
+    )
+    figures = sample_figures(
+        (baseline, candidate), dataset, options.batch, reference, options.own, options.progress
+    )
+    for found in figures:
+        if analyses.is_due(found.samples) and analyses.judge(found.samples, found.whole()) != OPEN:
             break
-    if verdict is None:
+    if analyses.verdict is None:
         raise AssertionError("a dataset has samples")
-    names = (baseline.name, candidate.name)
-    told = tuple(made) if sequential else ()
     return ABTest(
-        *names, dataset.fingerprint, dataset.name, len(dataset), seen, verdict, timing, told
+        baseline.name,
+        candidate.name,
+        dataset.fingerprint,
+        dataset.name,
+        len(dataset),
+        analyses.seen,
+        analyses.verdict,
+        timing,
+        tuple(analyses.made) if options.sequential else (),
     )
 
 
-class _Responses:
-    """When to look at the figures, and at which error rate."""
+class InterimAnalyses:
+    """When the figures are judged, and at which error rate, so that all together err no more often."""
 
-    def __init__(self, rule: Rule, samples: int, count: int) -> None:
-        self.whole, self.samples, self.count = rule, samples, count
-        self.taken = 0
+    def __init__(
+        self,
+        rule: Rule,
+        samples: int,
+        count: int = ANALYSES,
+        slices: Slices | None = None,
+        blocks: Blocks | None = None,
+    ) -> None:
+        self.rule, self.samples, self.count = rule, samples, count
+        self.slices, self.blocks = slices or {}, blocks
+        self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
+        self.levels = sequential_levels(rule.alpha, tuple((i + 1) / count for i in range(count)))
+        self.made: list[dict[str, Any]] = []
+        self.verdict: Verdict | None = None
+        self.seen = 0
 
-    def is_due(self, found: SampleFigures) -> bool:
-        """Whether enough samples were seen for the next look."""
-        return found.samples >= math.ceil(self.samples * (self.taken + 1) / self.count)
+    def is_due(self, samples: int) -> bool:
+        """Whether enough samples were seen for the next analysis."""
+        return samples >= math.ceil(self.samples * (len(self.made) + 1) / self.count)
 
-    def rule(self) -> Rule:
-        """Return the rule at the error rate of this look; the next call is for the next look."""
-        before, self.taken = self.taken, self.taken + 1
-        shares = [_spent(self.whole.alpha, look / self.count) for look in (before, self.taken)]
-        return replace(self.whole, alpha=shares[1] - shares[0])
+    def judge(self, samples: int, figures: Figures) -> str:
+        """Judge the figures of the first samples; return the verdict's word.
 
-
-def _spent(alpha: float, part: float) -> float:
-    """Return the error rate that may be spent once this part of the samples was seen."""
-    if part <= 0:
-        return 0.0
-    return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(part)))
+        A batch that passes several analyses at once is judged as the last of them.
+        """
+        due = samples * self.count // self.samples
+        alpha = 1 - self.levels[max(due, 1) - 1] if self.count > 1 else self.rule.alpha
+        here = {name: where[:samples] for name, where in self.slices.items()}
+        times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
+        answers = ask(replace(self.rule, alpha=alpha), figures, here, times, self.sizes)
+        warnings = self.blocks.warnings if self.blocks else ()
+        self.verdict = replace(decide(self.rule, answers, warnings), rule=self.rule)
+        self.seen = samples
+        self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})
+        return self.verdict.word
 
 
 def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -> Timing:

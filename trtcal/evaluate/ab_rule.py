@@ -1,61 +1,105 @@
-"""Should B take the place of A? The rule, its margins, and what the data say to each part of it.
+"""Can B take the place of A? What the data say to each limit, and the verdict that follows.
 
-Every question has an interval and a limit. A limit holds if the whole interval lies on its good side,
-fails if none of it does, and is open in between: a small test set never passes by luck.
-Equivalence testing by intervals: D. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987); several
-questions share the error by Bonferroni's correction of the intervals' level.
+Each limit is judged on an interval (`trtcal.limits`): equivalence testing by intervals, D. Schuirmann,
+J. Pharmacokinet. Biopharm. 15 (1987). Several limits share the error by Bonferroni's correction of the
+intervals' level, every slice that is held to a limit being one of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trtcal.errors import InputError
-from trtcal.stats import Interval, Paired, compare_means, holm, ratio_of_blocks
-
-Values = npt.NDArray[np.float64]
+from trtcal.limits import BROKEN, METRICS, UNDECIDED, Figure, Judgement, Limit, parse_limit
+from trtcal.stats import (
+    Interval,
+    Moments,
+    Paired,
+    Values,
+    compare_means,
+    holm,
+    is_binary,
+    mean_interval,
+    proportion,
+    ratio_of_blocks,
+)
 
 SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "ROLL BACK", "INCONCLUSIVE"
-HOLDS, FAILS, UNDECIDED = "holds", "fails", "open"
 ALPHA = 0.05
-HOPELESS = 300.0  # half-widths from the limit beyond which no number of samples is named
 LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
 DISTANCES = frozenset({"cosine", "kl", "l0", "l1", "l2", "linf", "error", "signal"})
 PERCENT = frozenset({"top1", "top5", "agreement"})
+TO_REFERENCE = frozenset({"agreement", "cosine", "kl"})
+"""Metrics of the distance to the reference, which is the baseline where no other is given."""
+REACH = {"cosine": 1.0}  # between outputs that are alike and outputs that have nothing in common
+TIMES = ("speedup", "latency_p50")
+SPEED, TIMES_UNIT = "speed-up", "times"
+DROP = "-1.0"  # points, where no limit is given
+
+FIGURES = frozenset({"top1", "top5", "agreement", "cosine", "kl", *TIMES})
+
+Slices = Mapping[str, npt.NDArray[np.bool_]]
+Figures = Mapping[str, tuple[Values, Values]]
+"""Figure of one sample -> the baseline's and the candidate's, each of shape (samples,)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What B must hold: at most so many points lower, in all and in every slice; at least so fast.
+    """What B must hold, at which error rate of it all, and the metric that decides.
 
-    `max_drop` is of the metric that decides, in its unit (points for top-1); `max_slice_drop` of the
-    same in a slice, None where slices only warn. `min_speedup` None does not judge speed.
+    `metric` must have a limit, else nothing is decided. `alone`: agreement, cosine and KL are measured
+    against the baseline itself.
     """
 
+    limits: tuple[Limit, ...]
     metric: str = "top1"
-    max_drop: float = 1.0
-    min_speedup: float | None = None
-    max_slice_drop: float | None = None
     alpha: float = ALPHA
+    alone: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_drop", "min_speedup", "max_slice_drop"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"the limit {name} is {value}", "give a number from 0 up")
         if not 0 < self.alpha < 0.5:
             raise InputError(f"the error rate {self.alpha} is none", "give one like 0.05")
+
+    @property
+    def judges_speed(self) -> bool:
+        """Whether times are needed."""
+        return any(limit.metric in TIMES for limit in self.limits)
+
+    @property
+    def judges_slices(self) -> bool:
+        """Whether slices are held to a limit."""
+        return any(limit.in_slices for limit in self.limits)
+
+
+def is_tested(limit: Limit) -> bool:
+    """Tell whether a limit is about what an A/B test measures, figures of own metrics included."""
+    return limit.metric in FIGURES or (limit.metric not in METRICS and not limit.is_of_findings)
+
+
+def rule_for(
+    limits: Sequence[Limit], metric: str | None, has_labels: bool, alpha: float = ALPHA
+) -> Rule:
+    """Return the rule of an A/B test.
+
+    Without a metric, the first one with a limit decides, else top-1 (agreement, without labels). Top-1,
+    top-5 and agreement may fall by one point where no limit is given; other metrics have no default.
+    """
+    limited = [one.metric for one in limits if one.metric not in TIMES and not one.in_slices]
+    usual = "top1" if has_labels else "agreement"
+    chosen = metric or next(iter(limited), usual)
+    default = () if chosen in limited or chosen not in PERCENT else (f"{chosen} >= {DROP}",)
+    return Rule((*map(parse_limit, default), *limits), chosen, alpha)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One question: what was measured, its interval, the limit if it has one, and what follows."""
+    """One comparison: both figures, by how much B's is higher (how many times as fast), and p."""
 
     name: str
     unit: str
@@ -64,60 +108,45 @@ class Answer:
     candidate: float
     difference: Interval
     p: float
-    limit: float | None = None
-    is_floor: bool = True
+    mid_p: float | None = None
     adjusted_p: float | None = None
 
     @property
-    def state(self) -> str | None:
-        """`holds`, `fails` or `open`; None without a limit."""
-        if self.limit is None:
-            return None
-        if self.difference.low >= self.limit:
-            return HOLDS
-        return FAILS if self.difference.high < self.limit else UNDECIDED
-
-    @property
     def is_change(self) -> bool:
-        """Whether there is a difference at all, all questions counted."""
+        """Whether there is a difference at all, all comparisons counted."""
         return (self.p if self.adjusted_p is None else self.adjusted_p) < ALPHA
 
-    @property
-    def more_samples(self) -> int | None:
-        """Roughly how many more would decide, if the figure stays where it is; None if none would."""
-        if self.state != UNDECIDED or self.limit is None:
-            return None
-        gap = abs(self.difference.value - self.limit)
-        above = self.difference.value >= self.limit
-        half = (
-            self.difference.value - self.difference.low
-            if above
-            else self.difference.high - self.difference.value
-        )
-        if gap <= 0 or not math.isfinite(half) or half / gap > HOPELESS:
-            return None
-        return max(math.ceil(self.samples * ((half / gap) ** 2 - 1)), 1)
-
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form, with what follows from the numbers."""
-        return {
-            **asdict(self),
-            "state": self.state,
-            "is_change": self.is_change,
-            "more_samples": self.more_samples,
+        """Return the JSON form; ends that are not finite are null."""
+        ends = {
+            name: one if math.isfinite(one) else None for name, one in vars(self.difference).items()
         }
+        return {**asdict(self), "difference": ends, "is_change": self.is_change}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All comparisons, and every limit held against what was measured."""
+
+    comparisons: tuple[Answer, ...]
+    judgements: tuple[Judgement, ...]
+    untested: tuple[str, ...] = ()
+
+    def __iter__(self) -> Any:
+        return iter(self.comparisons)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to the whole: a word, a sentence with why, and the answers behind it."""
+    """The answer to the whole: a word, a sentence with why, and what it rests on."""
 
     word: str
     sentence: str
     rule: Rule
     answers: tuple[Answer, ...]
+    limits: tuple[Judgement, ...]
     warnings: tuple[str, ...] = ()
-    more_samples: int | None = None
+    samples_needed: int | None = None
 
     @property
     def is_good(self) -> bool:
@@ -129,70 +158,88 @@ class Verdict:
         return {
             "word": self.word,
             "sentence": self.sentence,
-            "rule": asdict(self.rule),
+            "metric": self.rule.metric,
+            "alpha": self.rule.alpha,
             "answers": [answer.to_document() for answer in self.answers],
+            "limits": [judgement.to_document() for judgement in self.limits],
             "warnings": list(self.warnings),
-            "more_samples": self.more_samples,
+            "samples_needed": self.samples_needed,
         }
 
 
-Figures = Mapping[str, tuple[Values, Values]]
-"""Figure of one sample -> the baseline's and the candidate's, each of shape (samples,)."""
+@dataclass(frozen=True)
+class _Data:
+    """What is known so far; `slices` has those that are large enough in the whole dataset."""
+
+    rule: Rule
+    figures: Figures
+    slices: Slices
+    times: tuple[Values, Values] | None
+
+    @property
+    def level(self) -> float:
+        """The level at which all limits hold together."""
+        questions = sum(len(self.slices) if one.in_slices else 1 for one in self.rule.limits)
+        return 1 - self.rule.alpha / max(questions, 1)
+
+    @property
+    def level_of_slices(self) -> float:
+        """The level of slices, which share the error also where no limit is about them."""
+        return (
+            min(1 - self.rule.alpha / max(len(self.slices), 1), 1.0) if self.slices else self.level
+        )
+
+    def compared(self, metric: str, where: npt.NDArray[np.bool_] | None, level: float) -> Paired:
+        """Compare a metric, in a slice or in all samples."""
+        before, after = self.figures[metric]
+        if where is not None:
+            before, after = before[where], after[where]
+        same = self.rule.alone and metric in TO_REFERENCE
+        return compare_means(before, after, level, REACH.get(metric), same)
 
 
 def ask(
     rule: Rule,
     figures: Figures,
-    slices: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    slices: Slices | None = None,
     times: tuple[Values, Values] | None = None,
-    seed: int = 0,
-) -> tuple[Answer, ...]:
-    """Return the answers: the deciding metric first, then the others, the slices, the speed.
+    sizes: Mapping[str, int] | None = None,
+) -> Answers:
+    """Return the comparisons (the deciding metric first, then the others, slices, speed) and limits.
 
-    `slices` gives which samples are in each; `times` are the blocks' times of both. `InputError` if
-    the rule's metric is none of the figures.
+    `slices` gives which samples are in each, `sizes` how many that will be at the end, where not all
+    were seen; `times` are the blocks' times of both. `InputError` if a limit is about no figure.
     """
-    if rule.metric not in figures:
-        raise InputError(
-            f"the metric {rule.metric!r} is not known here",
-            f"known: {', '.join(sorted(figures))}; top-1 needs labels",
-        )
+    known = [*figures, *TIMES]
+    for name in (rule.metric, *(limit.metric for limit in rule.limits)):
+        if name not in known:
+            hint = f"known: {', '.join(sorted(known))}; top-1 needs labels"
+            raise InputError(f"the metric {name!r} is not known here", hint)
+    slices = slices or {}
+    final = sizes or {name: int(where.sum()) for name, where in slices.items()}
+    large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
+    data = _Data(rule, figures, large, times)
     names = [rule.metric, *(name for name in figures if name != rule.metric)]
-    judged = [name for name, where in (slices or {}).items() if where.sum() >= LEAST_SLICE]
-    questions = 1 + (rule.min_speedup is not None) + len(judged) * (rule.max_slice_drop is not None)
-    level = 1 - rule.alpha / questions
-    made = [_metric(name, figures[name], rule, level, seed) for name in names]
-    made += [
-        _slice(
-            name, figures[rule.metric], where, rule, 1 - rule.alpha / max(len(judged), questions)
-        )
-        for name, where in (slices or {}).items()
-        if where.any()
-    ]
+    names = [name for name in names if name in figures]
+    made = [_answer(name, name, data.compared(name, None, data.level)) for name in names]
+    if rule.metric in figures:
+        made += [
+            _answer(
+                f"{rule.metric} of {name}",
+                rule.metric,
+                data.compared(rule.metric, where, data.level_of_slices),
+            )
+            for name, where in slices.items()
+            if where.any()
+        ]
     if times is not None:
-        made.append(_speed(times, rule, level))
-    return _adjusted(made)
+        made.append(_speed(times, data.level))
+    judged = [one for limit in rule.limits for one in _judge(limit, data)]
+    small = tuple(set(slices) - set(large)) if rule.judges_slices else ()
+    return Answers(_adjusted(made), tuple(judged), tuple(sorted(small)))
 
 
-def _metric(name: str, both: tuple[Values, Values], rule: Rule, level: float, seed: int) -> Answer:
-    limit = -rule.max_drop if name == rule.metric else None
-    return _answer(name, name, compare_means(*both, level, seed), limit)
-
-
-def _slice(
-    name: str,
-    both: tuple[Values, Values],
-    where: npt.NDArray[np.bool_],
-    rule: Rule,
-    level: float,
-) -> Answer:
-    enough = int(where.sum()) >= LEAST_SLICE
-    limit = -rule.max_slice_drop if enough and rule.max_slice_drop is not None else None
-    found = compare_means(both[0][where], both[1][where], level)
-    return _answer(f"{rule.metric} of {name}", rule.metric, found, limit)
-
-
-def _answer(name: str, metric: str, found: Paired, limit: float | None) -> Answer:
+def _answer(name: str, metric: str, found: Paired) -> Answer:
     unit, factor = ("points", 100.0) if metric in PERCENT else ("", 1.0)
     return Answer(
         name,
@@ -202,56 +249,125 @@ def _answer(name: str, metric: str, found: Paired, limit: float | None) -> Answe
         factor * found.candidate,
         found.difference.scaled(factor),
         found.p,
-        limit,
+        found.mid_p,
     )
 
 
-def _speed(times: tuple[Values, Values], rule: Rule, level: float) -> Answer:
+def _speed(times: tuple[Values, Values], level: float) -> Answer:
     ratio, p = ratio_of_blocks(*times, level)
     before, after = (float(np.median(one)) for one in times)
-    return Answer("speed-up", "times", len(times[0]), before, after, ratio, p, rule.min_speedup)
+    return Answer(SPEED, TIMES_UNIT, len(times[0]), before, after, ratio, p)
 
 
 def _adjusted(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     ps = holm([answer.p for answer in answers])
-    fields = [{**vars(answer), "adjusted_p": p} for answer, p in zip(answers, ps, strict=True)]
-    return tuple(Answer(**one) for one in fields)
+    return tuple(replace(one, adjusted_p=p) for one, p in zip(answers, ps, strict=True))
 
 
-def decide(rule: Rule, answers: Sequence[Answer], warnings: Sequence[str] = ()) -> Verdict:
-    """Return the verdict that the rule gives to its answers; `warnings` make it one with care."""
-    limited = [answer for answer in answers if answer.state is not None]
-    failing = [answer for answer in limited if answer.state == FAILS]
-    undecided = [answer for answer in limited if answer.state == UNDECIDED]
-    warnings = (*_warnings(answers), *warnings)
-    told = tuple(answers)
-    if failing:
-        sentence = f"B fails: {'; '.join(map(_sentence, failing))}."
-        return Verdict(BACK, sentence, rule, told, warnings)
+def _judge(limit: Limit, data: _Data) -> list[Judgement]:
+    """Hold B to one limit; to one about slices in every slice that is large enough to be judged."""
+    if limit.in_slices:
+        return [
+            Judgement(limit, name, _figure(limit, data, where) if where.any() else None, UNSEEN)
+            for name, where in data.slices.items()
+        ]
+    if limit.metric not in TIMES:
+        return [Judgement(limit, "", _figure(limit, data, None))]
+    if data.times is None:
+        return [Judgement(limit, "", None, "no times were taken")]
+    return [Judgement(limit, "", _time(limit, data.times, data.level))]
+
+
+UNSEEN = "none of its samples were seen yet"
+
+
+def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> Figure:
+    """Return B's figure, or its change against A's, in the unit of the limit."""
+    factor = 100.0 if limit.metric in PERCENT else 1.0
+    if limit.is_change:
+        found = data.compared(limit.metric, where, data.level)
+        change = found.difference
+        if limit.is_relative:
+            factor = 100.0 / found.baseline if found.baseline else math.nan
+        ends = change.scaled(factor)
+    else:
+        values = data.figures[limit.metric][1]
+        values = values if where is None else values[where]
+        ends = _own(values, limit.metric, data.level).scaled(factor)
+    count = len(data.figures[limit.metric][1]) if where is None else int(where.sum())
+    return Figure(ends.value, ends.low, ends.high, count, data.level)
+
+
+def _own(values: Values, metric: str, level: float) -> Interval:
+    """Return the mean of one model's figure with its interval."""
+    if is_binary(values):
+        return proportion(int(values.sum()), len(values), level)
+    seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
+    found = mean_interval(Moments.of(values), level, REACH.get(metric, seen))
+    return found.within(-1.0, 1.0) if metric == "cosine" else found
+
+
+def _time(limit: Limit, times: tuple[Values, Values], level: float) -> Figure:
+    """Return the speed-up, or the change of the median latency."""
+    ratio, _ = ratio_of_blocks(*times, level)
+    before, after = (float(np.median(one)) for one in times)
+    if limit.metric == "speedup":
+        step = 1.0 if limit.is_change else 0.0
+        ends = [one - step for one in (ratio.value, ratio.low, ratio.high)]
+    else:
+        slower = [_inverse(one) for one in (ratio.value, ratio.high, ratio.low)]
+        start, scale = float(limit.is_change), 1.0 if limit.is_relative else before
+        ends = [(one - start) * scale for one in slower]
+        ends[0] = ends[0] if limit.is_change else after
+    factor = 100.0 if limit.is_relative else 1.0
+    value, low, high = (factor * one for one in ends)
+    return Figure(value, low, high, len(times[0]), level)
+
+
+def _inverse(ratio: float) -> float:
+    return math.inf if ratio == 0.0 else 1.0 / ratio
+
+
+def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdict:
+    """Return the verdict that follows from the limits; `warnings` make it one with care."""
+    judged = answers.judgements
+    warnings = (*_warnings(answers.comparisons), *map(_untested, answers.untested), *warnings)
+    verdict = Verdict(OPEN, "", rule, answers.comparisons, judged, warnings)
+    broken = [one for one in judged if one.state == BROKEN]
+    undecided = [one for one in judged if one.state == UNDECIDED]
+    if broken:
+        return replace(verdict, word=BACK, sentence=f"B fails: {_listed(broken)}.")
+    if not any(limit.metric == rule.metric for limit in rule.limits):
+        return replace(verdict, sentence=_without_limit(rule.metric))
     if undecided:
-        more = [answer.more_samples for answer in undecided]
-        needed = None if None in more else max(one for one in more if one is not None)
-        sentence = (
-            f"Not decided: {'; '.join(map(_sentence, undecided))}.{_advice(undecided, needed)}"
-        )
-        return Verdict(OPEN, sentence, rule, told, warnings, needed)
-    sentence = f"B holds every limit: {'; '.join(map(_sentence, limited))}."
-    return Verdict(CARE if warnings else SHIP, sentence, rule, told, warnings)
+        needed = [one.samples_needed for one in undecided]
+        total = None if None in needed else max(one for one in needed if one is not None)
+        sentence = f"Not decided: {_listed(undecided)}.{_advice(undecided, total)}"
+        return replace(verdict, sentence=sentence, samples_needed=total)
+    word = CARE if warnings else SHIP
+    return replace(verdict, word=word, sentence=f"B holds every limit: {_listed(judged)}.")
 
 
-def _sentence(answer: Answer) -> str:
-    sign = "" if answer.unit == "times" else "+"
-    found = answer.difference
-    value, low, high = (f"{one:{sign}.3g}" for one in (found.value, found.low, found.high))
-    unit = f" {answer.unit}" if answer.unit else ""
-    return f"{answer.name} {value}{unit} (interval {low} to {high}, limit {answer.limit:g})"
+def _without_limit(metric: str) -> str:
+    return (
+        f"{metric!r} decides and has no limit: give one in its unit, as in "
+        f'--limit "{metric} >= -0.01" (at most 0.01 lower than A).'
+    )
 
 
-def _advice(undecided: Sequence[Answer], needed: int | None) -> str:
+def _listed(judgements: Sequence[Judgement]) -> str:
+    return "; ".join(map(str, judgements))
+
+
+def _advice(undecided: Sequence[Judgement], needed: int | None) -> str:
     if needed is None:
-        return " It lies on the limit: no number of samples is sure to decide."
-    what = "blocks of runs" if undecided[0].unit == "times" else "samples"
-    return f" About {needed:,} more {what} would decide, if it stays where it is."
+        return " No number of samples is sure to decide."
+    what = "blocks of runs" if undecided[0].limit.metric in TIMES else "samples"
+    return f" About {needed:,} {what} in all would decide, if it stays where it is."
+
+
+def _untested(name: str) -> str:
+    return f"slice {name} has fewer than {LEAST_SLICE} samples and was held to no limit"
 
 
 def _warnings(answers: Sequence[Answer]) -> list[str]:
@@ -268,4 +384,4 @@ def _is_telling(answer: Answer) -> bool:
     """Tell whether to be lower is worse, and more than that two models are not one."""
     metric = answer.name.partition(" of ")[0]
     alone = metric == "agreement" and answer.baseline == 100.0  # the baseline agrees with itself
-    return answer.unit != "times" and metric not in DISTANCES and not alone
+    return answer.unit != TIMES_UNIT and metric not in DISTANCES and not alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +21,7 @@ from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.metrics import Accuracy
+from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import (
     Variant,
     batch_for,
@@ -29,12 +29,12 @@ from trtcal.evaluate.variants import (
     literal_model,
     open_variant,
 )
+from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
 
 __all__ = [
     "NAMED",
     "Comparison",
-    "Gates",
     "Row",
     "batch_for",
     "compare",
@@ -49,23 +49,6 @@ __all__ = [
 KIND = "comparison"
 
 COLLECTED = ("accuracy", "simulation", "own", "breakdowns", "worst")
-
-
-@dataclass(frozen=True)
-class Gates:
-    """Limits that a variant must hold.
-
-    `max_top1_drop` is in points of top-1 against FP32 (of agreement with FP32, without labels);
-    `min_speedup` is over FP32 on this machine, None where speed is not judged here.
-    """
-
-    max_top1_drop: float = 1.0
-    min_speedup: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"the limit {name} is {value}", "give a number from 0 up")
 
 
 @dataclass(frozen=True)
@@ -103,7 +86,7 @@ class Comparison:
     dataset_name: str
     samples: int
     batch: int
-    gates: Gates
+    limits: tuple[Limit, ...]
     rows: tuple[Row, ...]
     machine: dict[str, Any] = field(default_factory=dict)
 
@@ -119,11 +102,17 @@ class Comparison:
             "dataset_name": self.dataset_name,
             "samples": self.samples,
             "batch": self.batch,
-            "gates": dataclasses.asdict(self.gates),
+            "limits": [str(limit) for limit in self.limits],
             "rows": [row.lasting() for row in self.rows],
-            "measured": {"variants": measured, "machine": self.machine},
+            "measured": {
+                "variants": measured,
+                "limits": [
+                    one.to_document() for found in judge_variants(self).values() for one in found
+                ],
+                "machine": self.machine,
+            },
         }
-        return seal({"kind": KIND, "schema_version": 1, **body})
+        return seal({"kind": KIND, "schema_version": 2, **body})
 
     @property
     def digest(self) -> str:
@@ -135,7 +124,7 @@ def compare(
     reference: Variant,
     variants: Sequence[Variant],
     dataset: Dataset,
-    gates: Gates,
+    limits: tuple[Limit, ...],
     batch: int = 32,
     rounds: int = 60,
     progress: Callable[[int], None] = lambda done: None,
@@ -163,7 +152,7 @@ def compare(
     rows = tuple(map(_row, everyone, found, latencies))
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
-    return Comparison(*data, batch, gates, rows, where)
+    return Comparison(*data, batch, limits, rows, where)
 
 
 def _device(everyone: Sequence[Variant]) -> str:
@@ -231,7 +220,7 @@ def write_comparison(path: Path, comparison: Comparison) -> Document:
 
 def read_comparison(path: Path) -> Comparison:
     """Read `comparison.json`; `InputError` if it is missing, altered or malformed."""
-    document = read_document(path, KIND)
+    document = read_document(path, KIND, 2)
     comparison: Comparison = parsing(path, lambda: _from_document(document))
     return comparison
 
@@ -243,8 +232,8 @@ def _from_document(document: Document) -> Comparison:
         for item in document["rows"]
     )
     plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
-    gates = from_fields(Gates, document["gates"])
-    return Comparison(gates=gates, rows=rows, machine=measured["machine"], **plain)
+    limits = parse_limits(document["limits"])
+    return Comparison(limits=limits, rows=rows, machine=measured["machine"], **plain)
 
 
 NAMED = 3

@@ -30,6 +30,7 @@ class Accuracy:
     class axis; so is `top5`, with more than five classes. `sqnr_db` is 10 log10 of signal over error
     power over all outputs, None where there is no error. `top1_drop_interval` is 95 %, paired. The
     others are means over samples of what `trtcal.evaluate.per_sample` names, `linf` the largest.
+    `top1_lost` counts the samples that only the reference has right, `top1_won` the opposite.
     """
 
     samples: int
@@ -45,6 +46,8 @@ class Accuracy:
     l1: float | None = None
     l2: float | None = None
     linf: float | None = None
+    top1_lost: int | None = None
+    top1_won: int | None = None
 
 
 @dataclass
@@ -95,6 +98,8 @@ class AccuracyMeter:
             self._mean("l1"),
             self._mean("l2"),
             rounded(self.largest),
+            None if top1 is None else self.lost,
+            None if top1 is None else self.won,
         )
 
     def _mean(self, name: str, unit: float = 1.0) -> float | None:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.backends.base import build
@@ -24,14 +24,16 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import Dataset, open_dataset
 from trtcal.documents import Document, read_document, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.evaluate import Gates, compare, open_variant, write_comparison
+from trtcal.evaluate import compare, open_variant, write_comparison
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import batch_for, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
+from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document, write_log
 from trtcal.evidence.manifest import DIAGNOSIS
+from trtcal.limits import Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.ptq import Improved, Wanted, improve, parted, write_improved
@@ -85,7 +87,7 @@ def silent(title: str, total: int) -> Iterator[Advance]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report document, builds that could not be made, and limits they break.
+    """Where a run lies, its report, builds that could not be made, limits on builds and data, judged.
 
     `issues` are what looks wrong in the calibration data.
     """
@@ -93,7 +95,7 @@ class RunResult:
     folder: Path
     report: Document
     missing_builds: dict[str, str]
-    breaches: tuple[str, ...] = ()
+    limits: tuple[Judgement, ...] = ()
     issues: tuple[DataIssue, ...] = ()
 
 
@@ -114,14 +116,14 @@ class Inputs:
 class Journal:
     """Where a run writes, what it has written so far, and whom it tells.
 
-    `breaches` are the limits that builds break.
+    `limits` are those on builds and data, judged.
     """
 
     folder: Path
     lineage: Lineage
     progress: Reporter = silent
     say: Say = lambda message: None
-    breaches: list[str] = field(default_factory=list)
+    limits: list[Judgement] = field(default_factory=list)
 
     @contextlib.contextmanager
     def step(self, stage: str, output: str) -> Iterator[Callable[[str], None]]:
@@ -157,9 +159,11 @@ def run(
         journal = Journal(Path(name), _lineage(inputs), reporter, say)
         issues = check_data(inputs.model, inputs.calibration_data).issues
         warn(issues)
+        counts = {"data_issues": len(issues)}
+        journal.limits += judge_counts(config.limits, counts, "calibration data")
         report = run_stages(inputs, journal, command, history)
         _replace(folder, Path(name))
-    return RunResult(folder, report, journal.lineage.missing, tuple(journal.breaches), issues)
+    return RunResult(folder, report, journal.lineage.missing, tuple(journal.limits), issues)
 
 
 def run_stages(
@@ -383,13 +387,13 @@ def build_one(model: Model, target: str, config: Config, journal: Journal) -> No
         diagnosis = check_build(built, config, model)
         write_diagnosis(journal.folder / output, diagnosis)
         record(diagnosis.to_document()["digest"])
-        journal.breaches += [f"{model.name} for {target}: {one}" for one in diagnosis.breaches]
+        name = f"{model.name} for {target}"
+        journal.limits += [replace(one, subject=name) for one in diagnosis.limits]
 
 
 def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> None:
     """Compare all variants with the model as it was given, and tensor by tensor."""
     settings, data = inputs.config.evaluation, inputs.evaluation_data
-    gates = Gates(inputs.config.gates.max_top1_drop, inputs.config.gates.min_speedup)
     reference = open_variant(inputs.model.path)
     others = [open_variant(path) for path in variants]
     with journal.step("compare", "comparison.json") as record:
@@ -398,7 +402,7 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
                 reference,
                 others,
                 data,
-                gates,
+                tuple(filter(is_compared, inputs.config.limits)),
                 batch_for(inputs.model, settings.batch),
                 settings.rounds,
                 advance,

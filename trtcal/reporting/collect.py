@@ -95,13 +95,13 @@ def collect(folder: Path) -> Findings:
         failed_logs=failed_logs,
         where={build.digest: _relative(build.folder, folder) for build in builds},
         diagnoses={
-            build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS)
+            build.digest: read_document(build.folder / manifest.DIAGNOSIS, DIAGNOSIS, 2)
             for build in builds
             if (build.folder / manifest.DIAGNOSIS).is_file()
         },
         observations=tuple(_observations(folder)),
         tails=documents(TAILS),
-        tests=documents(AB),
+        tests=read(AB, lambda path: read_document(path, AB, 2)),
         models=_models(folder, {build.model for build in builds}),
         optimizations=read(REPAIRS, read_record),
     )

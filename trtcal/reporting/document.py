@@ -17,6 +17,7 @@ from trtcal import __version__
 from trtcal.config import Config
 from trtcal.documents import Document, canonical_json, digest_file, seal
 from trtcal.evaluate.comparison import Comparison
+from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis import Case
 from trtcal.evidence.diagnosis.build_diagnosis import check_case
 from trtcal.evidence.fusion import check_fusions
@@ -26,12 +27,12 @@ from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.log.reader import parse_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
+from trtcal.limits import BROKEN, overall
 from trtcal.model import Model
 from trtcal.quantization.plan import Plan
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.histograms import tensor_facts, wire
-from trtcal.reporting.limits import check_limits, overall
 from trtcal.reporting.ptq import is_optimized, optimization_facts
 from trtcal.reporting.verdict import judge, without_comparison
 
@@ -81,13 +82,13 @@ def _build_order(build: Build) -> tuple[str, ...]:
 
 def _comparison(comparison: Comparison) -> Document:
     document = comparison.to_document()
-    kept = ("digest", "dataset", "dataset_name", "samples", "batch", "gates", "rows")
+    kept = ("digest", "dataset", "dataset_name", "samples", "batch", "limits", "rows")
     return {key: document[key] for key in kept}
 
 
 def _test(document: Document) -> Document:
     """Return an A/B test without its times; what rests on them stands under `measured`."""
-    kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "looks")
+    kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
     return {key: document[key] for key in kept}
 
 
@@ -170,7 +171,8 @@ def _measured(findings: Findings) -> Document:
     return {
         "verdict": verdict.to_document(),
         "judgements": {
-            row.name: overall(check_limits(row, comparison.gates)) for row in rows[1:] if comparison
+            name: overall(judged)
+            for name, judged in (judge_variants(comparison) if comparison else {}).items()
         },
         "variants": {
             row.name: {"latency": dataclasses.asdict(row.latency), "size_bytes": row.size_bytes}
@@ -192,10 +194,10 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
     """Return for each model which limits its builds break, as ends of a sentence."""
     found: dict[str, list[str]] = {}
     for build in findings.builds:
-        for one in (findings.diagnoses.get(build.digest) or {"breaches": []})["breaches"]:
-            told = f"its build for {build.target} breaks a limit: {one['limit']} allows "
-            told += f"{one['allowed']}, found {one['found']}"
-            found.setdefault(build.model, []).append(told)
+        for one in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
+            if one["state"] == BROKEN:
+                told = f"its build for {build.target} breaks the limit {one['limit']}: "
+                found.setdefault(build.model, []).append(told + f"it has {one['value']:g}")
     return found
 
 
@@ -218,7 +220,7 @@ def _diagnosis(document: Document) -> Document:
     kinds: dict[str, int] = {}
     for finding in document["findings"]:
         kinds[finding["kind"]] = kinds.get(finding["kind"], 0) + 1
-    kept = ("accepted", "breaches", "counts", "notes")
+    kept = ("accepted", "limits", "counts", "notes")
     return {
         "findings": document["findings"][:FINDINGS_KEPT],
         "kinds": kinds,

@@ -9,6 +9,7 @@ from typing import Any
 from trtcal.documents import Document
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.limits import BROKEN
 from trtcal.reporting import text
 from trtcal.reporting.layer_view import title_of
 
@@ -38,8 +39,11 @@ def findings(document: Document) -> View:
         "shown": shown,
         "accepted": list(accepted.values())[:FINDINGS_SHOWN],
         "beyond": total - sum(one["count"] for one in shown),
-        "breaches": [
-            (title, breach) for _, title, one in diagnoses for breach in one.get("breaches", [])
+        "broken": [
+            (title, limit)
+            for _, title, one in diagnoses
+            for limit in one.get("limits", [])
+            if limit["state"] == BROKEN
         ],
         "known": any(one for _, _, one in diagnoses),
     }

@@ -136,7 +136,7 @@ def _checks(document: Document) -> list[str]:
     found = view.verdict(document)
     keys = ("limit", "value", "interval", "margin", "state")
     rows = [
-        [escaped(one["measure"]), *(escaped(one[key]) for key in keys)] for one in found["checks"]
+        [escaped(one["measure"]), *(escaped(one[key]) for key in keys)] for one in found["limits"]
     ]
     heads = ("Measure", "Limit", "Value", "95 % interval", "Margin", "State")
     table = _table(heads, rows) if rows else []

@@ -36,7 +36,7 @@ RAW_TIMES = (
     "latency_p99",
 )  # the speed-up tells, whatever the machine
 FIRST = ("top1", "agreement", "speedup")
-SURE = {0: ("fails", "✕", "worse here"), 1: ("undecided", "◐", "perhaps worse")}
+SURE = {0: ("broken", "✕", "worse here"), 1: ("undecided", "◐", "perhaps worse")}
 
 
 def slices(row: View | None) -> list[View]:

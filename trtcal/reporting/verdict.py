@@ -13,20 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.documents import Document
-from trtcal.evaluate.comparison import Comparison, Gates, Row
+from trtcal.evaluate.comparison import Comparison, Row
+from trtcal.evaluate.variant_limits import PERCENTILES, judge_variants
 from trtcal.evidence.diagnosis import FAILING
 from trtcal.evidence.manifest import Build
+from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
 from trtcal.reporting import text
 from trtcal.reporting.layer_view import CPU
-from trtcal.reporting.limits import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Check,
-    check_limits,
-    overall,
-    samples_to_decide,
-)
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
@@ -36,37 +29,62 @@ NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: `reasons` are the warnings, `checks` the limits of the variant it is about."""
+    """The answer: `reasons` are the warnings, `limits` those of the variant it is about."""
 
     word: str
     variant: str | None
     sentence: str
     rule: str
     reasons: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    limits: tuple[Judgement, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         plain = {"word": self.word, "variant": self.variant, "sentence": self.sentence}
-        checks = [check.to_document() for check in self.checks]
-        return {**plain, "rule": self.rule, "reasons": list(self.reasons), "checks": checks}
+        limits = [judgement.to_document() for judgement in self.limits]
+        return {**plain, "rule": self.rule, "reasons": list(self.reasons), "limits": limits}
+
+
+NOT_OUTPUTS = frozenset({"speedup", *PERCENTILES, "size_bytes"})
 
 
 @dataclass(frozen=True)
 class _Judged:
     row: Row
-    checks: tuple[Check, ...]
+    limits: tuple[Judgement, ...]
     breaches: tuple[str, ...] = ()
 
     @property
+    def accuracy(self) -> Judgement | None:
+        """The first limit on what the outputs are."""
+        return next((one for one in self.limits if one.limit.metric not in NOT_OUTPUTS), None)
+
+    @property
+    def judges_speed(self) -> bool:
+        """Whether a limit is about speed."""
+        return any(one.limit.metric in ("speedup", *PERCENTILES) for one in self.limits)
+
+    @property
     def state(self) -> str:
-        return FAILS if self.breaches else overall(self.checks)
+        """Whether all limits hold; without one on the outputs, nothing holds."""
+        state = BROKEN if self.breaches else overall(self.limits)
+        return UNDECIDED if state == HOLDS and self.accuracy is None else state
 
     @property
     def shortfall(self) -> float:
         """What is missing from each limit, as a share of it (of 1, where the limit is smaller)."""
-        beyond = (max(check.excess, 0.0) / max(check.limit, 1.0) for check in self.checks)
-        return len(self.breaches) + sum(beyond)
+        missing = (_excess(one) / max(abs(one.limit.bound), 1.0) for one in self.limits)
+        return len(self.breaches) + sum(missing)
+
+
+def _excess(one: Judgement) -> float:
+    """Return how far the estimate lies beyond its limit, 0 where it does not."""
+    if one.figure is None:
+        return 0.0
+    beyond = one.figure.value - one.limit.bound
+    if one.limit.relation == "==":
+        return abs(beyond)
+    return max(-beyond if one.limit.relation == ">=" else beyond, 0.0)
 
 
 def judge(
@@ -83,8 +101,9 @@ def judge(
     """
     broken = breaches or {}
     known = (builds, failed_builds, comparison.rows[0].model)
+    limits = judge_variants(comparison) if len(comparison.rows) > 1 else {}
     judged = [
-        _Judged(row, check_limits(row, comparison.gates), tuple(broken.get(row.model, ())))
+        _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
         for row in comparison.rows[1:]
     ]
     if not judged:
@@ -93,10 +112,10 @@ def judge(
     undecided = [one for one in judged if one.state == UNDECIDED]
     if not (holding or undecided):
         nearest = min(judged, key=lambda one: one.shortfall)
-        reasons = warnings(nearest.row, comparison.gates, *known)
+        reasons = warnings(nearest.row, nearest.judges_speed, *known)
         return _do_not_ship(comparison, nearest, reasons)
-    best = max(holding or undecided, key=_merit(comparison.gates if holding else Gates()))
-    reasons = warnings(best.row, comparison.gates, *known)
+    best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
+    reasons = warnings(best.row, best.judges_speed, *known)
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
 
 
@@ -135,15 +154,17 @@ def _line_of(finding: Document) -> int:
     return min(lines, default=0)
 
 
-def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:
+def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
     """Return the key of which the best variant has the greatest value."""
 
     def merit(one: _Judged) -> tuple[float, ...]:
-        accuracy = one.row.accuracy
-        drop = next((check.value for check in one.checks if check.at_most), math.inf)
+        accuracy, first = one.row.accuracy, one.accuracy
+        kept = -math.inf
+        if first is not None and first.figure is not None:
+            kept = first.figure.value if first.limit.relation == ">=" else -first.figure.value
         sqnr = math.inf if accuracy.sqnr_db is None else accuracy.sqnr_db
-        speed = (one.row.latency.speedup,) if gates.min_speedup is not None else ()
-        return (*speed, -drop, sqnr)
+        speed = (one.row.latency.speedup,) if is_holding and one.judges_speed else ()
+        return (*speed, kept, sqnr)
 
     return merit
 
@@ -151,8 +172,8 @@ def _merit(gates: Gates) -> Callable[[_Judged], tuple[float, ...]]:
 def _ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
     sentence = _holding_sentence(comparison.rows[0], best.row)
     word = WITH_CARE if reasons else SHIP
-    rule = _rule(comparison, best.checks)
-    return Verdict(word, best.row.name, sentence, rule, reasons, best.checks)
+    rule = _rule(comparison, best)
+    return Verdict(word, best.row.name, sentence, rule, reasons, best.limits)
 
 
 def _holding_sentence(reference: Row, row: Row) -> str:
@@ -172,7 +193,7 @@ def _holding_sentence(reference: Row, row: Row) -> str:
 
 def warnings(
     row: Row,
-    gates: Gates,
+    judges_speed: bool,
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
     reference: str | None = None,
@@ -183,7 +204,7 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
-    reasons = [] if gates.min_speedup is not None else [_speed_warning(row, targets)]
+    reasons = [] if judges_speed else [_speed_warning(row, targets)]
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
     for build in own:
@@ -240,80 +261,79 @@ def _build_warnings(build: Build) -> list[str]:
 
 
 def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    open_checks = [check for check in best.checks if check.state == UNDECIDED]
-    if open_checks:
-        sentence = _undecided_sentence(best.row, open_checks[0])
+    undecided = [one for one in best.limits if one.state == UNDECIDED]
+    if undecided:
+        sentence = _undecided_sentence(best.row, undecided[0])
     else:
         sentence = (
             f"{best.row.name} has no classes in its first output, so neither top-1 nor agreement "
-            "can be held to the limit; the table gives its SQNR and cosine."
+            "can be held to a limit; the table gives its SQNR and cosine."
         )
-    rule = _rule(comparison, best.checks)
-    return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.checks)
+    rule = _rule(comparison, best)
+    return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.limits)
 
 
-def _undecided_sentence(row: Row, check: Check) -> str:
-    span = f"{text.number(check.value)}, 95 % interval {text.between(check.low, check.high)}"
-    if not check.at_most:
+def _undecided_sentence(row: Row, one: Judgement) -> str:
+    name = metric_of(one.limit.metric).label
+    if one.figure is None:
+        return f"The limit {one.limit} is not judged for {row.name}: {one.reason}."
+    if one.limit.metric in NOT_OUTPUTS:
         return (
-            f"The timing does not tell whether {row.name} is {text.number(check.limit)} times as "
-            f"fast as FP32: the speed-up is {span}. More rounds on a quiet machine would."
+            f"The timing does not tell whether {row.name} holds {one.limit}: the {name} is "
+            f"{one.measured}. More rounds on a quiet machine would."
         )
-    samples = row.accuracy.samples
-    needed = samples_to_decide(check, samples)
     advice = "It lies on the limit, so no number of samples is sure to decide."
-    if needed is not None:
-        advice = f"Roughly {needed:,} samples would, if the figure stays where it is."
+    if one.samples_needed is not None:
+        advice = f"Roughly {one.samples_needed:,} samples would, if the figure stays where it is."
+    samples = text.count(row.accuracy.samples, "sample")
     return (
-        f"{text.count(samples, 'sample')} cannot tell whether {row.name} stays within "
-        f"{text.number(check.limit)} points: {check.measure} is {span}. {advice}"
+        f"{samples} cannot tell whether {row.name} holds {one.limit}: the {_change(one)}{name} is "
+        f"{one.measured}. {advice}"
     )
+
+
+def _change(one: Judgement) -> str:
+    return "change of " if one.limit.is_change else ""
 
 
 def _do_not_ship(comparison: Comparison, nearest: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    failing = [check for check in nearest.checks if check.state == FAILS]
+    failing = [one for one in nearest.limits if one.state == BROKEN]
     one = "The only variant" if len(comparison.rows) == 2 else "The nearest variant"
     parts = " and ".join([*map(_failure, failing), *nearest.breaches])
     sentence = f"{one}, {nearest.row.name}, fails: {parts}."
-    rule = _rule(comparison, nearest.checks)
-    return Verdict(DO_NOT, nearest.row.name, sentence, rule, reasons, nearest.checks)
+    rule = _rule(comparison, nearest)
+    return Verdict(DO_NOT, nearest.row.name, sentence, rule, reasons, nearest.limits)
 
 
-def _failure(check: Check) -> str:
-    unit = " points" if check.at_most else ""
-    relation = "over the limit of" if check.at_most else "short of the limit of"
+def _failure(one: Judgement) -> str:
+    name = f"its {_change(one)}{metric_of(one.limit.metric).label}"
+    unit = f" {one.limit.unit}".rstrip()
     return (
-        f"its {check.measure} is {text.number(check.value)}{unit} "
-        f"(95 % interval {text.between(check.low, check.high)}), "
-        f"{text.margin(check.excess)} {relation} {text.number(check.limit)}"
+        f"{name} is {one.measured}, {text.margin(_excess(one))}{unit} beyond the limit {one.limit}"
     )
 
 
-def _rule(comparison: Comparison, checks: Sequence[Check] = ()) -> str:
-    gates = comparison.gates
-    accuracy = next((check for check in checks if check.at_most), None)
-    speed = next((check for check in checks if not check.at_most), None)
-    measure = accuracy.measure if accuracy else "drop of top-1"
-    parts = [
-        f"the upper end of the 95 % interval of its {measure} is at most "
-        f"{text.number(gates.max_top1_drop)} points{_here(accuracy)}"
-    ]
-    if gates.min_speedup is not None:
-        limit = text.number(gates.min_speedup)
-        parts.append(
-            f"the lower end of the 95 % interval of its speed-up is at least {limit}{_here(speed)}"
-        )
-    best = (
-        "the fastest"
-        if gates.min_speedup is not None
-        else "the one with the smallest drop, then the highest SQNR,"
+def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
+    judged = best.limits if best else ()
+    parts = [f"{one.limit}{_here(one)}" for one in judged] or map(str, comparison.limits)
+    chosen = "smallest loss, then the highest SQNR,"
+    chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
+    count = len(comparison.rows) - 1
+    together = (
+        f" The intervals of the {count} variants are wider than for one, so that all hold together "
+        "(Holm's correction)."
+        if count > 1
+        else ""
     )
-    return f"A variant holds if {', and '.join(parts)}. Of those that hold, {best} is taken."
+    return (
+        f"A variant holds if its whole interval does for every limit: {'; '.join(parts)}. Of those "
+        f"that hold, {chosen} is taken.{together}"
+    )
 
 
-def _here(check: Check | None) -> str:
-    if check is None:
-        return ""
-    end = check.high if check.at_most else check.low
-    words = "margin" if check.margin >= 0 else "missed by"
-    return f" (here {text.number(end)}, {words} {text.margin(check.margin)})"
+def _here(one: Judgement) -> str:
+    if one.figure is None or one.margin is None:
+        return " (not measured)"
+    end = one.figure.low if one.limit.relation == ">=" else one.figure.high
+    words = "margin" if one.margin >= 0 else "missed by"
+    return f" (here {text.number(end)}, {words} {text.margin(one.margin)})"

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.limits import BROKEN
 from trtcal.reporting import text
 from trtcal.reporting.charts import Point, accuracy_against_latency
 from trtcal.reporting.layer_view import CPU, summary_of
-from trtcal.reporting.limits import disagreement_interval
+from trtcal.stats import proportion
 
 View = dict[str, Any]
 
-MARKS = {"holds": "●", "undecided": "◐", "fails": "✕"}
+MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {
     "SHIP": "ship",
     "SHIP WITH CARE": "care",
@@ -34,8 +35,8 @@ def verdict(document: Document) -> View:
         **found,
         "class": CLASSES.get(found["word"], "open"),
         "figures": _figures(about[0], variants(document)[0]) if about else [],
-        "checks": [_check(check) for check in found["checks"]],
-        "fails": any(check["state"] == "fails" for check in found["checks"]),
+        "limits": [_limit(one) for one in found["limits"]],
+        "fails": any(one["state"] == BROKEN for one in found["limits"]),
         "facts": _facts(document, found["variant"]),
     }
 
@@ -77,16 +78,18 @@ def milliseconds_pair(latency: View, reference: View) -> str:
     return f"{ours} ms, FP32 {theirs} ms"
 
 
-def _check(check: View) -> View:
-    sign = "at most" if check["at_most"] else "at least"
+def _limit(one: View) -> View:
+    known = one["value"] is not None and one["low"] is not None and one["high"] is not None
+    margin = one["margin"]
+    sign = "" if margin is None or margin >= 0 else "\u2212"
     return {
-        "measure": check["measure"],
-        "limit": f"{sign} {text.number(check['limit'])} {check['unit']}",
-        "value": text.number(check["value"]),
-        "interval": text.between(check["low"], check["high"]),
-        "margin": ("" if check["margin"] >= 0 else "\u2212") + text.margin(check["margin"]),
-        "state": check["state"],
-        "mark": MARKS[check["state"]],
+        "measure": one["label"],
+        "limit": one["limit"],
+        "value": text.number(one["value"]),
+        "interval": text.between(one["low"], one["high"]) if known else one["reason"],
+        "margin": text.MISSING if margin is None else sign + text.margin(margin),
+        "state": one["state"],
+        "mark": MARKS[one["state"]],
     }
 
 
@@ -157,8 +160,9 @@ def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, flo
     if key == "top1" and accuracy["top1_drop_interval"]:
         ends = [reference["accuracy"]["top1"] - drop for drop in accuracy["top1_drop_interval"]]
     elif key == "agreement":
-        lost = disagreement_interval(accuracy["agreement"], accuracy["samples"])
-        ends = [100.0 - share for share in lost]
+        samples = accuracy["samples"]
+        alike = proportion(round(accuracy["agreement"] * samples / 100), samples)
+        ends = [100.0 * alike.high, 100.0 * alike.low]
     else:
         return None
     low, high = (min(max(end, 0.0), 100.0) for end in reversed(ends))

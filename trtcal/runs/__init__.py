@@ -3,11 +3,10 @@
 from trtcal.runs.diff import RunDifference, against_last, compare_runs
 from trtcal.runs.figures import digests_of_run, figures_of_run
 from trtcal.runs.history import Entry, History, default_path
-from trtcal.runs.limits import Breach, parse_rule
+from trtcal.runs.limits import judge_run
 from trtcal.runs.series import Shift, find_shifts
 
 __all__ = [
-    "Breach",
     "Entry",
     "History",
     "RunDifference",
@@ -18,5 +17,5 @@ __all__ = [
     "digests_of_run",
     "figures_of_run",
     "find_shifts",
-    "parse_rule",
+    "judge_run",
 ]

@@ -18,8 +18,8 @@ import jinja2
 from markupsafe import Markup
 
 from trtcal.documents import write_text
+from trtcal.limits import metric_of
 from trtcal.reporting.text import count, visible
-from trtcal.runs.figures import LABELS
 from trtcal.runs.history import Entry, History
 from trtcal.runs.series import Change, Series, changes_of, events_of, read_series
 
@@ -191,7 +191,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
     environment.filters["told"] = count
-    environment.filters["label"] = lambda figure: LABELS[figure][0]
+    environment.filters["label"] = lambda figure: metric_of(figure).label
     environment.globals["style"] = Markup(style)  # noqa: S704 (our own file)
     environment.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'"
     return environment

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtcal.documents import Document, parsing
-from trtcal.runs.figures import LABELS, is_better
+from trtcal.limits import metric_of
+from trtcal.runs.figures import is_better
 from trtcal.runs.history import Entry, History, entry_of
 
 
@@ -117,7 +118,8 @@ def against_last(history: History, report: Document) -> Document | None:
 
 
 def _figure(one: Changed) -> Document:
-    label, unit = LABELS.get(one.figure, (one.figure, ""))
+    metric = metric_of(one.figure)
+    label, unit = metric.label, metric.unit
     is_noise = one.figure in TIMED and one.share is not None and abs(one.share) <= NOISE
     return {
         "name": f"{one.variant}: {label}",

@@ -6,43 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.limits import metric_of
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
 
 ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
 LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
-RISING = frozenset(
-    {"top1", "top5", "agreement", "sqnr_db", "cosine", "speedup", "int8_share", "met"}
-)
-"""Figures of which more is better; of the others less is, unless they are neutral."""
-NEUTRAL = frozenset({"layers", "asked"})
-"""Figures of which neither is better."""
-LABELS = {
-    "top1": ("top-1", "%"),
-    "top1_drop": ("drop of top-1", "points"),
-    "top5": ("top-5", "%"),
-    "agreement": ("agreement with FP32", "%"),
-    "sqnr_db": ("SQNR", "dB"),
-    "cosine": ("cosine", ""),
-    "kl": ("KL divergence", "nats"),
-    "latency_p50": ("median latency", "ms"),
-    "latency_p90": ("90th percentile of latency", "ms"),
-    "latency_p99": ("99th percentile of latency", "ms"),
-    "speedup": ("speed-up over FP32", "times"),
-    "size_bytes": ("file size", "bytes"),
-    "engine_bytes": ("engine size", "bytes"),
-    "layers": ("engine layers", ""),
-    "asked": ("layers asked in INT8", ""),
-    "met": ("layers that got INT8", ""),
-    "int8_share": ("heavy layers in INT8", "%"),
-    "log_findings": ("findings in the log", ""),
-    "findings": ("findings of the diagnosis", ""),
-    "silent_fallbacks": ("silent fallbacks", ""),
-    "uncalibrated": ("tensors without range", ""),
-    "broken_fusions": ("broken fusions", ""),
-}
-"""What each figure is called, and its unit."""
 
 
 def figures_of_run(report: Document) -> Figures:
@@ -114,4 +84,5 @@ def _machine(machine: Mapping[str, Any]) -> dict[str, str]:
 
 def is_better(figure: str, change: float) -> bool | None:
     """Tell whether a change of a figure is for the better; None where it is neither."""
-    return None if figure in NEUTRAL else (change > 0) == (figure in RISING)
+    rising = metric_of(figure).rising
+    return None if rising is None else (change > 0) == rising

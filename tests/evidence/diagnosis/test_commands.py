@@ -27,12 +27,12 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
     assert "1. silent_fallback: 'node' was asked in int8" in capsys.readouterr().out
-    (here / "trtcal.toml").write_text("[gates]\nmax_silent_fallbacks = 0\n")
+    (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
     for file in ("engine.plan", "build.json", "diagnosis.json"):
         assert (here / "strict" / file).exists()
     (here / "trtcal.toml").write_text(
-        '[gates]\nforbid = ["silent_fallback"]\n'
+        'limits = ["silent_fallback == 0"]\n'
         '[[suppress]]\nkind = "silent_fallback"\nsubject = "no*"\nreason = "it is small"\n'
     )
     assert run_command(["diagnose", "strict"]) == 0
@@ -123,8 +123,8 @@ def test_wrong_input_is_one_error(here, capsys, arguments, words):
     [
         ('[[suppress]]\nkind = "fallback"\n', "suppress.reason"),
         ('[[suppress]]\nkind = "x"\nreason = "y"\nsubjct = "z"\n', "suppress.subjct"),
-        ("[gates]\nmax_uncalibrated = -1\n", "gates.max_uncalibrated"),
-        ("[gates]\nforbid = 3\n", "gates.forbid"),
+        ('limits = ["uncalibrated < 1"]\n', "limits"),
+        ("limits = 3\n", "limits"),
         ("suppress = [1]\n", "'suppress' must be a list of tables"),
     ],
 )

@@ -14,11 +14,12 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.cli.main import run_command
-from trtcal.config import Config, GatesConfig
+from trtcal.config import Config
 from trtcal.data import open_dataset
 from trtcal.errors import GateFailed
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, hold, write_diagnosis
 from trtcal.evidence.findings import COSTS_ALONE
+from trtcal.limits import parse_limits
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
@@ -143,14 +144,18 @@ def test_what_the_layer_list_and_the_fusions_show_is_part_of_the_diagnosis(fault
 
 
 def test_limits_hold_or_end_with_a_failed_gate(faulty):
-    loose = GatesConfig(max_uncalibrated=1, max_silent_fallbacks=2, forbid=("tactic_failed",))
-    hold(diagnosed(faulty, Config(faulty.folder, gates=loose)))
-    strict = GatesConfig(
-        max_uncalibrated=0, max_silent_fallbacks=1, forbid=("workspace_too_small",)
-    )
+    loose = ["uncalibrated <= 1", "silent_fallbacks <= 2", "tactic_failed == 0", "top1 >= -1"]
+    judged = diagnosed(faulty, Config(faulty.folder, limits=parse_limits(loose)))
+    assert [one.state for one in judged.limits] == ["holds"] * 3
+    hold(judged)
+    strict = ["uncalibrated == 0", "silent_fallbacks <= 1", "workspace_too_small == 0"]
     with pytest.raises(GateFailed) as failed:
-        hold(diagnosed(faulty, Config(faulty.folder, gates=strict)))
-    for words in ("max_uncalibrated allows 0, found 1", "fallbacks allows 1, found 2", "forbid"):
+        hold(diagnosed(faulty, Config(faulty.folder, limits=parse_limits(strict))))
+    for words in (
+        "uncalibrated is 1",
+        "silent_fallbacks is 2 (limit <= 1.0)",
+        "workspace_too_small",
+    ):
         assert words in failed.value.message
 
 
@@ -159,8 +164,8 @@ def test_what_is_accepted_with_a_reason_counts_no_more(faulty):
         {"kind": "silent_fallback", "subject": "u*", "reason": "upsampling is cheap here"},
         {"kind": "tactic_failed", "reason": "seen on the old driver"},
     )
-    gates = GatesConfig(max_silent_fallbacks=1)
-    diagnosis = diagnosed(faulty, Config(faulty.folder, gates=gates, suppress=accepted))
+    limits = parse_limits(["silent_fallbacks <= 1"])
+    diagnosis = diagnosed(faulty, Config(faulty.folder, limits=limits, suppress=accepted))
     hold(diagnosis)
     ((finding, why),) = diagnosis.accepted
     assert (finding.subject, why.reason) == ("up", "upsampling is cheap here")
@@ -175,14 +180,14 @@ def test_the_command_says_the_same(faulty, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     for words in ("1 missing range", "2 silent fallback", "1 workspace too small"):
         assert words in out
-    (tmp_path / "trtcal.toml").write_text("[gates]\nmax_silent_fallbacks = 0\n")
+    (tmp_path / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command([*arguments, "--json"]) == 1
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     kinds = [one["kind"] for one in document["findings"]]
     assert len([kind for kind in kinds if kind not in COSTS_ALONE]) == 4
-    assert document["breaches"][0]["found"] == 2
-    assert "max_silent_fallbacks allows 0, found 2" in captured.err
+    assert document["limits"][0]["value"] == 2
+    assert "silent_fallbacks is 2 (limit == 0.0)" in captured.err
 
 
 def test_it_is_written_beside_the_build_and_goes_with_the_next_one(faulty):

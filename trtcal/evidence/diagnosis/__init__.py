@@ -1,18 +1,22 @@
 """What is wrong with a build: findings from its log, its layers and its graph, limits, acceptance."""
 
-from trtcal.evidence.diagnosis.build_diagnosis import KIND, Case, Diagnosis, diagnose, summary_line
-from trtcal.evidence.diagnosis.limits import Breach, Limits, Suppression
+from trtcal.evidence.diagnosis.build_diagnosis import (
+    KIND,
+    Case,
+    Diagnosis,
+    Suppression,
+    diagnose,
+    summary_line,
+)
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.diagnosis.reasons import Fault, Mentions, explain, find_faults, tensors_of
 
 __all__ = [
     "FAILING",
     "KIND",
-    "Breach",
     "Case",
     "Diagnosis",
     "Fault",
-    "Limits",
     "Mentions",
     "Suppression",
     "diagnose",

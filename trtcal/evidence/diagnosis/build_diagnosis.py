@@ -6,14 +6,14 @@ neither is a layer that is slow by nature. What was checked and is well is only 
 
 from __future__ import annotations
 
+import fnmatch
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trtcal.config import Config
 from trtcal.documents import Document, seal, write_document
-from trtcal.errors import GateFailed
-from trtcal.evidence.diagnosis.limits import Breach, Limits, Suppression, find_breaches, suppress
 from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
 from trtcal.evidence.diagnosis.reasons import (
     MISSING_RANGE,
@@ -32,6 +32,7 @@ from trtcal.evidence.layers.outcomes import Outcome, check
 from trtcal.evidence.layers.reading import Engine, read_engine
 from trtcal.evidence.log import Event, events_of_file
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, Build
+from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
@@ -65,12 +66,29 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Suppression:
+    """Findings of a kind (`*` for any) about subjects like a glob, accepted for a reason."""
+
+    kind: str
+    reason: str
+    subject: str = "*"
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether a finding is accepted; one about the whole build has the empty subject."""
+        alike = fnmatch.fnmatchcase(finding.subject or "", self.subject)
+        return alike and fnmatch.fnmatchcase(finding.kind, self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """Findings by cost, those accepted with the reason, limits broken, notes, and what was counted."""
+    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted."""
 
     findings: tuple[Finding, ...]
     accepted: tuple[tuple[Finding, Suppression], ...] = ()
-    breaches: tuple[Breach, ...] = ()
+    limits: tuple[Judgement, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     unused: tuple[Suppression, ...] = ()
@@ -81,17 +99,17 @@ class Diagnosis:
         body = {
             "findings": list(map(asdict, self.findings)),
             "accepted": accepted,
-            "breaches": [breach.to_document() for breach in self.breaches],
+            "limits": [judgement.to_document() for judgement in self.limits],
             "notes": dict(self.notes),
             "counts": dict(self.counts),
             "unused_suppressions": [str(one) for one in self.unused],
         }
-        return seal({"kind": KIND, "schema_version": 1, **body})
+        return seal({"kind": KIND, "schema_version": 2, **body})
 
 
 def diagnose(
     case: Case,
-    limits: Limits | None = None,
+    limits: Sequence[Limit] = (),
     suppressions: Sequence[Suppression] = (),
     further: Iterable[Finding] = (),
 ) -> Diagnosis:
@@ -109,11 +127,33 @@ def diagnose(
     return Diagnosis(
         findings,
         accepted,
-        find_breaches(findings, limits or Limits()),
+        judge_findings(findings, limits),
         dict(log.notes),
         _counts(case, log),
         tuple(one for one in suppressions if one not in used),
     )
+
+
+def suppress(
+    findings: Iterable[Finding], suppressions: Sequence[Suppression]
+) -> tuple[tuple[Finding, ...], tuple[tuple[Finding, Suppression], ...]]:
+    """Separate findings into those that count and those that are accepted, each with why."""
+    open_ones, accepted = [], []
+    for finding in findings:
+        why = next((one for one in suppressions if one.covers(finding)), None)
+        if why is None:
+            open_ones.append(finding)
+        else:
+            accepted.append((finding, why))
+    return tuple(open_ones), tuple(accepted)
+
+
+def judge_findings(findings: Sequence[Finding], limits: Sequence[Limit]) -> tuple[Judgement, ...]:
+    """Hold the numbers of findings, in all and by kind, to the limits that are about them."""
+    kinds = Counter(finding.kind for finding in findings)
+    ours = [limit for limit in limits if limit.is_of_findings]
+    counts = {one.metric: kinds[COUNTED.get(one.metric, one.metric)] for one in ours}
+    return judge_counts(ours, counts | {"findings": len(findings)})
 
 
 def _counts(case: Case, log: LogFindings) -> dict[str, int]:
@@ -313,10 +353,8 @@ def check_case(
     case: Case, config: Config, logs: Sequence[Path], further: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Diagnose a case with the events of all logs; log lines get their neighbours as context."""
-    gates = config.gates
-    limits = Limits(gates.max_uncalibrated, gates.max_silent_fallbacks, gates.forbid)
     accepted = [Suppression(**one) for one in config.suppress]
-    made = diagnose(replace(case, events=_events(logs)), limits, accepted, further)
+    made = diagnose(replace(case, events=_events(logs)), config.limits, accepted, further)
     return replace(made, findings=with_context(made.findings, logs))
 
 
@@ -365,10 +403,14 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:
     write_document(folder / DIAGNOSIS, diagnosis.to_document())
 
 
+def is_of_build(limit: Limit) -> bool:
+    """Tell whether a limit counts findings of a build."""
+    return limit.is_of_findings
+
+
 def hold(diagnosis: Diagnosis) -> None:
-    """`GateFailed` if a limit does not hold."""
-    if diagnosis.breaches:
-        raise GateFailed(
-            f"the build breaks a limit: {'; '.join(map(str, diagnosis.breaches))}",
-            "fix what the findings name, or accept it by [[suppress]] in trtcal.toml, with a reason",
-        )
+    """`GateFailed` if a limit is broken."""
+    require(
+        diagnosis.limits,
+        "follow the fixes, or accept findings by [[suppress]] in trtcal.toml, with a reason",
+    )

@@ -1,0 +1,141 @@
+"""Limits: what is written is what is read, every figure is in one state, and broken ones end with 1."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtcal.errors import GateFailed, InputError
+from trtcal.limits import (
+    BROKEN,
+    HOLDS,
+    METRICS,
+    UNDECIDED,
+    Figure,
+    Judgement,
+    Limit,
+    joined,
+    judge_counts,
+    overall,
+    parse_limit,
+    parse_limits,
+    require,
+)
+
+BOUNDS = st.floats(-1e6, 1e6, allow_nan=False)
+NAMES = st.sampled_from([*METRICS, "map", "tactic_failed"])
+
+
+@st.composite
+def limits(draw):
+    bound, is_change = draw(BOUNDS), draw(st.booleans())
+    return Limit(
+        draw(NAMES),
+        draw(st.sampled_from([">=", "<=", "=="])),
+        bound if is_change else abs(bound),
+        is_change,
+        is_change and draw(st.booleans()),
+        draw(st.none() | st.from_regex(r"[\w.:-]+( for sm\d\d)?", fullmatch=True)),
+        draw(st.booleans()),
+    )
+
+
+@given(limits())
+def test_a_limit_reads_as_it_is_written(limit):
+    assert parse_limit(str(limit)) == limit
+    assert parse_limit(f"  {limit}  ") == limit
+
+
+@given(st.text() | st.from_regex(r"\w+ ?[<>=]{1,2} ?[+-]?\w+%?", fullmatch=True))
+def test_any_other_text_is_refused(text):
+    with contextlib.suppress(InputError):
+        found = parse_limit(text)
+        assert parse_limit(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "top1",
+        "top1>3",
+        "top1>=x",
+        "top1=>3",
+        "speedup >= 5%",
+        ">= 5",
+        "top1 >= nan",
+        "a b == 1",
+    ],
+)
+def test_what_is_no_limit_is_refused(text):
+    with pytest.raises(InputError, match="is no limit"):
+        parse_limit(text)
+
+
+def test_units_are_those_of_the_metric():
+    assert parse_limit("latency_p50 <= 5 ms") == Limit("latency_p50", "<=", 5.0)
+    assert parse_limit("top1>=-1.0points") == Limit("top1", ">=", -1.0, is_change=True)
+    assert parse_limit("int8_share >= 90%") == Limit("int8_share", ">=", 90.0)
+    assert parse_limit("latency_p50 <= +5%").unit == "%"
+    with pytest.raises(InputError, match="is in ms, not in dB"):
+        parse_limit("latency_p50 <= 5 dB")
+
+
+@given(limits(), BOUNDS, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_figure_is_in_one_state_and_its_margin_says_which(limit, value, below, above):
+    judged = Judgement(limit, "", Figure(value, value - below, value + above, 100))
+    low, high = judged.figure.low, judged.figure.high
+    holds = {
+        ">=": low >= limit.bound,
+        "<=": high <= limit.bound,
+        "==": low == high == limit.bound,
+    }[limit.relation]
+    broken = {
+        ">=": high < limit.bound,
+        "<=": low > limit.bound,
+        "==": not low <= limit.bound <= high,
+    }[limit.relation]
+    assert (judged.state == HOLDS, judged.state == BROKEN) == (holds, broken)
+    assert (judged.margin >= 0) == holds
+    if judged.samples_needed is not None:
+        assert judged.state == UNDECIDED
+        assert judged.samples_needed > 100
+
+
+@given(limits(), BOUNDS, st.floats(0, 1e3), st.floats(0, 1e3))
+def test_a_wider_interval_never_decides_what_a_narrower_one_leaves_open(limit, value, half, more):
+    narrow = limit.state(value - half, value + half)
+    wide = limit.state(value - half - more, value + half + more)
+    assert wide in (narrow, UNDECIDED)
+
+
+def test_one_place_turns_broken_limits_into_status_1():
+    judged = judge_counts(
+        parse_limits(["silent_fallbacks == 0", "b: uncalibrated <= 1", "top1 >= -1"]),
+        {"silent_fallbacks": 2, "uncalibrated": 0},
+        "a",
+    )
+    assert [one.state for one in judged] == [BROKEN]
+    with pytest.raises(GateFailed, match="a: silent_fallbacks is 2"):
+        require(judged, "hint")
+    assert GateFailed("", "").exit_status == 1
+    require(judged[:0], "hint")
+
+
+def test_what_was_not_measured_is_undecided():
+    judged = Judgement(parse_limit("top1 >= -1"), "int8", None, "the data have no labels")
+    assert (judged.state, judged.margin, judged.samples_needed) == (UNDECIDED, None, None)
+    assert str(judged) == "int8: top1 was not measured: the data have no labels"
+    require([judged], "hint")
+    assert overall([judged]) == overall([]) == UNDECIDED
+
+
+def test_limits_given_replace_configured_ones_of_the_same_metric():
+    configured = parse_limits(["top1 >= -1", "speedup >= 2", "a: top1 >= -3"])
+    found = joined(configured, parse_limits(["top1 >= -0.5"]))
+    assert [str(one) for one in found] == [
+        "top1 >= -0.5 points",
+        "speedup >= 2.0 x",
+        "a: top1 >= -3.0 points",
+    ]

@@ -1,0 +1,175 @@
+"""The limits of a comparison, held against every variant's figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from trtcal.errors import InputError
+from trtcal.limits import HOLDS, METRICS, Figure, Judgement, Limit, overall, parse_limit
+from trtcal.stats import LEVEL, Interval, holm_levels, paired_difference, proportion
+
+if TYPE_CHECKING:
+    from trtcal.evaluate.comparison import Comparison, Row
+
+ACCURACY = ("top1", "top5", "agreement", "sqnr_db", "cosine", "kl", "l0", "l1", "l2", "linf")
+PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
+COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes")
+"""The metrics that a comparison measures, beside the user's own."""
+DEFAULT = ("top1 >= -1.0", "agreement >= -1.0")
+"""The limit on accuracy where none is given: with labels, without."""
+
+Judged = dict[str, tuple[Judgement, ...]]
+"""Variant -> its limits."""
+
+
+def is_compared(limit: Limit) -> bool:
+    """Tell whether a limit is about what a comparison measures, figures of own metrics included."""
+    return limit.metric in COMPARED or (limit.metric not in METRICS and not limit.is_of_findings)
+
+
+def with_default(limits: Sequence[Limit], reference: Row) -> tuple[Limit, ...]:
+    """Return the limits, with the default one on accuracy if none is about the outputs."""
+    about_outputs = [limit for limit in limits if limit.metric not in _TIMED]
+    if any(map(is_compared, about_outputs)) or reference.accuracy.agreement is None:
+        return tuple(limits)
+    return (parse_limit(DEFAULT[reference.accuracy.top1 is None]), *limits)
+
+
+def judge_variants(comparison: Comparison) -> Judged:
+    """Hold every variant to the limits, at levels at which all of the k variants hold together.
+
+    The best of k variants holds by chance more often than one does: Holm's correction, see
+    `trtcal.stats.holm_levels`. `InputError` if a limit is about a variant that there is not.
+    """
+    reference, *rows = comparison.rows
+    limits = list(filter(is_compared, with_default(comparison.limits, reference)))
+    _check_variants(limits, [row.name for row in rows])
+
+    def judged(index: int, level: float) -> tuple[Judgement, ...]:
+        return judge_row(limits, rows[index], reference, level)
+
+    levels = holm_levels(lambda i, level: overall(judged(i, level)) == HOLDS, len(rows))
+    return {row.name: judged(i, levels[i]) for i, row in enumerate(rows)}
+
+
+def _check_variants(limits: Iterable[Limit], names: Sequence[str]) -> None:
+    for limit in limits:
+        if limit.variant is not None and limit.variant not in names:
+            hint = f"compared are {', '.join(names)}"
+            raise InputError(f"the limit {limit} is about no variant", hint)
+
+
+def judge_row(
+    limits: Sequence[Limit], row: Row, reference: Row, level: float = LEVEL
+) -> tuple[Judgement, ...]:
+    """Hold one variant to the limits that are about it."""
+    found = []
+    for limit in limits:
+        if limit.is_about(row.name):
+            ends = _ends(limit, row, reference, level)
+            samples = None if limit.metric in _TIMED else row.accuracy.samples
+            figure = None if ends is None else Figure(*_triple(ends), samples, level)
+            reason = "" if figure else _reason(limit, row)
+            found.append(Judgement(limit, row.name, figure, reason))
+    return tuple(found)
+
+
+_TIMED = ("speedup", *PERCENTILES, "size_bytes")
+
+
+def _triple(ends: Interval) -> tuple[float, float, float]:
+    return ends.value, ends.low, ends.high
+
+
+def _reason(limit: Limit, row: Row) -> str:
+    if limit.in_slices:
+        return "compare judges no slices: `trtcal ab --slices` does"
+    if limit.metric in ("top1", "top5", "top1_drop"):
+        return (
+            "the data have no labels" if row.accuracy.agreement is not None else "no class scores"
+        )
+    if limit.metric in METRICS:
+        return "the first output has no class scores"
+    return "no such figure: --metric-file gives one's own"
+
+
+def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
+    """Return the figure that a limit is about, with its interval; None if it was not measured."""
+    if limit.in_slices:
+        return None
+    if limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative):
+        return _speed(limit, row, level)
+    if limit.metric in ("top1", "top1_drop") and (limit.is_change or limit.metric == "top1_drop"):
+        return _change_of_top1(limit, row, reference, level)
+    if limit.metric == "agreement":
+        return _agreement(limit, row, level)
+    own = next((group for group in row.own if group.name == limit.metric), None)
+    if own is not None and limit.is_change and not limit.is_relative:
+        ends = Interval(own.drop, *own.interval).scaled(-1.0)
+        return ends.at_level(level)
+    if own is not None:
+        return _plain(limit, own.variant, own.reference)
+    if limit.metric == "top1" and row.accuracy.top1 is not None:
+        right = round(row.accuracy.top1 * row.accuracy.samples / 100)
+        return proportion(right, row.accuracy.samples, level).scaled(100.0)
+    return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
+
+
+def _speed(limit: Limit, row: Row, level: float) -> Interval:
+    logs = [
+        math.log(max(one, 1e-9)) for one in (row.latency.speedup, *row.latency.speedup_interval)
+    ]
+    ends = Interval(*logs).at_level(level)
+    ratio = [math.exp(one) for one in _triple(ends)]
+    if limit.metric == "latency_p50":
+        value, low, high = (100.0 * (1.0 / one - 1.0) for one in (ratio[0], ratio[2], ratio[1]))
+        return Interval(value, low, high)
+    start, factor = (1.0 if limit.is_change else 0.0), (100.0 if limit.is_relative else 1.0)
+    return Interval(*(factor * (one - start) for one in ratio))
+
+
+def _change_of_top1(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
+    accuracy = row.accuracy
+    if accuracy.top1_drop is None or accuracy.top1_drop_interval is None:
+        return None
+    if accuracy.top1_lost is not None and accuracy.top1_won is not None:
+        counts = (accuracy.top1_lost, accuracy.top1_won, accuracy.samples)
+        drop = paired_difference(*counts, level).scaled(100.0)
+    else:
+        drop = Interval(accuracy.top1_drop, *accuracy.top1_drop_interval).at_level(level)
+    if limit.metric == "top1_drop":
+        return drop
+    base = reference.accuracy.top1
+    relative = limit.is_relative and base is not None and base > 0
+    return drop.scaled(-100.0 / base if relative and base else -1.0)
+
+
+def _agreement(limit: Limit, row: Row, level: float) -> Interval | None:
+    accuracy = row.accuracy
+    if accuracy.agreement is None:
+        return None
+    alike = round(accuracy.agreement * accuracy.samples / 100)
+    ends = proportion(alike, accuracy.samples, level).scaled(100.0)
+    start = 100.0 if limit.is_change else 0.0
+    return Interval(ends.value - start, ends.low - start, ends.high - start)
+
+
+def _value(metric: str, row: Row) -> float | None:
+    if metric == "size_bytes":
+        return float(row.size_bytes)
+    if metric in PERCENTILES:
+        return float(getattr(row.latency, PERCENTILES[metric]))
+    if metric == "sqnr_db" and row.accuracy.sqnr_db is None:
+        return math.inf  # no error at all
+    return getattr(row.accuracy, metric, None)
+
+
+def _plain(limit: Limit, value: float | None, base: float | None) -> Interval | None:
+    """Return a figure without an interval, or its change."""
+    if value is None or (limit.is_change and base is None):
+        return None
+    if limit.is_change and base is not None:
+        value = 100.0 * (value / base - 1.0) if limit.is_relative and base else value - base
+    return None if math.isnan(value) else Interval(value, value, value)

@@ -1,0 +1,345 @@
+"""Limits: what a figure must hold, written `[VARIANT:]METRIC RELATION BOUND`, judged on an interval.
+
+    top1 >= -1.0             at most 1 point of top-1 lower than the reference
+    int8: speedup >= 1.3     the variant int8 runs at least 1.3 times as fast
+    latency_p50 <= +5%       the median latency rises by at most 5 %
+    top1@slices >= -3.0      no slice loses more than 3 points
+    silent_fallbacks == 0    no layer falls back without a message
+
+A bound with a sign limits the change against the reference (in a history: against the baseline run),
+with % the relative change; one without a sign limits the value. A limit holds if the whole interval
+does, is broken if none of it does, and is undecided in between, so that a small test set never passes
+by luck.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtcal.errors import GateFailed, InputError
+from trtcal.stats import samples_needed
+
+HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
+RELATIONS = (">=", "<=", "==")
+SLICES = "@slices"
+EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a figure is called, its unit, and whether more of it is better (None: neither)."""
+
+    label: str
+    unit: str = ""
+    rising: bool | None = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "top1": Metric("top-1", "%", True),
+    "top1_drop": Metric("drop of top-1", "points"),
+    "top5": Metric("top-5", "%", True),
+    "agreement": Metric("agreement with FP32", "%", True),
+    "sqnr_db": Metric("SQNR", "dB", True),
+    "cosine": Metric("cosine", "", True),
+    "kl": Metric("KL divergence", "nats"),
+    "l0": Metric("share of outputs that differ"),
+    "l1": Metric("mean absolute difference"),
+    "l2": Metric("norm of the difference"),
+    "linf": Metric("largest difference"),
+    "speedup": Metric("speed-up over FP32", "x", True),
+    "latency_p50": Metric("median latency", "ms"),
+    "latency_p90": Metric("90th percentile of latency", "ms"),
+    "latency_p99": Metric("99th percentile of latency", "ms"),
+    "size_bytes": Metric("file size", "bytes"),
+    "engine_bytes": Metric("engine size", "bytes"),
+    "layers": Metric("engine layers", "", None),
+    "asked": Metric("layers asked in INT8", "", None),
+    "met": Metric("layers that got INT8", "", True),
+    "int8_share": Metric("heavy layers in INT8", "%", True),
+    "log_findings": Metric("findings in the log"),
+    "findings": Metric("findings of the diagnosis"),
+    "silent_fallbacks": Metric("silent fallbacks"),
+    "uncalibrated": Metric("tensors without range"),
+    "broken_fusions": Metric("broken fusions"),
+    "data_issues": Metric("issues of the calibration data"),
+}
+"""The figures of trtcal's own; kinds of findings and figures of own metrics may be limited too."""
+
+COUNTED = {
+    "silent_fallbacks": "silent_fallback",
+    "uncalibrated": "missing_range",
+    "broken_fusions": "broken_fusion",
+}
+"""Metric -> the finding kind that it counts."""
+
+_SYNTAX = re.compile(
+    r"(?:(?P<variant>.*\S)\s*:)?\s*(?P<metric>[A-Za-z_]\w*)(?P<slices>@slices)?\s*"
+    r"(?P<relation>>=|<=|==)\s*(?P<sign>[+-])?"
+    r"(?P<bound>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-z]+)?",
+    re.DOTALL,
+)
+
+
+def metric_of(name: str) -> Metric:
+    """Return what is known of a metric; of an own one or a finding kind its name."""
+    return METRICS.get(name) or Metric(name.replace("_", " "), "", None)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a metric must hold; `bound` is in the metric's unit, in percent if `is_relative`.
+
+    `is_change` limits the change against the reference. `variant` None is every variant (of builds:
+    every build). `in_slices` holds every slice of the samples to it.
+    """
+
+    metric: str
+    relation: str
+    bound: float
+    is_change: bool = False
+    is_relative: bool = False
+    variant: str | None = None
+    in_slices: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of the bound and of the figures judged."""
+        unit = "%" if self.is_relative else metric_of(self.metric).unit
+        return "points" if unit == "%" and self.is_change and not self.is_relative else unit
+
+    @property
+    def is_of_findings(self) -> bool:
+        """Whether it counts findings of a build: of trtcal's own metrics, or of a kind of its name.
+
+        A metric that is not trtcal's is a kind of finding where the limit is a whole number that the
+        value may be at most, else a figure of an own metric.
+        """
+        if self.metric in METRICS:
+            return self.metric in (*COUNTED, "findings")
+        return not self.is_change and self.relation != ">=" and self.bound == int(self.bound)
+
+    @property
+    def name(self) -> str:
+        """The metric, and `@slices` if it is about slices."""
+        return self.metric + (SLICES if self.in_slices else "")
+
+    def __str__(self) -> str:
+        variant = "" if self.variant is None else f"{self.variant}: "
+        sign = "+" if self.is_change and math.copysign(1.0, self.bound) > 0 else ""
+        unit = "%" if self.is_relative else f" {self.unit}" if self.unit.isalpha() else ""
+        return f"{variant}{self.name} {self.relation} {sign}{_number(self.bound)}{unit}"
+
+    def is_about(self, variant: str) -> bool:
+        """Tell whether the limit is about a variant."""
+        return self.variant in (None, variant)
+
+    def state(self, low: float, high: float) -> str:
+        """Return `holds`, `broken` or `undecided` for an interval."""
+        if self.relation == "==":
+            inside = low <= self.bound <= high
+            return HOLDS if low == high == self.bound else UNDECIDED if inside else BROKEN
+        if self.relation == ">=":
+            return HOLDS if low >= self.bound else BROKEN if high < self.bound else UNDECIDED
+        return HOLDS if high <= self.bound else BROKEN if low > self.bound else UNDECIDED
+
+
+def _number(value: float) -> str:
+    return repr(value) if value != int(value) or abs(value) >= 1e15 else str(int(value)) + ".0"
+
+
+def parse_limit(text: str) -> Limit:
+    """Read a limit; `InputError` if it is none."""
+    found = _SYNTAX.fullmatch(text.strip())
+    if found is None or (found["unit"] == "%" and not found["sign"] and not _in_percent(found)):
+        hint = f"write it like {EXAMPLES}; a bound in % is a change and takes a sign"
+        raise InputError(f"{text!r} is no limit", hint)
+    bound = float(found["bound"])
+    if not math.isfinite(bound):
+        raise InputError(
+            f"{text!r} is no limit: its bound is not finite", f"give one like {EXAMPLES}"
+        )
+    limit = Limit(
+        found["metric"],
+        found["relation"],
+        -bound if found["sign"] == "-" else bound,
+        found["sign"] is not None,
+        found["unit"] == "%" and not _in_percent(found),
+        found["variant"],
+        found["slices"] is not None,
+    )
+    if found["unit"] not in (None, "%", limit.unit):
+        has = f"is in {limit.unit}" if limit.unit else "has no unit"
+        raise InputError(
+            f"{text!r}: {limit.metric} {has}, not in {found['unit']}", "correct the unit"
+        )
+    return limit
+
+
+def _in_percent(found: re.Match[str]) -> bool:
+    """Tell whether a bound in % is in the metric's own unit."""
+    return found["unit"] == "%" and metric_of(found["metric"]).unit == "%" and not found["sign"]
+
+
+def parse_limits(texts: Iterable[str]) -> tuple[Limit, ...]:
+    """Read limits, each once."""
+    return tuple(dict.fromkeys(map(parse_limit, texts)))
+
+
+def joined(configured: Sequence[Limit], given: Sequence[Limit]) -> tuple[Limit, ...]:
+    """Return the limits given, and of those configured the ones that they do not replace.
+
+    One replaces another of the same variant, metric and relation.
+    """
+    replaced = {(one.variant, one.name, one.relation) for one in given}
+    kept = [one for one in configured if (one.variant, one.name, one.relation) not in replaced]
+    return (*given, *kept)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure and its interval, in the unit of the limit; exact ones have equal ends.
+
+    `samples` is on how many it rests, None for a count; `level` is that of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+    samples: int | None = None
+    level: float = 0.95
+
+    @classmethod
+    def exact(cls, value: float) -> Figure:
+        """Return a figure that is counted, or that no interval is known of."""
+        return cls(value, value, value)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One limit held against one figure; `subject` is the variant, build or slice that it is of.
+
+    Without a figure nothing was measured, and `reason` says why.
+    """
+
+    limit: Limit
+    subject: str
+    figure: Figure | None
+    reason: str = ""
+
+    @property
+    def state(self) -> str:
+        """`holds`, `broken` or `undecided`."""
+        if self.figure is None:
+            return UNDECIDED
+        return self.limit.state(self.figure.low, self.figure.high)
+
+    @property
+    def margin(self) -> float | None:
+        """How far the deciding end of the interval lies on the good side, negative on the bad one."""
+        if self.figure is None:
+            return None
+        if self.limit.relation == "==":
+            return -max(abs(end - self.limit.bound) for end in (self.figure.low, self.figure.high))
+        if self.limit.relation == ">=":
+            return self.figure.low - self.limit.bound
+        return self.limit.bound - self.figure.high
+
+    @property
+    def samples_needed(self) -> int | None:
+        """Roughly how many samples would decide; None where none would or none are needed."""
+        figure = self.figure
+        if figure is None or figure.samples is None or self.state != UNDECIDED:
+            return None
+        ends = (figure.value, figure.low, figure.high)
+        return samples_needed(ends, self.limit.bound, figure.samples)
+
+    def __str__(self) -> str:
+        subject = f"{self.subject}: " if self.subject else ""
+        if self.figure is None:
+            return f"{subject}{self.limit.name} was not measured: {self.reason}"
+        return f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
+
+    @property
+    def shown_bound(self) -> str:
+        """The relation and bound, without the metric."""
+        return (
+            str(self.limit).rpartition(self.limit.relation)[1]
+            + str(self.limit).rpartition(self.limit.relation)[2]
+        )
+
+    @property
+    def measured(self) -> str:
+        """The figure with its unit and, unless it is exact, its interval."""
+        if self.figure is None:
+            return "not measured"
+        sign = "+" if self.limit.is_change else ""
+        value, low, high = (
+            f"{one:{sign}.4g}" for one in (self.figure.value, self.figure.low, self.figure.high)
+        )
+        unit = f" {self.limit.unit}".rstrip()
+        if self.figure.low == self.figure.high:
+            return f"{value}{unit}"
+        return f"{value}{unit}, {100 * self.figure.level:.4g} % interval {low} to {high}"
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form; ends that are not finite are null."""
+        figure = self.figure
+        ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
+        value, low, high = (None if one is None or not math.isfinite(one) else one for one in ends)
+        margin = self.margin
+        return {
+            "limit": str(self.limit),
+            "subject": self.subject,
+            "metric": self.limit.name,
+            "label": metric_of(self.limit.metric).label,
+            "relation": self.limit.relation,
+            "bound": self.limit.bound,
+            "unit": self.limit.unit,
+            "value": value,
+            "low": low,
+            "high": high,
+            "level": None if figure is None else figure.level,
+            "samples": None if figure is None else figure.samples,
+            "state": self.state,
+            "margin": margin if margin is not None and math.isfinite(margin) else None,
+            "samples_needed": self.samples_needed,
+            "reason": self.reason,
+        }
+
+
+def judge_counts(
+    limits: Iterable[Limit], counts: Mapping[str, int], subject: str = ""
+) -> tuple[Judgement, ...]:
+    """Hold counts to the limits that are about them, and about the subject."""
+    return tuple(
+        Judgement(one, subject, Figure.exact(counts[one.metric]))
+        for one in limits
+        if one.metric in counts and one.is_about(subject)
+    )
+
+
+def overall(judgements: Sequence[Judgement]) -> str:
+    """Return `broken` if any limit is, `holds` if all do and there is one, else `undecided`."""
+    states = {one.state for one in judgements}
+    return BROKEN if BROKEN in states else HOLDS if states == {HOLDS} else UNDECIDED
+
+
+def check_known(limits: Iterable[Limit], known: Iterable[str], where: str) -> None:
+    """`InputError` if a limit is about a metric that is not known there."""
+    names = sorted(known)
+    for one in limits:
+        if one.metric not in names:
+            hint = f"limits here can be about {', '.join(names)}"
+            raise InputError(f"{where} has no figure {one.metric!r} for the limit {one}", hint)
+
+
+def require(judgements: Iterable[Judgement], hint: str) -> None:
+    """`GateFailed` (exit status 1) if a limit is broken."""
+    broken = [one for one in judgements if one.state == BROKEN]
+    if broken:
+        what = "a limit is" if len(broken) == 1 else f"{len(broken)} limits are"
+        raise GateFailed(f"{what} broken: {'; '.join(map(str, broken))}", hint)
