@@ -16,6 +16,7 @@ from trtcal.cli.output import (
     print_json,
     print_table,
     say,
+    show_written,
 )
 from trtcal.errors import GateFailed, InputError
 
@@ -230,9 +231,7 @@ def _written(
         print_json({**where, **_document(fixing, found, left)})
         return left
     _show_fixed(fixing, found, left)
-    say(f"wrote {output}  {written.digest[:19]}")
-    if written.weights is not None:
-        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+    show_written(output, written)
     return left
 
 

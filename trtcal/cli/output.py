@@ -21,6 +21,7 @@ from trtcal.errors import InputError
 if TYPE_CHECKING:
     from trtcal.limits import Judgement, Limit
     from trtcal.model import Model
+    from trtcal.model.files import OnnxFile
 
 LONGEST_CELL = 160
 REPORT_S = 10.0
@@ -72,6 +73,13 @@ def _shortened(text: str) -> str:
 def say(message: str) -> None:
     """Print one line on standard output."""
     click.echo(printable(message))
+
+
+def show_written(path: Path, written: OnnxFile) -> None:
+    """Print which ONNX file was written, and its file of weights if it has one."""
+    say(f"wrote {path}  {written.digest[:19]}")
+    if written.weights is not None:
+        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
 
 
 def note(message: str) -> None:

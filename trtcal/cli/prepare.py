@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,28 @@ from trtcal.cli.output import (
     print_table,
     required,
     say,
+    show_written,
 )
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
     from trtcal.model.passes import Prepared
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the options say, each by its name."""
+
+    model: Path | None
+    listed: bool
+    skip: tuple[str, ...]
+    add: tuple[str, ...]
+    data: Path | None
+    random_samples: int | None
+    output: Path | None
+    config_path: Path | None
+    as_json: bool
 
 
 @click.command(
@@ -51,50 +68,41 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the ONNX.")
 @config_option
 @json_option
-def command(
-    model: Path | None,
-    listed: bool,
-    skip: tuple[str, ...],
-    add: tuple[str, ...],
-    data: Path | None,
-    random_samples: int | None,
-    output: Path | None,
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(**options: Any) -> None:
     """Write MODEL made ready for Q/DQ by passes that do not change what it computes.
 
     calibrate, quantize and run do the same first, by themselves. The status is 1, and nothing is
     written, if the outputs differ by more than float rounding.
     """
-    if listed:
-        list_passes(as_json)
+    asked = Options(**options)
+    if asked.listed:
+        _list_passes(asked.as_json)
         return
     from trtcal.model import load_model
     from trtcal.model.files import write_onnx
     from trtcal.model.passes import prepare_with_record
 
-    config = config_here(config_path)
-    path = required(output, "the output", "-o")
-    loaded = load_model(required(model or config.model, "the model", "MODEL"))
+    config = config_here(asked.config_path)
+    path = required(asked.output, "the output", "-o")
+    loaded = load_model(required(asked.model or config.model, "the model", "MODEL"))
     settings = config.prepare
-    prepared = prepare_with_record(loaded, [*settings.skip, *skip], [*settings.add, *add])
-    equality = run_both(loaded, prepared.model, data, random_samples, config.images)
+    prepared = prepare_with_record(
+        loaded, [*settings.skip, *asked.skip], [*settings.add, *asked.add]
+    )
+    equality = run_both(loaded, prepared.model, asked.data, asked.random_samples, config.images)
     if equality:
         _check(equality)
     written = write_onnx(path, prepared.model.proto)
-    if as_json:
+    if asked.as_json:
         where = {"output": str(path), "digest": written.digest, "weights": written.weights}
         print_json({"model": loaded.fingerprint, **where, **_document(prepared, equality)})
         return
-    _show(prepared, equality, "random" if random_samples else "")
-    say(f"wrote {path}  {written.digest[:19]}")
-    if written.weights is not None:
-        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+    _show(prepared, equality, "random" if asked.random_samples else "")
+    show_written(path, written)
 
 
-def list_passes(as_json: bool) -> None:
-    """Say which passes there are, in their order."""
+def _list_passes(as_json: bool) -> None:
+    """Print which passes there are, in their order."""
     from trtcal.model.passes import PASSES
 
     rows = [
@@ -111,12 +119,12 @@ def list_passes(as_json: bool) -> None:
 def _check(equality: Equality) -> None:
     if not equality.holds:
         raise GateFailed(
-            f"the prepared model gives other outputs ({_said(equality)}): nothing was written",
-            "--skip passes one by one to find out which, and tell us",
+            f"the prepared model gives other outputs ({_difference(equality)}): nothing was written",
+            "--skip passes one by one to find out which, and report it",
         )
 
 
-def _said(equality: Equality) -> str:
+def _difference(equality: Equality) -> str:
     worst = max(equality.differences, key=equality.differences.__getitem__)
     return (
         f"{worst!r} by {equality.largest:.2g} of its largest value, "

@@ -23,78 +23,100 @@ from trtcal.cli.output import (
     progress,
     required,
     say,
+    show_written,
     skip_option,
 )
 
 if TYPE_CHECKING:
-    from trtcal.backends.options import ShapeRanges
     from trtcal.config import Config
     from trtcal.model import Model
     from trtcal.model.files import OnnxFile
-    from trtcal.ptq import Wanted
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the options say: effort, seconds, objective, a metric's file, data, where to write."""
+class Options:
+    """What the options say, each by its name."""
 
-    effort: str | None
-    seconds: float
+    model: Path | None
+    ranges: Path
+    plan: Path | None
+    output: Path
+    skipped: tuple[str, ...]
+    keep_float: tuple[str, ...]
+    only: tuple[str, ...]
+    target: str | None
+    tune_time: float
+    improve: str | None
+    data: Path | None
+    time_limit: float
     objective: str
     metric: Path | None
-    data: Path | None
-    output: Path
-    floats: Path | None
+    float_output: Path | None
+    optimizations: Path | None
+    config_path: Path | None
+    as_json: bool
 
-    def check(self, optimizations: Path | None) -> None:
-        """Refuse options that say nothing together."""
-        if self.effort and optimizations:
-            raise click.UsageError(
-                "--improve finds optimizations of its own: leave --optimizations out"
-            )
-        if not self.effort and (self.data or self.metric or self.floats):
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.improve and self.optimizations:
+            raise click.UsageError("--improve finds optimizations: leave --optimizations out")
+        if not self.improve and (self.data or self.metric or self.float_output):
             raise click.UsageError("--data, --metric and --float-output belong to --improve")
-
-    def wanted(self) -> Wanted:
-        """Return it as the library takes it."""
-        from trtcal.evaluate.metrics import load_metric
-        from trtcal.ptq import Wanted
-
-        metric = load_metric(self.metric) if self.metric else None
-        return Wanted(self.effort or "fast", self.seconds, self.objective, metric)
+        if self.only and self.plan:
+            raise click.UsageError("--only makes a plan of its own: leave --plan out")
 
 
-def improved_model(
-    original: Model, prepared: Model, config: Config, asked: Asked
-) -> tuple[Model, Calibration, dict[str, Any]]:
-    """Find optimizations, write them and the ranges beside the output; return model, ranges and record."""
+@dataclass(frozen=True)
+class Subject:
+    """A prepared model with optimizations, its ranges, and the record of those found here."""
+
+    model: Model
+    calibration: Calibration
+    record: dict[str, Any] | None = None
+
+
+def _subject(options: Options, config: Config) -> Subject:
+    """Return the prepared model and its ranges: read, or found by `--improve`."""
+    from trtcal.model import load_model
+    from trtcal.ranges import Calibration
+
+    given = load_model(required(options.model or config.model, "the model", "MODEL"))
+    prepared = prepared_model(given, config, options.skipped, options.optimizations)
+    if options.improve:
+        return _improved(given, prepared, options, config)
+    return Subject(prepared, Calibration.read(options.ranges))
+
+
+def _improved(given: Model, prepared: Model, options: Options, config: Config) -> Subject:
+    """Find optimizations; write them, their record and the ranges beside the output."""
     from trtcal.check import check_data
     from trtcal.data import open_dataset
-    from trtcal.ptq import improve
+    from trtcal.evaluate.metrics import load_metric
+    from trtcal.ptq import Wanted, improve
     from trtcal.ptq.records import write_files
 
-    source = required(asked.data or config.calibration.data, "the data", "--data")
-    dataset = open_dataset(source, original, config.images, config.calibration.labels)
-    warn(check_data(original, dataset).issues)
-    found = improve(prepared, dataset, asked.wanted(), original, progress)
+    metric = load_metric(options.metric) if options.metric else None
+    wanted = Wanted(options.improve or "fast", options.time_limit, options.objective, metric)
+    source = required(options.data or config.calibration.data, "the data", "--data")
+    dataset = open_dataset(source, given, config.images, config.calibration.labels)
+    warn(check_data(given, dataset).issues)
+    found = improve(prepared, dataset, wanted, given, progress)
     for line in found.warnings:
         note(f"warning: {line}")
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
-    optimizations, record, ranges = (asked.output.with_suffix(one) for one in endings)
+    optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
     write_files(found, optimizations, record, ranges)
     note(f"wrote {optimizations}, {record} and {ranges}")
-    if asked.floats:
-        _write_floats(asked.floats, found.optimized, found.calibration)
-    return found.optimized, found.calibration, found.optimizations.document
+    if options.float_output:
+        _write_floats(options.float_output, found.optimized, found.calibration)
+    return Subject(found.optimized, found.calibration, found.optimizations.document)
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
     """Write the optimized model in float, and its ranges, for builders that quantize by themselves."""
-    from dataclasses import replace
-
     from trtcal.model import load_model
     from trtcal.model.files import write_onnx
     from trtcal.ptq import in_float
@@ -148,7 +170,6 @@ SHOWN = 5
 )
 @click.option(
     "--plan",
-    "plan_path",
     type=click.Path(path_type=Path),
     help="Precision by layer; without it every layer is asked in INT8.",
 )
@@ -182,7 +203,6 @@ SHOWN = 5
 )
 @click.option(
     "--improve",
-    "effort",
     type=click.Choice(["fast", "best"]),
     help="Calibrate from --data, and try optimizations of weights, biases and ranges.",
 )
@@ -199,7 +219,7 @@ SHOWN = 5
     type=click.Choice(["sqnr", "kl"]),
     default="sqnr",
     show_default=True,
-    help="What a optimization has to better.",
+    help="What an optimization has to improve.",
 )
 @click.option(
     "--metric",
@@ -208,33 +228,13 @@ SHOWN = 5
 )
 @click.option(
     "--float-output",
-    "floats",
     type=click.Path(path_type=Path),
     help="Write the optimized model in float too, for TensorRT up to 10 with a cache.",
 )
 @optimizations_option
 @config_option
 @json_option
-def command(
-    model: Path | None,
-    ranges: Path,
-    plan_path: Path | None,
-    output: Path,
-    skipped: tuple[str, ...],
-    keep_float: tuple[str, ...],
-    only: tuple[str, ...],
-    target: str | None,
-    tune_time: float,
-    effort: str | None,
-    data: Path | None,
-    time_limit: float,
-    objective: str,
-    metric: Path | None,
-    floats: Path | None,
-    optimizations: Path | None,
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(**options: Any) -> None:
     """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8, and casts for fp16.
 
     A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
@@ -245,60 +245,75 @@ def command(
     scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
     it writes the ranges, and what was changed, which --optimizations takes.
     """
-    from trtcal.backends.options import parse_shapes
-    from trtcal.model import load_model
     from trtcal.quantization import quantize, write_quantized
-    from trtcal.ranges import Calibration
 
-    config = config_here(config_path)
-    asked = Asked(effort, time_limit, objective, metric, data, output, floats)
-    asked.check(optimizations)
-    plan = _plan(plan_path, keep_float, only)
-    loaded, record = load_model(required(model or config.model, "the model", "MODEL")), None
-    prepared = prepared_model(loaded, config, skipped, optimizations)
-    if effort:
-        prepared, calibration, record = improved_model(loaded, prepared, config, asked)
+    asked = Options(**options)
+    asked.check()
+    config = config_here(asked.config_path)
+    plan, subject = _plan(asked), _subject(asked, config)
+    if target := asked.target or config.build.tune_placement:
+        plan = _tuned(subject, plan, target, asked, config)
+    quantized = quantize(subject.model, subject.calibration, plan)
+    written = write_quantized(asked.output, quantized)
+    if asked.as_json:
+        print_json(_document(quantized, written, asked, subject))
     else:
-        calibration = Calibration.read(ranges)
-    if target := target or config.build.tune_placement:
-        shapes = parse_shapes(config.build.shapes)
-        plan = _tuned(prepared, calibration, plan, target, shapes, tune_time, output)
-    quantized = quantize(prepared, calibration, plan)
-    written = write_quantized(output, quantized)
-    if not as_json:
-        _show(quantized, written, output, record)
-        return
-    print_json(
-        {
-            "output": str(output),
-            "digest": written.digest,
-            "weights": written.weights,
-            "asked": quantized.asked,
-            "skipped": quantized.skipped,
-            "excluded": quantized.excluded,
-            "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
-            "improvement": record,
-        }
-    )
+        _show(quantized, written, asked, subject)
 
 
-def _plan(path: Path | None, keep_float: tuple[str, ...], only: tuple[str, ...]) -> Plan:
+def _plan(options: Options) -> Plan:
     """Return the plan of a file, with the rules of options before its own."""
     from trtcal.quantization import Plan, Rule, read_plan
 
-    if only and path:
-        raise click.UsageError("--only makes a plan of its own: leave --plan out")
-    plan = read_plan(path) if path else Plan("fp32" if only else "int8")
-    rules = [Rule("fp32", glob, reason="--keep-float") for glob in keep_float]
-    rules += [Rule("int8", glob, reason="--only") for glob in only]
+    default = Plan("fp32" if options.only else "int8")
+    plan = read_plan(options.plan) if options.plan else default
+    rules = [Rule("fp32", glob, reason="--keep-float") for glob in options.keep_float]
+    rules += [Rule("int8", glob, reason="--only") for glob in options.only]
     return replace(plan, rules=(*rules, *plan.rules))
 
 
-def _show(
-    quantized: QuantizedModel, written: OnnxFile, output: Path, record: dict[str, Any] | None
-) -> None:
-    if record:
-        show_tries(record)
+def _tuned(subject: Subject, plan: Plan, target: str, options: Options, config: Config) -> Plan:
+    """Return the plan that trials on the compiler find best; write it, and the trials, beside."""
+    from trtcal.backends.options import BuildOptions, parse_shapes
+    from trtcal.backends.registry import find_backend
+    from trtcal.documents import write_document
+    from trtcal.evaluate.placement_search import compiler, described, tune_placement
+    from trtcal.quantization import write_plan
+
+    shapes, seconds = parse_shapes(config.build.shapes), options.tune_time
+    backend, chosen = find_backend(None, target)
+    measure = compiler(backend, BuildOptions(chosen, shapes), subject.model)
+    tuned = tune_placement(subject.model, subject.calibration, plan, measure, seconds)
+    for trial in tuned.trials:
+        say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
+    if tuned.untried:
+        say(f"{tuned.untried} trials were not made in {seconds:g} s: raise --tune-time")
+    endings = (".placement.json", ".plan.json")
+    trials, best = (options.output.with_suffix(one) for one in endings)
+    write_document(trials, tuned.to_document())
+    write_plan(best, tuned.plan)
+    say(f"wrote {trials}, and {best}, with which --plan gives the same without building")
+    return tuned.plan
+
+
+def _document(
+    quantized: QuantizedModel, written: OnnxFile, options: Options, subject: Subject
+) -> dict[str, Any]:
+    return {
+        "output": str(options.output),
+        "digest": written.digest,
+        "weights": written.weights,
+        "asked": quantized.asked,
+        "skipped": quantized.skipped,
+        "excluded": quantized.excluded,
+        "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
+        "improvement": subject.record,
+    }
+
+
+def _show(quantized: QuantizedModel, written: OnnxFile, options: Options, subject: Subject) -> None:
+    if subject.record:
+        show_tries(subject.record)
     asked = list(quantized.asked.values())
     say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
     for name, reason in quantized.excluded.items():
@@ -306,54 +321,16 @@ def _show(
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
     if quantized.fp16_subgraphs.nodes:
-        _tell(quantized.fp16_subgraphs)
-    say(f"wrote {output}  {written.digest[:19]}")
-    if written.weights is not None:
-        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+        _show_fp16(quantized.fp16_subgraphs)
+    show_written(options.output, written)
 
 
-def _tuned(
-    prepared: Model,
-    calibration: Calibration,
-    plan: Plan,
-    target: str,
-    shapes: ShapeRanges,
-    seconds: float,
-    output: Path,
-) -> Plan:
-    """Return the plan that a trial on the compiler finds best; write it, and the trials, beside."""
-    from trtcal.backends.options import BuildOptions
-    from trtcal.backends.registry import find_backend
-    from trtcal.documents import write_document
-    from trtcal.evaluate.placement_search import compiler, described, tune_placement
-    from trtcal.quantization import write_plan
-
-    backend, chosen = find_backend(None, target)
-    measure = compiler(backend, BuildOptions(chosen, shapes), prepared)
-    tuned = tune_placement(prepared, calibration, plan, measure, seconds)
-    for trial in tuned.trials:
-        say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
-    if tuned.untried:
-        say(f"{tuned.untried} trials were not made in {seconds:g} s: raise --tune-time")
-    trials, best = output.with_suffix(".placement.json"), output.with_suffix(".plan.json")
-    write_document(trials, tuned.to_document())
-    write_plan(best, tuned.plan)
-    say(f"wrote {trials}, and {best}, with which --plan gives the same without building")
-    return tuned.plan
-
-
-def _tell(fp16_subgraphs: Fp16Subgraphs) -> None:
-    """Say how much is in float16, and what of it nobody knows."""
-    say(
-        f"{len(fp16_subgraphs.nodes)} nodes are in fp16, with {fp16_subgraphs.casts} casts around them"
-    )
-    for name, count in fp16_subgraphs.subnormal.items():
+def _show_fp16(found: Fp16Subgraphs) -> None:
+    """Print how much is in float16, and which of its tensors have no known bound."""
+    say(f"{len(found.nodes)} nodes are in fp16, with {found.casts} casts around them")
+    for name, count in found.subnormal.items():
         say(f"{count} values of {name} are subnormal in fp16 and lose digits")
-    if fp16_subgraphs.unknown:
-        first = ", ".join(fp16_subgraphs.unknown[:SHOWN])
-        more = (
-            f" and {len(fp16_subgraphs.unknown) - SHOWN} more"
-            if len(fp16_subgraphs.unknown) > SHOWN
-            else ""
-        )
-        say(f"nothing known keeps these within fp16: {first}{more}")
+    if found.unknown:
+        more = len(found.unknown) - SHOWN
+        first = ", ".join(found.unknown[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+        say(f"no known bound keeps these within fp16: {first}")
