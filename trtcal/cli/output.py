@@ -9,6 +9,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from trtcal.documents import to_json
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
+    from trtcal.data import Dataset
     from trtcal.limits import Judgement, Limit
     from trtcal.model import Model
     from trtcal.model.files import OnnxFile
@@ -270,3 +272,26 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help=f"Configuration for what is not given here.  [default: {FILE} in this folder]",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options of a command that evaluates a prepared model on data."""
+
+    model: Path | None
+    data: Path | None
+    optimizations: Path | None
+    skipped: tuple[str, ...]
+    config_path: Path | None
+
+
+def model_and_data(options: ModelOptions) -> tuple[Model, Model, Dataset]:
+    """Return the model, the same prepared, and the evaluation data, by options and `trtcal.toml`."""
+    from trtcal.data import open_dataset
+    from trtcal.model import load_model
+
+    config = config_here(options.config_path)
+    model = load_model(required(options.model or config.model, "the model", "MODEL"))
+    prepared = prepared_model(model, config, options.skipped, options.optimizations)
+    source = required(options.data or config.evaluation.data, "the data", "--data")
+    return model, prepared, open_dataset(source, model, config.images, config.evaluation.labels)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtcal.cli.output import (
-    config_here,
+    ModelOptions,
     config_option,
     json_option,
+    model_and_data,
     note,
     optimizations_option,
-    prepared_model,
     print_json,
     print_table,
     progress,
-    required,
     say,
     skip_option,
 )
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trtcal.data import Dataset
     from trtcal.evaluate.caches import EvaluationCache
     from trtcal.evaluate.placement_search import Measured
+    from trtcal.evaluate.search import Settings
     from trtcal.evaluate.search.methods import Chosen
     from trtcal.model import Model
     from trtcal.quantization import QuantizedModel
@@ -215,31 +216,7 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
 @skip_option
 @config_option
 @json_option
-def command(
-    model: Path | None,
-    ranges: Path,
-    data: Path | None,
-    max_drop: float | None,
-    sqnr: float | None,
-    min_speedup: float | None,
-    budget_ms: float | None,
-    precision: str,
-    gpu: str,
-    times: tuple[Path, Path] | None,
-    batch: int,
-    target: str | None,
-    methods: str | None,
-    histograms: Path | None,
-    samples: int,
-    evaluate: int,
-    plans: int,
-    time_limit: float | None,
-    output: Path,
-    optimizations: Path | None,
-    skipped: tuple[str, ...],
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(**given: Any) -> None:
     """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
 
     Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
@@ -247,48 +224,77 @@ def command(
     INT8 speed-up. What was measured is remembered in the output folder, so that the same command goes
     on where it was stopped. The status is 1 if no plan holds the limits.
     """
-    from trtcal.data import open_dataset
-    from trtcal.evaluate.comparison import batch_for
-    from trtcal.evaluate.search import Limits, Settings, cache_beside, find_plans
+    search(Options(**given))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
+    """The options of `trtcal search`, by the names that the command gives them."""
+
+    ranges: Path
+    max_drop: float | None
+    sqnr: float | None
+    min_speedup: float | None
+    budget_ms: float | None
+    precision: str
+    gpu: str
+    times: tuple[Path, Path] | None
+    batch: int
+    target: str | None
+    methods: str | None
+    histograms: Path | None
+    samples: int
+    evaluate: int
+    plans: int
+    time_limit: float | None
+    output: Path
+    as_json: bool
+
+
+def search(options: Options) -> None:
+    """Search, write what was found and show it; `GateFailed` if no plan holds the limits."""
+    from trtcal.evaluate.search import cache_beside, find_plans
     from trtcal.evaluate.search.document import write_search
-    from trtcal.evidence.layers.costs import find_target
-    from trtcal.model import load_model
     from trtcal.ranges import Calibration
 
-    config = config_here(config_path)
-    limits = Limits(max_drop, sqnr, min_speedup, budget_ms)
-    loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped, optimizations)
-    settings = config.evaluation
-    source = required(data or settings.data, "the data", "--data")
-    dataset = open_dataset(source, loaded, config.images, settings.labels)
-    gpu_target = find_target(gpu)
-    cache = cache_beside(output, loaded, dataset)
-    calibration, chosen = ranges, None
-    if methods:
-        chosen = _chosen(prepared, dataset, methods, histograms, samples, evaluate, cache)
-        calibration = _kept(output, chosen)
-    table = Calibration.read(calibration)
-    wanted = Settings(
-        limits,
-        gpu_target,
-        precision,
-        samples,
-        evaluate,
-        plans,
-        math.inf if time_limit is None else time_limit,
-        batch_for(loaded, batch),
-        _times(prepared, times) if times else {},
-        _compiler(target, prepared) if target else None,
+    loaded, prepared, dataset = model_and_data(options)
+    settings = _settings(options, loaded, prepared)
+    cache = cache_beside(options.output, loaded, dataset)
+    path, chosen = options.ranges, None
+    if options.methods:
+        chosen = _chosen(prepared, dataset, options.methods.split(","), options, cache)
+        path = _kept(options.output, chosen)
+    table = Calibration.read(path)
+    result = find_plans(prepared, table, dataset, settings, cache, progress)
+    document = write_search(
+        options.output, result, settings, loaded, (path, table), dataset, chosen
     )
-    result = find_plans(prepared, table, dataset, wanted, cache, progress)
-    document = write_search(output, result, wanted, loaded, (calibration, table), dataset, chosen)
-    if as_json:
+    if options.as_json:
         print_json(document)
     else:
-        show(document, output)
+        show(document, options.output)
     if document["recommended"] is None:
         raise GateFailed("no plan that was measured holds all limits", _advice(document))
+
+
+def _settings(options: Options, model: Model, prepared: Model) -> Settings:
+    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.search import Limits, Settings
+    from trtcal.evidence.layers.costs import find_target
+
+    limits = options.max_drop, options.sqnr, options.min_speedup, options.budget_ms
+    return Settings(
+        Limits(*limits),
+        find_target(options.gpu),
+        options.precision,
+        options.samples,
+        options.evaluate,
+        options.plans,
+        math.inf if options.time_limit is None else options.time_limit,
+        batch_for(model, options.batch),
+        _times(prepared, options.times) if options.times else {},
+        _compiler(options.target, prepared) if options.target else None,
+    )
 
 
 def _compiler(target: str, model: Model) -> Callable[[QuantizedModel], Measured]:
@@ -315,26 +321,22 @@ def _times(model: Model, folders: tuple[Path, Path]) -> Any:
 
 
 def _chosen(
-    model: Model,
-    dataset: Dataset,
-    methods: str,
-    histograms: Path | None,
-    samples: int,
-    evaluated: int,
-    cache: EvaluationCache,
+    model: Model, dataset: Dataset, methods: list[str], options: Options, cache: EvaluationCache
 ) -> Chosen:
     """Choose a method for each tensor from histograms that calibrate kept."""
     from trtcal.calibration import read_observation
     from trtcal.evaluate.search import MethodSettings, choose_methods
 
-    if histograms is None:
+    if options.histograms is None:
         raise InputError(
-            "--methods wants histograms", "give those of `trtcal calibrate --histograms`"
+            "--methods needs histograms", "give those of `trtcal calibrate --histograms`"
         )
-    observation = read_observation(histograms)
+    observation = read_observation(options.histograms)
     if observation.model != model.fingerprint:
-        raise InputError(f"{histograms} were made of another model", "calibrate this one again")
-    settings = MethodSettings(methods.split(","), samples, evaluated)
+        raise InputError(
+            f"{options.histograms} were made of another model", "calibrate this one again"
+        )
+    settings = MethodSettings(methods, options.samples, options.evaluate)
     return choose_methods(model, observation, dataset, cache, settings)
 
 

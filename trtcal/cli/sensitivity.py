@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtcal.cli.output import (
-    config_here,
+    ModelOptions,
     config_option,
     data_option,
     json_option,
+    model_and_data,
     optimizations_option,
-    prepared_model,
     print_json,
     print_table,
     progress,
-    required,
     say,
     skip_option,
 )
@@ -50,57 +50,55 @@ if TYPE_CHECKING:
 @skip_option
 @config_option
 @json_option
-def command(
-    model: Path | None,
-    ranges: Path,
-    data: Path | None,
-    samples: int,
-    exact: bool,
-    output: Path | None,
-    optimizations: Path | None,
-    skipped: tuple[str, ...],
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(**given: Any) -> None:
     """Measure what each layer of MODEL loses in INT8, those that lose most first.
 
     Each layer is quantized alone, and left alone in float with all others in INT8. Its share is the
     mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
     FP32: KL divergence where they are class scores, else noise over signal.
     """
-    from trtcal.data import open_dataset
+    measure(Options(**given))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
+    """The options of `trtcal sensitivity`, by the names that the command gives them."""
+
+    ranges: Path
+    samples: int
+    exact: bool
+    output: Path | None
+    as_json: bool
+
+
+def measure(options: Options) -> None:
+    """Measure all layers, write the table if it is asked for, and show it."""
     from trtcal.documents import seal, write_document
     from trtcal.evaluate.search import Sampling, measure_sensitivities
     from trtcal.evaluate.search.sensitivity import TOLERANCE
-    from trtcal.model import load_model
     from trtcal.quantization import find_layers
     from trtcal.ranges import Calibration
 
-    config = config_here(config_path)
-    loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped, optimizations)
-    source = required(data or config.evaluation.data, "the data", "--data")
-    dataset = open_dataset(source, loaded, config.images, config.evaluation.labels)
-    table = Calibration.read(ranges)
-    tolerance = 0.0 if exact else TOLERANCE
+    loaded, prepared, dataset = model_and_data(options)
+    table = Calibration.read(options.ranges)
+    sampling = Sampling(options.samples, 0.0 if options.exact else TOLERANCE)
     with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
-        sampling = Sampling(samples, tolerance)
         seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
     of = {
         "model": loaded.fingerprint,
         "calibration": table.digest,
         "dataset": dataset.fingerprint,
-        "tolerance": tolerance,
+        "tolerance": sampling.tolerance,
     }
     document = seal(seen.to_document(of))
-    if output:
-        document = write_document(output, document)
-    if as_json:
+    if options.output:
+        document = write_document(options.output, document)
+    if options.as_json:
         print_json(document)
         return
     show(seen)
-    if output:
-        say(f"wrote {output}  {document['digest'][:19]}")
+    if options.output:
+        say(f"wrote {options.output}  {document['digest'][:19]}")
 
 
 def show(seen: Sensitivities) -> None:
