@@ -46,21 +46,9 @@ from trtcal.backends.sessions import Array
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.model import Model, load_model
-from trtcal.ptq import Wanted, improve
+from trtcal.ptq import OPTIMIZATIONS, ImproveOptions, improve
 from trtcal.quantization import prepare
 
-REPAIRS = (
-    "equalization",
-    "smoothing",
-    "bias absorption",
-    "splitting",
-    "zero-centering",
-    "bias correction by BatchNorm",
-    "bias correction",
-    "range refinement",
-    "adaptive rounding",
-    "weight clipping",
-)
 PEAK = """
 import pathlib
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()
@@ -193,15 +181,16 @@ class Bench:
     def optimizations(self) -> None:
         """Print each optimization alone, and all without it."""
         dataset = open_dataset(self.calibration, self.model)
-        kept = self._with("all of them", dataset, Wanted("best"))
-        for name in REPAIRS:
-            self._with(f"only {name}", dataset, Wanted("best", only=(name,)))
-        for name in (one for one in REPAIRS if one in kept):
-            self._with(f"all without {name}", dataset, Wanted("best", leave_out=(name,)))
+        kept = self._with("all of them", dataset, ImproveOptions("best"))
+        names = [one.name for one in OPTIMIZATIONS]
+        for name in names:
+            self._with(f"only {name}", dataset, ImproveOptions("best", only=(name,)))
+        for name in (one for one in names if one in kept):
+            self._with(f"all without {name}", dataset, ImproveOptions("best", leave_out=(name,)))
 
-    def _with(self, label: str, dataset: Dataset, wanted: Wanted) -> list[str]:
-        """Print what the optimizations wanted bring; return those that were kept."""
-        made = improve(prepare(self.model), dataset, wanted, self.model, silent)
+    def _with(self, label: str, dataset: Dataset, options: ImproveOptions) -> list[str]:
+        """Print the gain of improvement with these options; return the optimizations that were kept."""
+        made = improve(prepare(self.model), dataset, options, self.model, silent)
         tried = [one for one in made.tries if not one.name.startswith("ranges")]
         kept = [one.name for one in tried if one.kept]
         if tried:

@@ -48,7 +48,7 @@ from trtcal.evaluate.search.limits import Point, pareto
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evidence.layers.costs import find_target
 from trtcal.model import load_model
-from trtcal.ptq import Wanted, improve
+from trtcal.ptq import ImproveOptions, improve
 from trtcal.quantization import quantize
 
 GPU = find_target("t4")
@@ -126,7 +126,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     cache = EvaluationCache(None, {})
     settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
     if options.improve:
-        wanted = Wanted(options.improve)
+        wanted = ImproveOptions(options.improve)
         found = improve(plain.prepared, calibration, wanted, model, silent)
         one = Subject(found.optimized, found.calibration, test)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)

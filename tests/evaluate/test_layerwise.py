@@ -15,7 +15,7 @@ from trtcal.evaluate import layerwise
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
 from trtcal.model.model import Int8Overrides
-from trtcal.ptq.equalization import equalized
+from trtcal.ptq.equalization import equalize
 from trtcal.quantization import quantize, write_quantized
 
 
@@ -123,9 +123,9 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
 def test_what_a_optimization_moved_is_left_out_and_counted(tmp_path):
     path = conv_net(tmp_path / "net.onnx")
     prepared, ranges, data = calibrated(path, tmp_path)
-    moved = equalized(prepared, data, len(data), "layers")
+    moved = equalize(prepared, data, len(data), "layers")
     model = replace(
-        prepared, proto=moved.of(prepared.proto), overrides=Int8Overrides(moved=moved.tensors)
+        prepared, proto=moved.of(prepared.proto), overrides=Int8Overrides(moved=moved.moved)
     )
     again = calibrate(observe(model, data, list(ranges.ranges)), "minmax")
     whole, layers = quantize(prepared, ranges), quantize(model, again)

@@ -39,7 +39,7 @@ class Subject:
 
 def applied(model, found):
     """Return a model with what was changed."""
-    return replace(model, proto=found.of(model.proto), overrides=Int8Overrides(moved=found.tensors))
+    return replace(model, proto=found.of(model.proto), overrides=Int8Overrides(moved=found.moved))
 
 
 def outputs(proto, feeds):

@@ -10,8 +10,8 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import load_model
-from trtcal.ptq.activations import activation_of, matched
-from trtcal.ptq.reconstruction import Mending, Walk
+from trtcal.ptq.bias_correction import activation_of, solve_shift
+from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
 from trtcal.quantization import prepare, quantize
 
 BEHIND = {
@@ -91,8 +91,8 @@ def test_the_mean_behind_a_relu_is_matched(subject):
     """Noise before a Relu makes its mean too large, which a correction before it leaves as it is."""
     network = subject(net, BEHIND["relu"][0])
     calibration = network.calibrated()
-    with Walk(network.prepared, calibration, network.dataset, 48) as walk:
-        overrides = walk.mend(Mending())
+    with LayerwiseReconstruction(network.prepared, calibration, network.dataset, 48) as work:
+        overrides = work.run(ReconstructionOptions())
     optimized = replace(network.prepared, overrides=overrides)
     means = [
         Inside(proto, ["a"]).read(feeds)["a"].mean(axis=(0, 2, 3), dtype=np.float64)
@@ -114,7 +114,7 @@ def test_a_channel_that_never_fires_is_hardly_moved():
     def excess(shift):
         return np.maximum(values + 0.1 + shift[:, None], 0).mean(1) - np.maximum(values, 0).mean(1)
 
-    found = matched(np.array([-0.3, -0.3]), excess)
+    found = solve_shift(np.array([-0.3, -0.3]), excess)
     assert abs(found[0]) <= 0.3
     np.testing.assert_allclose(found[1], -0.1, atol=1e-6)
 

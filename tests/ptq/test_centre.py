@@ -14,8 +14,9 @@ from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.errors import InputError
 from trtcal.model.model import Int8Overrides
-from trtcal.ptq.artifact import Optimizations, read_optimizations, with_bounds, write_optimizations
-from trtcal.ptq.zero_centering import centred
+from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
+from trtcal.ptq.changes import with_bounds
+from trtcal.ptq.zero_centering import zero_center
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 
 CENTRED = ("bottleneck", "inverted_residual", "unpadded")
@@ -25,7 +26,7 @@ CENTRED = ("bottleneck", "inverted_residual", "unpadded")
 def test_a_centred_network_computes_the_same(from_zoo, name):
     model, dataset, feeds = from_zoo(name)
     observation = observe(model, dataset, tensors_to_observe(find_layers(model)))
-    found = centred(model, calibrate(observation, "minmax"))
+    found = zero_center(model, calibrate(observation, "minmax"))
     assert found or name not in CENTRED
     if found is not None:
         assert_the_same(model, applied(model, found[0]), feeds)
@@ -34,25 +35,25 @@ def test_a_centred_network_computes_the_same(from_zoo, name):
 def test_the_step_gets_half_as_large(subject):
     net = subject(idle_net)
     before = net.calibrated()
-    found = centred(net.prepared, before)
+    found = zero_center(net.prepared, before)
     assert set(found[0].bounds) == {"second"}  # the depthwise layer pads what it reads
     assert found[1].ranges["r1"].amax == pytest.approx(before.ranges["r1"].amax / 2)
     assert "shifted by" in found[1].ranges["r1"].note
-    assert {"c1", "r1"} == found[0].tensors
+    assert {"c1", "r1"} == found[0].moved
     least, largest = found[0].bounds["second"]
     assert largest - least == pytest.approx(6.0)
 
 
 def test_int8_loses_less(subject):
     net = subject(offset_net)
-    found = centred(net.prepared, net.calibrated())
+    found = zero_center(net.prepared, net.calibrated())
     assert net.decibels(applied(net.prepared, found[0]), found[1]) < net.decibels() - 3.0
     quantized = quantize(applied(net.prepared, found[0]), found[1])
     assert [node.op_type for node in quantized.proto.graph.node].count("Clip") == 1
 
 
 def test_what_is_read_otherwise_stays(tmp_path, subject):
-    assert centred(subject(separable_net).prepared, subject(separable_net).calibrated()) is None
+    assert zero_center(subject(separable_net).prepared, subject(separable_net).calibrated()) is None
 
     def write(path, last):
         model = onnx.load(offset_net(path))
@@ -64,13 +65,13 @@ def test_what_is_read_otherwise_stays(tmp_path, subject):
 
     for last in ("z", "r0"):
         net = subject(write, last)
-        assert centred(net.prepared, net.calibrated()) is None
+        assert zero_center(net.prepared, net.calibrated()) is None
 
 
 def test_bounds_lie_in_the_file(tmp_path, subject):
     net = subject(offset_net)
-    moved, ranges = centred(net.prepared, net.calibrated())
-    overrides = Int8Overrides(moved=moved.tensors)
+    moved, ranges = zero_center(net.prepared, net.calibrated())
+    overrides = Int8Overrides(moved=moved.moved)
     optimizations = Optimizations(net.prepared.fingerprint, moved, overrides, {})
     write_optimizations(tmp_path / "optimizations.npz", optimizations)
     read = read_optimizations(tmp_path / "optimizations.npz")

@@ -11,7 +11,7 @@ from tests.networks import conv_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Grid, Int8Overrides
-from trtcal.ptq import layer_changes
+from trtcal.ptq.artifact import layer_changes
 from trtcal.quantization.weights import quantize_weight
 
 

@@ -11,9 +11,9 @@ from tests.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
-from trtcal.ptq.artifact import with_constants
-from trtcal.ptq.channel_rules import find_channels
-from trtcal.ptq.equalization import edited
+from trtcal.ptq.changes import with_constants
+from trtcal.ptq.channels import find_channels
+from trtcal.ptq.compensation import scaled_constants
 from trtcal.quantization import prepare
 
 SCALED = (
@@ -37,7 +37,9 @@ def scaled_at_random(model):
     factors = np.exp(np.random.default_rng(0).uniform(-2, 2, count))[roots]
     limited = [roots[channels.of[name][1]] for name in channels.limits]
     bounded = np.isin(roots, np.concatenate([[-1], *limited]))
-    return edited(graph, channels.edits, np.where(channels.is_free() & ~bounded, factors, 1.0))
+    return scaled_constants(
+        graph, channels.edits, np.where(channels.is_free() & ~bounded, factors, 1.0)
+    )
 
 
 @pytest.mark.parametrize("prepared", sorted(ZOO), indirect=True, ids=str)

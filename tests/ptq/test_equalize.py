@@ -8,7 +8,7 @@ from tests.ptq.conftest import applied, assert_the_same
 from trtcal.data import open_dataset
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
-from trtcal.ptq.equalization import equalized
+from trtcal.ptq.equalization import equalize
 from trtcal.quantization import prepare
 
 
@@ -34,7 +34,7 @@ def test_a_limit_cuts_off_nothing_that_other_samples_may_reach(tmp_path):
     model = prepare(load_model(rare_net(tmp_path / "net.onnx")))
     seen = np.random.default_rng(0).uniform(-1, 1, (32, 2, 4, 4)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=seen)  # the first channel's sums lie from -3.8 to 0.2
-    found = equalized(model, open_dataset(tmp_path / "data.npz", model), 32, "layers")
+    found = equalize(model, open_dataset(tmp_path / "data.npz", model), 32)
     graph = import_graph(model.proto)
     weight = graph.tensors()["w0"].values
     scaled = found.constants["w0"] / np.where(weight, weight, 1)

@@ -26,14 +26,14 @@ from trtcal.evaluate.search import Sampling, measure_sensitivities
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.model import load_model
 from trtcal.ptq import (
-    Wanted,
+    ImproveOptions,
     improve,
     in_float,
     read_optimizations,
     write_optimizations,
 )
 from trtcal.ptq import improver as improving
-from trtcal.ptq.artifact import Changes
+from trtcal.ptq.changes import Changes
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
 
@@ -54,7 +54,7 @@ def net(subject):
 
 @pytest.fixture
 def best(net):
-    return improved(net, Wanted("best"))
+    return improved(net, ImproveOptions("best"))
 
 
 def judged(net, quantized):
@@ -66,7 +66,7 @@ def test_best_loses_much_less_than_percentile(net, best):
     assert best.tries[0].name == "ranges: percentile"
     assert judged(net, best.quantized) < net.decibels() - 10.0
     kept = {one.name for one in best.tries if one.kept}
-    assert "equalization" in kept
+    assert "cross-layer equalization" in kept
     assert kept & {"bias correction", "adaptive rounding"}
 
 
@@ -77,12 +77,14 @@ def test_what_is_kept_is_less_than_what_was_kept_before(best):
     assert any(not one.kept for one in best.tries)
 
 
-def test_refined_ranges_that_were_not_kept_are_tried_again_with_adaptive_rounding(net, best):
-    first, again = (one for one in best.tries if one.name == "range refinement")
-    assert not first.kept
-    assert again.value < first.value
-    alone = improved(net, Wanted("best", leave_out=("adaptive rounding",)))
-    assert [one.name for one in alone.tries].count("range refinement") == 1
+def test_searched_scales_that_were_not_kept_are_tried_again_with_rounding(net, best):
+    tries = {one.name: one for one in best.tries}
+    assert not tries["scale search"].kept
+    assert tries["scale search with rounding"].value < tries["scale search"].value
+    alone = improved(net, ImproveOptions("best", leave_out=("adaptive rounding",)))
+    names = [one.name for one in alone.tries]
+    assert "scale search" in names
+    assert "scale search with rounding" not in names
 
 
 def verdict(*values):
@@ -106,20 +108,24 @@ def test_the_same_layers_are_asked_in_int8(net, best):
 
 
 def test_two_runs_find_the_same(net, best):
-    again = improved(net, Wanted("best"))
+    again = improved(net, ImproveOptions("best"))
     assert again.optimizations.digest == best.optimizations.digest
     assert again.quantized.digest == best.quantized.digest
 
 
 @pytest.mark.parametrize(
     ("write", "optimization"),
-    [(separable_net, "equalization"), (idle_net, "splitting"), (block_net, "smoothing")],
+    [
+        (separable_net, "cross-layer equalization"),
+        (idle_net, "channel splitting"),
+        (block_net, "smoothing"),
+    ],
 )
 def test_ranges_are_those_of_the_optimized_model(subject, write, optimization):
     net = subject(write, count=64)
-    found = improved(net, Wanted("best", only=(optimization,)))
+    found = improved(net, ImproveOptions("best", only=(optimization,)))
     assert found.tries[-1].kept
-    fit, _ = improving.parted(net.prepared, net.dataset)
+    fit, _ = improving.split_samples(net.prepared, net.dataset)
     seen = observe(found.optimized, fit, tensors_to_observe(find_layers(found.optimized)))
     fresh = calibrate(seen, found.calibration.method)
     assert list(found.calibration.ranges) == list(fresh.ranges)
@@ -149,7 +155,7 @@ def test_an_altered_file_is_refused(best, tmp_path):
     path = tmp_path / "optimizations.npz"
     write_optimizations(path, best.optimizations)
     arrays = dict(np.load(path))
-    arrays["bias/0/values"] = arrays["bias/0/values"] + np.float32(1.0)
+    arrays["biases/0"] = arrays["biases/0"] + np.float32(1.0)
     np.savez(path, **arrays)
     with pytest.raises(InputError, match="was altered"):
         read_optimizations(path)
@@ -207,7 +213,7 @@ def test_moved_tensors_are_not_held_against_the_given_model(net, best):
 
 
 def test_no_time_tries_ranges_only(net):
-    made = improved(net, Wanted("best", seconds=0.0))
+    made = improved(net, ImproveOptions("best", seconds=0.0))
     assert all(one.name.startswith("ranges") for one in made.tries)
     assert "adaptive rounding" in made.optimizations.record["untried"]
 
@@ -215,8 +221,8 @@ def test_no_time_tries_ranges_only(net):
 def test_a_optimization_that_takes_too_long_is_left(net, monkeypatch):
     def found_by(seconds):
         ticks = itertools.count()  # one each time that somebody looks
-        monkeypatch.setattr(improving, "monotonic", lambda: next(ticks))
-        return improved(net, Wanted("best", seconds=seconds)), next(ticks)
+        monkeypatch.setattr(table, "monotonic", lambda: next(ticks))
+        return improved(net, ImproveOptions("best", seconds=seconds)), next(ticks)
 
     whole, ticks = found_by(1e9)
     assert not whole.optimizations.record["untried"]
@@ -227,7 +233,7 @@ def test_a_optimization_that_takes_too_long_is_left(net, monkeypatch):
 
 def test_too_few_samples_are_refused(subject):
     with pytest.raises(InputError, match="too few"):
-        improved(subject(separable_net, count=20), Wanted())
+        improved(subject(separable_net, count=20), ImproveOptions())
 
 
 @pytest.mark.parametrize(("side", "samples"), [(8, 32), (512, 16)])
@@ -249,18 +255,18 @@ def test_one_batch_of_a_fixed_size_is_enough(tmp_path):
     onnx.save(proto, path)
     given = load_model(path)
     data = open_dataset(samples(tmp_path / "data.npz", count=32), given)
-    made = improve(prepare(given), data, Wanted("best"), given, silent)
+    made = improve(prepare(given), data, ImproveOptions("best"), given, silent)
     assert {one.name for one in made.tries} >= {"bias correction", "adaptive rounding"}
 
 
 def test_few_samples_are_warned_of(subject):
-    made = improved(subject(separable_net, count=40), Wanted())
+    made = improved(subject(separable_net, count=40), ImproveOptions())
     assert "are few" in made.warnings[0]
 
 
 def test_divergence_wants_class_scores(subject):
     with pytest.raises(InputError, match="no class scores"):
-        improved(subject(idle_net, count=64), Wanted("fast", objective="kl"))
+        improved(subject(idle_net, count=64), ImproveOptions("fast", objective="kl"))
 
 
 def test_a_metric_decides(net, tmp_path):
@@ -270,7 +276,7 @@ def test_a_metric_decides(net, tmp_path):
     path.write_text(
         "def metric(outputs, labels):\n    return {'less': float(outputs['y'].sum())}\n"
     )
-    made = improved(net, Wanted("fast", metric=load_metric(path)))
+    made = improved(net, ImproveOptions("fast", metric=load_metric(path)))
     values = [one.value for one in made.tries]
     assert made.optimizations.record["objective"] == "metric"
     assert len(set(values)) > 1
@@ -319,7 +325,7 @@ def test_options_that_say_nothing_together(tmp_path, capsys):
 
 def test_what_was_smoothed_has_ranges_of_its_own(subject, monkeypatch):
     monkeypatch.setitem(improving.METHODS, "fast", ("mse",))
-    done = improved(subject(block_net), Wanted("fast", only=("smoothing",)))
+    done = improved(subject(block_net), ImproveOptions("fast", only=("smoothing",)))
     assert [(one.name, one.kept) for one in done.tries][-1] == ("smoothing", True)
     assert done.calibration.method == "mse"
     assert [one.note for one in done.calibration.ranges.values()] == ["by percentile"] * 3

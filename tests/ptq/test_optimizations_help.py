@@ -1,4 +1,4 @@
-"""Each optimization on a network that needs it: what INT8 loses gets less, and float stays as it was."""
+"""Each optimization on a network that needs it: INT8 loses less, and float stays as it was."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ from onnx import helper
 from tests.networks import rng, save
 from tests.ptq.nets import offset_net, separable_net, token_net
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.ptq.artifact import with_constants
-from trtcal.ptq.bias_correction import corrected_by_normalization
-from trtcal.ptq.equalization import equalized
-from trtcal.ptq.reconstruction import Mending, Walk
-from trtcal.ptq.scale_search import refined
-from trtcal.ptq.zero_centering import absorbed
+from trtcal.ptq.bias_correction import correct_by_batch_norm
+from trtcal.ptq.changes import with_constants
+from trtcal.ptq.equalization import equalize
+from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
+from trtcal.ptq.scale_search import ScaleSearch, search_scales
+from trtcal.ptq.zero_centering import absorb_biases
 from trtcal.quantization import quantize
 
 
@@ -30,18 +30,18 @@ def moved(subject, found):
 @pytest.mark.parametrize("activation", ["Relu", "Clip"])
 def test_equalization_before_a_depthwise_layer(subject, activation):
     net = subject(separable_net, activation)
-    found = equalized(net.prepared, net.dataset, 48, "layers")
+    found = equalize(net.prepared, net.dataset, 48)
     model = moved(net, found)
     expected = outputs(net.prepared, net.dataset)
     error = np.abs(outputs(model, net.dataset) - expected).max() / np.abs(expected).max()
     assert error < 1e-4
     assert net.decibels(model) < net.decibels() - 6.0
-    assert {"r0", "c0", "c1"} <= found.tensors
+    assert {"r0", "c0", "c1"} <= found.moved
 
 
 def test_a_relu6_cuts_off_where_it_did(subject):
     net = subject(separable_net, "Clip")
-    scaled = moved(net, equalized(net.prepared, net.dataset, 48, "layers"))
+    scaled = moved(net, equalize(net.prepared, net.dataset, 48))
     feeds = {"x": 30.0 * next(net.dataset.batches(16))["x"]}  # far beyond what was seen
     session, other = open_session(net.prepared.proto), open_session(scaled.proto)
     (before,), (after,) = run_session(session, None, feeds), run_session(other, None, feeds)
@@ -51,8 +51,8 @@ def test_a_relu6_cuts_off_where_it_did(subject):
 def test_biases_are_corrected(subject):
     net = subject(separable_net)
     calibration = net.calibrated()
-    with Walk(net.prepared, calibration, net.dataset, 48) as walk:
-        overrides = walk.mend(Mending())
+    with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
+        overrides = work.run(ReconstructionOptions())
     optimized = replace(net.prepared, overrides=overrides)
     assert set(overrides.biases) == {"dense", "depthwise", "head"}
     assert not overrides.weights
@@ -69,8 +69,8 @@ def test_rounding_goes_further(subject):
     calibration = net.calibrated()
     found = {}
     for rounding in (False, True):
-        with Walk(net.prepared, calibration, net.dataset, 48) as walk:
-            overrides = walk.mend(Mending(rounding=rounding))
+        with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
+            overrides = work.run(ReconstructionOptions(rounding=rounding))
         found[rounding] = net.decibels(replace(net.prepared, overrides=overrides), calibration)
     assert set(overrides.weights) == {"dense", "depthwise", "head"}
     assert found[True] < found[False]
@@ -83,8 +83,8 @@ def test_one_huge_token_does_not_decide_for_all(subject, rounding):
     table = replace(
         table, ranges={name: replace(one, amax=4.0) for name, one in table.ranges.items()}
     )
-    with Walk(net.prepared, table, net.dataset, 48) as walk:
-        overrides = walk.mend(Mending(rounding=rounding))
+    with LayerwiseReconstruction(net.prepared, table, net.dataset, 48) as work:
+        overrides = work.run(ReconstructionOptions(rounding=rounding))
     optimized = replace(net.prepared, overrides=overrides)
     assert "layer" in overrides.biases
     assert net.decibels(optimized, table) < net.decibels(calibration=table) + 0.1
@@ -95,16 +95,16 @@ def test_a_walk_is_the_same_every_time(subject):
     calibration = net.calibrated()
     twice = []
     for _ in range(2):
-        with Walk(net.prepared, calibration, net.dataset, 48) as walk:
-            twice.append(walk.mend(Mending(rounding=True)))
+        with LayerwiseReconstruction(net.prepared, calibration, net.dataset, 48) as work:
+            twice.append(work.run(ReconstructionOptions(rounding=True)))
     first, second = twice
     assert all((first.biases[name] == second.biases[name]).all() for name in first.biases)
     assert all((first.weights[n].values == second.weights[n].values).all() for n in first.weights)
 
 
-def test_what_a_relu_never_cuts_off_is_absorbed(subject):
+def test_what_a_relu_never_cuts_off_is_absorb_biases(subject):
     net = subject(offset_net)
-    found = absorbed(net.prepared, net.dataset, 48)
+    found = absorb_biases(net.prepared, net.dataset, 48)
     model = moved(net, found)
     np.testing.assert_allclose(
         outputs(model, net.dataset), outputs(net.prepared, net.dataset), rtol=1e-4, atol=1e-4
@@ -113,7 +113,9 @@ def test_what_a_relu_never_cuts_off_is_absorbed(subject):
 
 
 def test_padding_keeps_a_bias_where_it_is(subject):
-    assert absorbed(subject(separable_net).prepared, subject(separable_net).dataset, 48) is None
+    assert (
+        absorb_biases(subject(separable_net).prepared, subject(separable_net).dataset, 48) is None
+    )
 
 
 def test_ranges_that_are_far_too_wide_are_narrowed(subject):
@@ -121,11 +123,12 @@ def test_ranges_that_are_far_too_wide_are_narrowed(subject):
     table = net.calibrated()
     wide = {name: replace(one, amax=3.0 * one.amax) for name, one in table.ranges.items()}
     wide = replace(table, ranges=wide)
-    found = refined(net.prepared, wide, net.dataset, 48, "sqnr", lambda: True, lambda done: None)
+    found = search_scales(net.prepared, wide, net.dataset, ScaleSearch(48))
     assert found.ranges["r0"].amax == pytest.approx(0.8 * wide.ranges["r0"].amax)
     assert "times 0.8" in found.ranges["r0"].note
     assert net.decibels(None, found) < net.decibels(None, wide)
-    assert refined(net.prepared, wide, net.dataset, 48, "sqnr", lambda: False, print) is None
+    at_once = ScaleSearch(48, may_go_on=lambda: False)
+    assert search_scales(net.prepared, wide, net.dataset, at_once) is None
 
 
 def normalized_net(path):
@@ -151,7 +154,7 @@ def normalized_net(path):
 
 def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
     net = subject(normalized_net)
-    overrides = corrected_by_normalization(net.prepared, net.given)
+    overrides = correct_by_batch_norm(net.prepared, net.given)
     assert list(overrides.biases) == ["second"]
     # the mean of relu(n) for n of mean 2 and deviation 0.5 is 2 but for 1e-5
     from trtcal.quantization.weights import quantize_weight
@@ -166,4 +169,4 @@ def test_statistics_of_a_batch_norm_correct_the_layer_behind(subject):
 
 def test_without_batch_norms_there_is_nothing_to_tell(subject):
     net = subject(separable_net)
-    assert corrected_by_normalization(net.prepared, net.given) is None
+    assert correct_by_batch_norm(net.prepared, net.given) is None

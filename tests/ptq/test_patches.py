@@ -9,7 +9,7 @@ from tests.zoo import ZOO
 from trtcal.backends.taps import Inside
 from trtcal.model import load_model
 from trtcal.model.graph import constant, import_graph
-from trtcal.ptq.patches import form_of
+from trtcal.ptq.layer_inputs import matrix_form
 from trtcal.quantization import find_layers, prepare
 from trtcal.quantization.weighted_ops import bias_of
 
@@ -29,7 +29,7 @@ def test_rows_times_matrix_are_the_output(name, tmp_path):
     found = [
         (node, form)
         for node in graph.nodes
-        if node.name in layers and (form := form_of(node, layers[node.name]))
+        if node.name in layers and (form := matrix_form(node, layers[node.name]))
     ]
     assert found
     names = {tensor.name for node, _ in found for tensor in (node.inputs[0], node.outputs[0])}
@@ -38,13 +38,13 @@ def test_rows_times_matrix_are_the_output(name, tmp_path):
         x, made = values[node.inputs[0].name], values[node.outputs[0].name]
         axis = 1 if node.op == "Conv" else -1
         outputs = np.moveaxis(made, axis, -1).reshape(-1, made.shape[axis])
-        chosen = np.sort(rng().choice(form.places(x), min(20, form.places(x)), replace=False))
+        chosen = np.sort(rng().choice(form.row_count(x), min(20, form.row_count(x)), replace=False))
         rows = form.rows(x, chosen)
         product = (rows @ form.matrix(constant(node.inputs[1])).transpose(0, 2, 1)).transpose(
             1, 0, 2
         )
         bias = bias_of(node).values if node.op != "MatMul" else 0.0
-        assert form.places(x) == len(outputs)
+        assert form.row_count(x) == len(outputs)
         expected = outputs[chosen]
         np.testing.assert_allclose(
             product.reshape(len(chosen), -1) + bias, expected, rtol=1e-3, atol=1e-4
@@ -58,5 +58,5 @@ def test_a_matrix_gives_its_weight_back():
 
     layer = {one.name: one for one in place(graph).layers}[node.name]
     weight = constant(node.inputs[1])
-    form = form_of(node, layer)
+    form = matrix_form(node, layer)
     assert np.array_equal(form.weight(form.matrix(weight)), weight)

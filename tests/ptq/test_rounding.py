@@ -2,9 +2,14 @@ import numpy as np
 import pytest
 
 from tests.networks import rng
-from trtcal.ptq.adaptive_rounding import adapted, clipped, rounded
-from trtcal.ptq.bias_correction import Moments, measure_moments
-from trtcal.ptq.patches import Form
+from trtcal.ptq.adaptive_rounding import (
+    Moments,
+    clipped_scales,
+    compensated,
+    measure_moments,
+    rounded_steps,
+)
+from trtcal.ptq.layer_inputs import MatrixForm
 
 
 def inputs(count=4000, width=24, seed=0):
@@ -24,7 +29,7 @@ def test_rounding_by_output_error_beats_the_nearest():
     weight = rng(1).standard_normal((1, 8, 24)).astype(np.float32)
     scale = np.full((1, 8), 0.2, np.float32)
     gram = moments(x, x).gram
-    steps = rounded(weight, scale, gram)
+    steps = rounded_steps(weight, scale, gram)
     nearest = np.rint(weight / scale[..., None])
 
     def error(found):
@@ -37,13 +42,15 @@ def test_rounding_by_output_error_beats_the_nearest():
 
 def test_integers_stay_within_127():
     weight = np.full((1, 2, 24), 40.0, np.float32)
-    steps = rounded(weight, np.full((1, 2), 0.1, np.float32), moments(inputs(), inputs()).gram)
+    steps = rounded_steps(
+        weight, np.full((1, 2), 0.1, np.float32), moments(inputs(), inputs()).gram
+    )
     assert np.abs(steps).max() == 127
 
 
 def test_whole_numbers_stay():
     weight = rng(3).integers(-100, 100, (1, 4, 24)).astype(np.float32)
-    steps = rounded(weight, np.ones((1, 4), np.float32), moments(inputs(), inputs()).gram)
+    steps = rounded_steps(weight, np.ones((1, 4), np.float32), moments(inputs(), inputs()).gram)
     assert np.array_equal(steps, weight)
 
 
@@ -52,7 +59,7 @@ def test_weights_make_up_for_inputs_that_are_too_small():
     q = (0.9 * x).astype(np.float32)
     weight = rng(1).standard_normal((1, 8, 24)).astype(np.float32)
     halves = [moments(x[:, i::2], q[:, i::2]) for i in range(2)]
-    found = adapted(weight, halves)
+    found = compensated(weight, halves)
     before = np.square(weight @ (x - q).transpose(0, 2, 1)).mean()
     after = np.square(weight @ x.transpose(0, 2, 1) - found @ q.transpose(0, 2, 1)).mean()
     assert after < 0.2 * before
@@ -63,7 +70,7 @@ def test_noise_that_the_other_half_does_not_have_changes_nothing():
     noisy = x + 0.01 * rng(5).standard_normal(x.shape).astype(np.float32)
     weight = rng(1).standard_normal((1, 8, 24)).astype(np.float32)
     halves = [moments(x[:, i::2], noisy[:, i::2]) for i in range(2)]
-    assert np.abs(adapted(weight, halves) - weight).max() < 0.05 * np.abs(weight).max()
+    assert np.abs(compensated(weight, halves) - weight).max() < 0.05 * np.abs(weight).max()
 
 
 def test_a_single_large_weight_is_clipped():
@@ -72,15 +79,15 @@ def test_a_single_large_weight_is_clipped():
     x = inputs(width=24)
     x[:, :, 0] *= 1e-3  # what it is multiplied with is nearly nothing
     scale = np.array([[1.0 / 127]], np.float32)
-    assert clipped(weight, scale, moments(x, x).gram)[0, 0] < 0.96 / 127
+    assert clipped_scales(weight, scale, moments(x, x).gram)[0, 0] < 0.96 / 127
     x[:, :, 0] *= 1e4
-    assert clipped(weight, scale, moments(x, x).gram)[0, 0] == scale[0, 0]
+    assert clipped_scales(weight, scale, moments(x, x).gram)[0, 0] == scale[0, 0]
 
 
 def test_columns_without_input_are_rounded_to_the_nearest():
     weight = rng(1).standard_normal((2, 4, 9)).astype(np.float32)
     scale = np.full((2, 4), 0.1, np.float32)
-    steps = rounded(weight, scale, np.zeros((2, 9, 9), np.float32))
+    steps = rounded_steps(weight, scale, np.zeros((2, 9, 9), np.float32))
     assert np.array_equal(steps, np.rint(weight / np.float32(0.1)))
 
 
@@ -90,11 +97,11 @@ def test_inputs_that_hardly_vary_blow_no_weights_up(level, noise):
     x = level * draw.standard_normal(24) + noise * draw.standard_normal((4, 500, 24))
     q = (x + noise * draw.standard_normal(x.shape)).astype(np.float32)
     x = x.astype(np.float32)
-    form = Form("MatMul", (24, 8), 1)
+    form = MatrixForm("MatMul", (24, 8), 1)
     turns = [range(4)[i::2] for i in range(2)]
     halves = [measure_moments(form, turn, lambda i: (x[i], q[i]), True) for turn in turns]
     weight = draw.standard_normal((1, 8, 24)).astype(np.float32)
     scale = np.full((1, 8), 0.03, np.float32)
-    assert np.abs(adapted(weight, halves)).max() < 2 * np.abs(weight).max()
-    steps = rounded(weight, scale, halves[0].gram)
+    assert np.abs(compensated(weight, halves)).max() < 2 * np.abs(weight).max()
+    steps = rounded_steps(weight, scale, halves[0].gram)
     assert np.abs(steps * scale[..., None] - weight).max() < 0.1

@@ -12,10 +12,10 @@ from trtcal.backends.lowering import lower
 from trtcal.errors import InputError
 from trtcal.model.graph import import_graph
 from trtcal.model.model import Int8Overrides
-from trtcal.ptq.affine import affine_places, with_affines
 from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
-from trtcal.ptq.equalization import smoothed
-from trtcal.ptq.shifts import find_extremes
+from trtcal.ptq.changes import with_affines
+from trtcal.ptq.compensation import find_extremes
+from trtcal.ptq.equalization import find_affines, smooth
 from trtcal.quantization import Plan, find_layers, quantize
 
 SMOOTHED = {
@@ -32,7 +32,7 @@ SMOOTHED = {
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_a_smoothed_network_computes_the_same(from_zoo, name):
     model, dataset, feeds = from_zoo(name)
-    found = smoothed(model, dataset, 16)
+    found = smooth(model, dataset, 16)
     assert name not in SMOOTHED or len(found.affines) == SMOOTHED[name]
     if found is None:
         return
@@ -44,7 +44,7 @@ def test_a_smoothed_network_computes_the_same(from_zoo, name):
 
 def test_channels_lie_around_zero_and_noise_falls(subject):
     net = subject(block_net)
-    found = smoothed(net.prepared, net.dataset, 48)
+    found = smooth(net.prepared, net.dataset, 48)
     assert found.affines == ("n", "g", "r")
     model = applied(net.prepared, found)
     assert net.decibels(model) < net.decibels() - 10.0
@@ -58,26 +58,26 @@ def test_channels_lie_around_zero_and_noise_falls(subject):
 
 def test_others_read_what_they_did(subject):
     net = subject(block_net)
-    found = smoothed(net.prepared, net.dataset, 48)
+    found = smooth(net.prepared, net.dataset, 48)
     model = applied(net.prepared, found)
     nodes = {node.name: node for node in model.proto.graph.node}
     assert set(nodes["residual"].input) == {"v", "n"}
     assert "n" not in nodes["up"].input
-    assert {"n", "v", "u"}.isdisjoint(found.tensors)
-    assert {"m0", "m1"} <= found.tensors
+    assert {"n", "v", "u"}.isdisjoint(found.moved)
+    assert {"m0", "m1"} <= found.moved
 
 
 def test_where_nothing_is_bent_nothing_is_put(subject):
     net = subject(separable_net)
-    assert affine_places(import_graph(net.prepared.proto), find_layers(net.prepared)) == []
-    assert smoothed(net.prepared, net.dataset, 48) is None
+    assert find_affines(import_graph(net.prepared.proto), find_layers(net.prepared)) == []
+    assert smooth(net.prepared, net.dataset, 48) is None
 
 
 def test_affines_lie_in_the_file(tmp_path, subject):
     net = subject(block_net)
-    found = smoothed(net.prepared, net.dataset, 48)
+    found = smooth(net.prepared, net.dataset, 48)
     optimizations = Optimizations(
-        net.prepared.fingerprint, found, Int8Overrides(moved=found.tensors), {}
+        net.prepared.fingerprint, found, Int8Overrides(moved=found.moved), {}
     )
     write_optimizations(tmp_path / "optimizations.npz", optimizations)
     read = read_optimizations(tmp_path / "optimizations.npz")
@@ -96,7 +96,7 @@ def test_affines_lie_in_the_file(tmp_path, subject):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_plans_take_smoothed_layers_out(subject, precision):
     net = subject(block_net)
-    model = applied(net.prepared, smoothed(net.prepared, net.dataset, 48))
+    model = applied(net.prepared, smooth(net.prepared, net.dataset, 48))
     feeds = next(net.dataset.batches(16))
     (expected,) = outputs(net.prepared.proto, feeds)
     plan = Plan(layers={"up": precision, "down": precision})

@@ -9,13 +9,13 @@ from onnx import numpy_helper
 from tests.ptq.nets import idle_net, separable_net
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside
-from trtcal.ptq.artifact import with_constants
-from trtcal.ptq.channel_splitting import split
+from trtcal.ptq.changes import with_constants
+from trtcal.ptq.channel_splitting import split_channels
 
 
 def split_net(subject, *arguments):
     net = subject(idle_net, *arguments)
-    found = split(net.prepared, net.calibrated(), net.dataset, 48)
+    found = split_channels(net.prepared, net.calibrated(), net.dataset, 48)
     return (
         net,
         found,
@@ -38,7 +38,7 @@ def gain(net, model):
 def test_copies_half_a_step_apart(subject):
     net, found, model = split_net(subject)
     assert gain(net, model) > 1.0
-    assert {"c0", "r0", "c1", "r1", "y"} == found.tensors
+    assert {"c0", "r0", "c1", "r1", "y"} == found.moved
     weights = found.constants["w0"]
     for idle in (3, 7, 11, 15):
         assert any((weights[k] == weights[idle]).all() for k in range(16) if k % 4 != 3)
@@ -62,7 +62,7 @@ def test_what_an_idle_channel_gave_is_kept(subject):
 
 def test_without_idle_channels_nothing_is_split(subject):
     net = subject(separable_net, "Clip")
-    assert split(net.prepared, net.calibrated(), net.dataset, 48) is None
+    assert split_channels(net.prepared, net.calibrated(), net.dataset, 48) is None
 
 
 def test_a_channel_that_nearly_fires_keeps_its_place(subject):

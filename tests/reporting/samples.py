@@ -123,7 +123,7 @@ def improvement(**changes: Any) -> Document:
     tries = (
         ("ranges: percentile", "", True, -12.9, 0.05),
         ("ranges: auto", "", True, -14.0, 0.01),
-        ("equalization", "channels scaled alike (2019)", False, -13.0, 0.02),
+        ("cross-layer equalization", "channels scaled alike (2019)", False, -13.0, 0.02),
         ("adaptive rounding", "by each layer's output error (2020)", True, -21.2, 0.001),
     )
     return {

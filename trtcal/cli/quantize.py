@@ -95,11 +95,11 @@ def _improved(given: Model, prepared: Model, options: Options, config: Config) -
     from trtcal.check import check_data
     from trtcal.data import open_dataset
     from trtcal.evaluate.metrics import load_metric
-    from trtcal.ptq import Wanted, improve
-    from trtcal.ptq.records import write_files
+    from trtcal.ptq import ImproveOptions, improve
 
     metric = load_metric(options.metric) if options.metric else None
-    wanted = Wanted(options.improve or "fast", options.time_limit, options.objective, metric)
+    effort = options.improve or "fast"
+    wanted = ImproveOptions(effort, options.time_limit, options.objective, metric)
     source = required(options.data or config.calibration.data, "the data", "--data")
     dataset = open_dataset(source, given, config.images, config.calibration.labels)
     warn(check_data(given, dataset).issues)
@@ -108,7 +108,7 @@ def _improved(given: Model, prepared: Model, options: Options, config: Config) -
         note(f"warning: {line}")
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
     optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
-    write_files(found, optimizations, record, ranges)
+    found.write(optimizations, record, ranges)
     note(f"wrote {optimizations}, {record} and {ranges}")
     if options.float_output:
         _write_floats(options.float_output, found.optimized, found.calibration)

@@ -36,8 +36,8 @@ from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.passes import prepare_with_record
-from trtcal.ptq import Improved, Wanted, improve, parted, write_improved
-from trtcal.ptq.records import REPAIRS
+from trtcal.ptq import Improved, ImproveOptions, improve, split_samples, write_improved
+from trtcal.ptq.improver import OPTIMIZATIONS_FILE
 from trtcal.quantization import (
     Plan,
     find_layers,
@@ -196,7 +196,7 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     calibration_data = _open_data(model, config, calibration, "calibration.data")
     evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
     if calibration.improve is not None:
-        parted(prepared.model, calibration_data)
+        split_samples(prepared.model, calibration_data)
     wanted = read_wanted(evaluation_data, evaluation.slices, evaluation.metric)
     plans = {
         name: _checked_plan(config, name, plan, prepared.model)
@@ -305,13 +305,13 @@ def quantize_all(
 
 def optimize(inputs: Inputs, effort: str, journal: Journal) -> Improved:
     """Return the optimizations that help on samples held back."""
-    wanted = Wanted(effort, inputs.config.calibration.improve_time_limit_s)
-    with journal.step("improve", REPAIRS) as record:
+    options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s)
+    with journal.step("improve", OPTIMIZATIONS_FILE) as record:
         found = improve(
-            inputs.prepared, inputs.calibration_data, wanted, inputs.model, journal.progress
+            inputs.prepared, inputs.calibration_data, options, inputs.model, journal.progress
         )
         digests = write_improved(journal.folder, found)
-        record(digests.pop(REPAIRS))
+        record(digests.pop(OPTIMIZATIONS_FILE))
     journal.lineage.steps += [Step("improve", *item) for item in digests.items()]
     for line in found.warnings:
         journal.say(f"improvement: {line}")

@@ -1,21 +1,21 @@
-"""Optimizations: what can be changed in a model's constants so that INT8 loses less, tried and judged."""
+"""Post-training optimization: changes without training with which INT8 loses less accuracy."""
 
 from trtcal.ptq.artifact import Optimizations, in_float, read_optimizations, write_optimizations
-from trtcal.ptq.improver import LEAST, improve, parted
-from trtcal.ptq.records import layer_changes, write_improved
-from trtcal.ptq.state import Improved, Try, Wanted
+from trtcal.ptq.improver import MIN_SAMPLES, Improved, Try, improve, split_samples, write_improved
+from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions, Optimization
 
 __all__ = [
-    "LEAST",
+    "MIN_SAMPLES",
+    "OPTIMIZATIONS",
+    "ImproveOptions",
     "Improved",
+    "Optimization",
     "Optimizations",
     "Try",
-    "Wanted",
     "improve",
     "in_float",
-    "layer_changes",
-    "parted",
     "read_optimizations",
+    "split_samples",
     "write_improved",
     "write_optimizations",
 ]

@@ -1,35 +1,102 @@
-"""Adaptive rounding: integers for a layer's weights by what the layer computes, not one by one.
+"""Adaptive rounding: integers for a layer's weights chosen together, by the layer's output error.
 
-The objective is the layer's mean squared output error on quantized inputs against what it computes in
+The objective is the layer's mean squared output error on quantized inputs against its output in
 float: M. Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization" (2020), with the
-asymmetric reconstruction of its section 4. It is solved column by column, each error passed on to the
-columns that are still open: E. Frantar et al., "GPTQ" (2022), algorithm 1.
+asymmetric reconstruction of its section 4. It is solved column by column, each error compensated in the
+columns that are still open: E. Frantar et al., "GPTQ" (2022), algorithm 1. All that it needs are the
+second moments of the layer's input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
 from trtcal.model.model import Floats
-from trtcal.ptq.bias_correction import Moments
+from trtcal.ptq.layer_inputs import MatrixForm, TokenWeights
 
+ROWS = 8192  # of a layer's input, at most
+ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
 BLOCK = 64  # columns whose errors are passed on together to those behind
 LEVELS = 127
-DAMPING = 0.1  # of the mean power of the inputs, where roundings are passed on
-RIDGES = (0.03, 0.3, 3.0, 30.0)  # tried, of the same; without end is the weights as they are
+DAMPING = 0.1  # of the mean power of the inputs, for rounding
+RIDGES = (0.03, 0.3, 3.0, 30.0)  # tried, of the same; an infinite one keeps the weights as they are
 WIDE = 2048  # weights of an output, from which on only the middle ones are tried
 TINY = 1e-30  # a mean power below it is none
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)  # of the largest weight
 
+ReadBatch = Callable[[int], tuple[Floats, Floats]]
+"""Gives a batch of a layer's input in float and quantized."""
 
-def adapted(weights: Floats, halves: Sequence[Moments]) -> Floats:
-    """Return weights (groups, outputs, d) that make up for what quantization did to the inputs.
 
-    How far they may go is what serves the other half of the data best: not at all, if nothing does.
+@dataclass(frozen=True)
+class Moments:
+    """Means of q qᵀ (`gram`) and x qᵀ (`cross`), each (groups, d, d), q quantized and x in float."""
+
+    gram: Floats
+    cross: Floats
+
+    def with_other(self, other: Moments) -> Moments:
+        """Return the means over both halves."""
+        return Moments((self.gram + other.gram) / 2, (self.cross + other.cross) / 2)
+
+
+def measure_moments(
+    form: MatrixForm,
+    batches: Sequence[int],
+    read: ReadBatch,
+    centered: bool,
+    weights: TokenWeights = None,
+) -> Moments:
+    """Return the moments over batches, `centered` on the means if a bias compensates these.
+
+    Rows count by their `weights`. The means of the first batch are subtracted before: float32 could
+    not resolve a small variance beside a large mean. Of many rows it takes a random part with a fixed
+    seed, as many from each batch.
+    """
+    most = max(ROWS, ROWS_A_WEIGHT * form.width) // max(len(batches), 1)
+    generator = np.random.default_rng(0)
+    shape = (form.groups, form.width, form.width)
+    gram: Floats = np.zeros(shape, np.float32)
+    cross: Floats = np.zeros(shape, np.float32)
+    sums = np.zeros((2, *shape[:2]), np.float64)
+    count, offsets = 0.0, list[Floats]()
+    for number in batches:
+        x, q = read(number)
+        chosen = _choose_rows(form.row_count(x), most, generator)
+        rows, quantized = form.rows(x, chosen), form.rows(q, chosen)
+        if centered:
+            offsets = offsets or [one.mean(axis=1, keepdims=True) for one in (rows, quantized)]
+            rows, quantized = rows - offsets[0], quantized - offsets[1]
+        counted = np.ones(len(chosen)) if weights is None else weights[number][chosen]
+        weighted = quantized * counted.astype(np.float32)[:, None]
+        gram += quantized.transpose(0, 2, 1) @ weighted
+        cross += rows.transpose(0, 2, 1) @ weighted
+        sums += [np.einsum("n,gnw->gw", counted, one) for one in (rows, quantized)]
+        count += counted.sum()
+    gram, cross = gram / np.float32(count), cross / np.float32(count)
+    if centered:
+        x_mean, q_mean = (sums / count).astype(np.float32)
+        gram -= q_mean[:, :, None] * q_mean[:, None, :]
+        cross -= x_mean[:, :, None] * q_mean[:, None, :]
+    return Moments(gram, cross)
+
+
+def _choose_rows(count: int, most: int, generator: np.random.Generator) -> np.ndarray:
+    if count <= most:
+        return np.arange(count)
+    return np.sort(generator.choice(count, most, replace=False))
+
+
+def compensated(weights: Floats, halves: Sequence[Moments]) -> Floats:
+    """Return weights (groups, outputs, d) that compensate the quantization error of the inputs.
+
+    The ridge is the one with the largest gain on the other half of the data; without a gain the
+    weights stay.
     """
     first, second = halves
     tried = RIDGES if weights.shape[2] < WIDE else RIDGES[1:3]
@@ -58,14 +125,14 @@ def _least_squares(weights: Floats, moments: Moments, ridge: float) -> Floats:
     return np.asarray(weights + change.swapaxes(1, 2))
 
 
-def clipped(weights: Floats, scale: Floats, gram: Floats) -> Floats:
-    """Return the scales (groups, outputs), each that of `CLIPS` with the least output error.
+def clipped_scales(weights: Floats, scale: Floats, gram: Floats) -> Floats:
+    """Return scales (groups, outputs) times the factors of `CLIPS` with the least output error.
 
-    Source: R. Banner et al., "Post training 4-bit quantization" (2019), section 2, by trial.
+    Source: R. Banner et al., "Post training 4-bit quantization" (2019), section 2, by grid search.
     """
     best, least = scale, np.full(scale.shape, np.inf)
-    for part in CLIPS:
-        tried = np.asarray(scale * part, np.float32)
+    for factor in CLIPS:
+        tried = np.asarray(scale * factor, np.float32)
         steps = np.clip(np.rint(weights / tried[:, :, None]), -LEVELS, LEVELS)
         error = steps * tried[:, :, None] - weights
         power = ((error @ gram) * error).sum(axis=2)
@@ -74,7 +141,7 @@ def clipped(weights: Floats, scale: Floats, gram: Floats) -> Floats:
     return best
 
 
-def rounded(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8]:
+def rounded_steps(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8]:
     """Return integers (groups, outputs, d) for weights at scales (groups, outputs).
 
     Columns with the most power are rounded first; each passes its error on to those behind.
@@ -82,27 +149,27 @@ def rounded(weights: Floats, scale: Floats, gram: Floats) -> npt.NDArray[np.int8
     found = np.zeros(weights.shape, np.int8)
     for group, own in enumerate(gram):
         order = np.argsort(-np.diag(own), kind="stable")
-        passing = _passing(_damped(own[np.ix_(order, order)], DAMPING))
+        factor = _inverse_factor(_damped(own[np.ix_(order, order)], DAMPING))
         exact = weights[group][:, order] / scale[group][:, None]
-        found[group][:, order] = _columns(exact, passing)
+        found[group][:, order] = _columns(exact, factor)
     return found
 
 
-def _damped(gram: Floats, share: float) -> Floats:
+def _damped(gram: Floats, part: float) -> Floats:
     """Return a matrix, or several (groups, d, d), with part of its mean power on the diagonal."""
     mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(axis=-1, dtype=np.float64)
-    strength = np.where(mean > TINY, share * mean, 1.0).astype(np.float32)[..., None, None]
+    strength = np.where(mean > TINY, part * mean, 1.0).astype(np.float32)[..., None, None]
     return np.asarray(gram + strength * np.eye(gram.shape[-1], dtype=np.float32))
 
 
-def _passing(gram: Floats) -> Floats:
+def _inverse_factor(gram: Floats) -> Floats:
     """Return the upper Cholesky factor of the inverse."""
     identity = np.eye(len(gram), dtype=np.float32)
     inverse = linalg.solve(gram, identity, assume_a="pos", check_finite=False)
     return np.asarray(linalg.cholesky((inverse + inverse.T) / 2, check_finite=False))
 
 
-def _columns(exact: Floats, passing: Floats) -> npt.NDArray[np.int8]:
+def _columns(exact: Floats, factor: Floats) -> npt.NDArray[np.int8]:
     """Round a matrix (outputs, d), in steps of its scales, column by column."""
     exact = np.array(exact)
     steps = np.empty(exact.shape, np.int8)
@@ -111,8 +178,8 @@ def _columns(exact: Floats, passing: Floats) -> npt.NDArray[np.int8]:
         errors = np.empty((len(exact), stop - start), exact.dtype)
         for i in range(start, stop):
             column = np.clip(np.rint(exact[:, i]), -LEVELS, LEVELS)
-            error = (exact[:, i] - column) / passing[i, i]
-            exact[:, i + 1 : stop] -= np.outer(error, passing[i, i + 1 : stop])
+            error = (exact[:, i] - column) / factor[i, i]
+            exact[:, i + 1 : stop] -= np.outer(error, factor[i, i + 1 : stop])
             steps[:, i], errors[:, i - start] = column, error
-        exact[:, stop:] -= errors @ passing[start:stop, stop:]
+        exact[:, stop:] -= errors @ factor[start:stop, stop:]
     return steps

@@ -1,19 +1,16 @@
-"""What optimizations changed in a model, as one file: `optimizations.npz`."""
+"""The optimizations of a model: applied to it, written to `optimizations.npz`, shown layer by layer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
-from onnx import numpy_helper
 
 from trtcal.documents import (
     Document,
@@ -27,46 +24,21 @@ from trtcal.documents import (
 )
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
-from trtcal.model.graph import export_model, import_graph, is_op, tensor_names
+from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
 from trtcal.model.model import Floats, Grid, Int8Overrides
-from trtcal.ptq.affine import HINT, with_affines
+from trtcal.ptq.changes import HINT, Bounds, Changes
 from trtcal.quantization import find_layers
-from trtcal.quantization.weighted_ops import set_bias
+from trtcal.quantization.placement import Placement
+from trtcal.quantization.weighted_ops import Layer, bias_of, set_bias
+from trtcal.ranges import Calibration
 
 KIND = "optimizations"
-NAMED = ("moved", "affines")  # arrays of names of tensors
-Bounds = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What is changed in a model in float: `constants` are initializers that have other values.
-
-    `bounds` are by name the Relus and Clips that cut off at other values, as (least, largest), and
-    `affines` the tensors that layers read by a Mul and an Add of their own (`affine`).
-    """
-
-    constants: Mapping[str, Floats] = field(default_factory=lambda: MappingProxyType({}))
-    bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
-    affines: tuple[str, ...] = ()
-
-    def of(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a model with the changes; `InputError` if they do not fit."""
-        proto = with_constants(with_affines(proto, self.affines), self.constants)
-        return with_bounds(proto, self.bounds)
-
-    def then(self, others: Changes) -> Changes:
-        """Return these changes with others after them."""
-        return Changes(
-            {**self.constants, **others.constants},
-            {**self.bounds, **others.bounds},
-            (*self.affines, *others.affines),
-        )
+LEVELS = 127
 
 
 @dataclass(frozen=True)
 class Optimizations:
-    """`changes` are there in float too; `overrides` is for INT8 alone.
+    """`changes` of the model in float too; `overrides` of layers that are in INT8 only.
 
     `model` is the fingerprint of the model that they are for, `record` the document of how they were
     found.
@@ -80,8 +52,8 @@ class Optimizations:
     @property
     def digest(self) -> str:
         """Digest of all that they change."""
-        parts = {name: digest_bytes(array.tobytes()) for name, array in self._arrays()}
-        return digest_bytes(canonical_json([self.model, list(self.changes.constants), parts]))
+        arrays = {name: digest_bytes(array.tobytes()) for name, array in self._arrays()}
+        return digest_bytes(canonical_json([self._header, arrays]))
 
     @property
     def document(self) -> Document:
@@ -99,36 +71,40 @@ class Optimizations:
                 f"than {prepared.path} ({prepared.fingerprint[:19]}…)",
                 "make them again for this one",
             )
-        proto = self.changes.of(prepared.proto)
-        fingerprint = optimized_fingerprint(self.model, self.digest)
-        return checked(
-            replace(
-                prepared,
-                proto=proto,
-                fingerprint=fingerprint,
-                overrides=self.overrides,
-                given=prepared.proto,
-            )
+        optimized = replace(
+            prepared,
+            proto=self.changes.of(prepared.proto),
+            fingerprint=optimized_fingerprint(self.model, self.digest),
+            overrides=self.overrides,
+            given=prepared.proto,
         )
+        return checked(optimized)
+
+    @property
+    def _header(self) -> Document:
+        """All but the arrays: names, each at the place of its array, and the bounds of Clips."""
+        return {
+            "model": self.model,
+            "constants": list(self.changes.constants),
+            "weights": list(self.overrides.weights),
+            "biases": list(self.overrides.biases),
+            "bounds": {
+                name: [least, largest if largest < np.inf else None]
+                for name, (least, largest) in self.changes.bounds.items()
+            },
+            "affines": list(self.changes.affines),
+            "moved": sorted(self.changes.moved),
+        }
 
     def _arrays(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-        """Yield all arrays by the place of what they belong to: its name may be anything."""
+        """Yield all arrays under numbers: a name in a model may be anything."""
         for number, array in enumerate(self.changes.constants.values()):
-            yield f"constant/{number}", array
-        for number, (name, bounds) in enumerate(self.changes.bounds.items()):
-            yield f"bounds/{number}/name", np.array(name)
-            yield f"bounds/{number}/values", np.array(bounds)
-        for number, (name, grid) in enumerate(self.overrides.weights.items()):
-            yield f"weight/{number}/name", np.array(name)
-            yield f"weight/{number}/values", grid.values
-            yield f"weight/{number}/scale", grid.scale
-        for number, (name, bias) in enumerate(self.overrides.biases.items()):
-            yield f"bias/{number}/name", np.array(name)
-            yield f"bias/{number}/values", bias
-        if self.overrides.moved:
-            yield "moved", np.array(sorted(self.overrides.moved))
-        if self.changes.affines:
-            yield "affines", np.array(self.changes.affines)
+            yield f"constants/{number}", array
+        for number, grid in enumerate(self.overrides.weights.values()):
+            yield f"weights/{number}", grid.values
+            yield f"scales/{number}", grid.scale
+        for number, bias in enumerate(self.overrides.biases.values()):
+            yield f"biases/{number}", bias
 
 
 def optimized_fingerprint(model: str, optimizations: str) -> str:
@@ -136,55 +112,61 @@ def optimized_fingerprint(model: str, optimizations: str) -> str:
     return digest_bytes(canonical_json([model, optimizations]))
 
 
-def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> onnx.ModelProto:
-    """Return a model with other values for some initializers; `InputError` if they do not fit."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    left = dict(constants)
-    for one in changed.graph.initializer:
-        array = left.pop(one.name, None)
-        if array is None:
-            continue
-        if tuple(one.dims) != array.shape or one.data_type != onnx.TensorProto.FLOAT:
-            raise InputError(f"the optimizations do not fit the constant {one.name!r}", HINT)
-        one.CopyFrom(numpy_helper.from_array(array, one.name))
-    if left:
-        raise InputError(
-            f"the model has no constant {min(left)!r}, which the optimizations change", HINT
-        )
-    return changed
+def write_optimizations(path: Path, optimizations: Optimizations) -> Document:
+    """Write `optimizations.npz`, and return the sealed record in it."""
+    document = optimizations.document
+    header = json.dumps({**optimizations._header, "record": document}, allow_nan=False)
+    first = ("header", np.array(header))
+    write_npz(path, chain([first], optimizations._arrays()), compressed=False)
+    return document
 
 
-def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.ModelProto:
-    """Return a model in which some Relus and Clips, by name, are Clips with other bounds.
+def read_optimizations(path: Path) -> Optimizations:
+    """Read `optimizations.npz`; `InputError` if it is missing, altered or malformed."""
+    arrays = read_npz(path)
 
-    `InputError` if one of them is something else.
-    """
-    if not bounds:
-        return proto
-    graph = import_graph(proto)
-    names, left = tensor_names(graph), dict(bounds)
-    for node in graph.nodes:
-        if node.name not in left:
-            continue
-        if not is_op(node, "Relu", "Clip"):
-            raise InputError(f"the optimizations do not fit {node.name!r}, a {node.op}", HINT)
-        least, largest = left.pop(node.name)
-        ends = {"least": least, "largest": largest} if largest < np.inf else {"least": least}
-        given = [
-            gs.Constant(unique(f"{node.name}/{end}", names), np.array(value, np.float32))
-            for end, value in ends.items()
-        ]
-        node.op, node.inputs = "Clip", [node.inputs[0], *given]
-    if left:
-        raise InputError(
-            f"the model has no node {min(left)!r}, which the optimizations change", HINT
-        )
-    return export_model(graph, proto)
+    def build() -> Optimizations:
+        header = json.loads(str(arrays["header"]))
+
+        def floats(kind: str, array: str = "") -> dict[str, Floats]:
+            return {
+                str(name): _floats(arrays[f"{array or kind}/{number}"])
+                for number, name in enumerate(header[kind])
+            }
+
+        grids = {
+            name: Grid(np.asarray(arrays[f"weights/{number}"], np.int8), scale)
+            for number, (name, scale) in enumerate(floats("weights", "scales").items())
+        }
+        bounds = {str(name): _bounds(*given) for name, given in header["bounds"].items()}
+        affines, moved = tuple(map(str, header["affines"])), frozenset(map(str, header["moved"]))
+        changes = Changes(floats("constants"), bounds, affines, moved)
+        overrides = Int8Overrides(grids, floats("biases"), moved)
+        record = dict(header["record"])
+        found = Optimizations(str(header["model"]), changes, overrides, record)
+        if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
+            raise InputError(f"{path} was altered", HINT)
+        return found
+
+    optimizations: Optimizations = parsing(path, build)
+    return optimizations
+
+
+def _bounds(least: float, largest: float | None) -> Bounds:
+    ends = float(least), np.inf if largest is None else float(largest)
+    if not -np.inf < ends[0] < ends[1]:
+        raise ValueError("its bounds are no interval")
+    return ends
+
+
+def _floats(array: Any) -> Floats:
+    if array.dtype != np.float32 or not np.isfinite(array).all():
+        raise ValueError("its numbers are not finite float32 values")
+    return np.asarray(array)
 
 
 def in_float(optimized: Model) -> Model:
-    """Return a optimized model in which float has what INT8 would: weights on the grid, and biases.
+    """Return an optimized model whose float weights and biases have the values of INT8.
 
     For builders that quantize weights themselves from ranges (TensorRT up to 10): they round these
     once more, to the grid that the largest weight of each channel gives.
@@ -206,64 +188,54 @@ def in_float(optimized: Model) -> Model:
     )
 
 
-def write_optimizations(path: Path, optimizations: Optimizations) -> Document:
-    """Write `optimizations.npz`, and return the sealed record in it."""
-    document = optimizations.document
-    header = {
-        "record": document,
-        "model": optimizations.model,
-        "constants": list(optimizations.changes.constants),
-    }
-    first = ("header", np.array(json.dumps(header, allow_nan=False)))
-    write_npz(path, chain([first], optimizations._arrays()), compressed=False)
-    return document
+def layer_changes(model: Model, calibration: Calibration) -> list[dict[str, Any]]:
+    """Return what the overrides of an optimized model change, layer by layer in the graph's order.
+
+    `weights` is how many a layer has and `rounded` how many of them have another integer than the
+    nearest one on their grid; None where no integers were found for it. `bias` is the largest change
+    of a channel's bias, in steps of the INT8 tensor that the layer makes; None where there is none.
+    """
+    graph, overrides = import_graph(model.proto), model.overrides
+    nodes = {node.name: node for node in graph.nodes}
+    placement = find_layers(model)
+    found = []
+    for layer in placement.layers:
+        grid, bias = overrides.weights.get(layer.name), overrides.biases.get(layer.name)
+        if grid is None and bias is None:
+            continue
+        node = nodes[layer.name]
+        step = None if bias is None else _step(node, graph, placement, calibration)
+        change = None if bias is None or step is None else _bias_change(node, bias) / step
+        found.append({"name": layer.name, **_rounded(node, layer, grid), "bias": change})
+    return found
 
 
-def read_optimizations(path: Path) -> Optimizations:
-    """Read `optimizations.npz`; `InputError` if it is missing, altered or malformed."""
-    arrays = read_npz(path)
-
-    def build() -> Optimizations:
-        header = json.loads(str(arrays["header"]))
-        record = dict(header["record"])
-        names = [str(name) for name in header["constants"]]
-        constants = {name: _floats(arrays[f"constant/{i}"]) for i, name in enumerate(names)}
-        weights = {
-            name: Grid(np.asarray(of["values"], np.int8), _floats(of["scale"]))
-            for name, of in _numbered(arrays, "weight")
-        }
-        biases = {name: _floats(of["values"]) for name, of in _numbered(arrays, "bias")}
-        bounds = {name: _bounds(of["values"]) for name, of in _numbered(arrays, "bounds")}
-        moved, affines = (map(str, arrays[one].tolist()) if one in arrays else () for one in NAMED)
-        overrides = Int8Overrides(weights, biases, frozenset(moved))
-        changes = Changes(constants, bounds, tuple(affines))
-        found = Optimizations(str(header["model"]), changes, overrides, record)
-        if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
-            raise InputError(f"{path} was altered", HINT)
-        return found
-
-    optimizations: Optimizations = parsing(path, build)
-    return optimizations
+def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | None]:
+    values = constant(node.inputs[layer.weight.index]) if layer.weight else None
+    if grid is None or layer.weight is None or values is None:
+        return {"weights": None, "rounded": None}
+    shape = [1] * values.ndim
+    if layer.weight.axis is not None:
+        shape[layer.weight.axis] = -1
+    nearest = np.clip(np.rint(values / grid.scale.reshape(shape)), -LEVELS, LEVELS)
+    return {"weights": values.size, "rounded": int((nearest != grid.values).sum())}
 
 
-def _numbered(arrays: Mapping[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and arrays of each thing of a kind."""
-    number = 0
-    while f"{kind}/{number}/name" in arrays:
-        start = f"{kind}/{number}/"
-        own = {key.removeprefix(start): one for key, one in arrays.items() if key.startswith(start)}
-        yield str(own["name"]), own
-        number += 1
+def _bias_change(node: gs.Node, bias: Floats) -> float:
+    place = bias_of(node)
+    before = np.zeros_like(bias) if place is None else place.values
+    return float(np.abs(bias - before).max())
 
 
-def _bounds(array: Any) -> Bounds:
-    least, largest = map(float, array)
-    if not -np.inf < least < largest:
-        raise ValueError("its bounds are no interval")
-    return least, largest
-
-
-def _floats(array: Any) -> Floats:
-    if array.dtype != np.float32 or not np.isfinite(array).all():
-        raise ValueError("its numbers are not finite float32 values")
-    return np.asarray(array)
+def _step(
+    node: gs.Node, graph: gs.Graph, placement: Placement, calibration: Calibration
+) -> float | None:
+    """Return one step of a layer's output: of the first tensor behind it that has a range."""
+    reader: gs.Node | None = node
+    while reader is not None:
+        made = reader.outputs[0]
+        known = calibration.ranges.get(placement.range_of(made.name))
+        if known is not None:
+            return known.amax / LEVELS
+        reader = only_consumer(made, graph)
+    return None

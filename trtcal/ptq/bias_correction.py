@@ -1,60 +1,62 @@
-"""Second moments of what a layer reads: all that its least squares and its rounding need to know."""
+"""Bias correction: shifts of channels that quantization causes are taken back in the biases.
+
+By BatchNorm statistics, without data (M. Nagel et al., "Data-Free Quantization Through Weight
+Equalization and Bias Correction", 2019, section 4.2); or for the mean behind the activation, which
+appendix D of the paper corrects before it. Noise before a Relu is cut off below zero and not above: the
+mean behind it is too large although the mean before it is right, and over all channels and positions
+that a later layer sums up this counts more than the noise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 from scipy.stats import norm
 
+from trtcal.backends.sessions import Array, open_session, run_session
+from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
-from trtcal.model.graph import clip_bounds, constant, import_graph, is_op
+from trtcal.model.graph import clip_bounds, constant, import_graph, is_op, reads
 from trtcal.model.model import Floats, Grid, Int8Overrides
-from trtcal.ptq.patches import Form, Shares, form_of
+from trtcal.model.ops import ACTIVATIONS, ELEMENTWISE
+from trtcal.ptq.layer_inputs import matrix_form
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import bias_of
 from trtcal.quantization.weights import quantize_weight
 
+STEPS = 2  # of the secant method
+SLOPES = (0.2, 1.2)  # of the mean behind over the mean before, for a channel that seldom fires too
 
-def corrected_by_normalization(model: Model, original: Model) -> Int8Overrides | None:
-    """Return the model's overrides with the biases that `original`'s BatchNorms tell, None if none do.
 
-    `original` is the model before it was prepared: then its BatchNorms may be part of convolutions.
+def correct_by_batch_norm(model: Model, original: Model) -> Int8Overrides | None:
+    """Return the model's overrides with biases from `original`'s BatchNorms, None if there are none.
+
+    `original` is the model before it was prepared, which may fold BatchNorms into convolutions.
     """
-    means = _means(import_graph(original.proto))
-    graph, overrides = import_graph(model.proto), model.overrides
+    means = _batch_norm_means(import_graph(original.proto))
+    overrides = model.overrides
     layers = {one.name: one for one in find_layers(model).layers if one.weight is not None}
-    changed = False
-    for node in graph.nodes:
-        form = form_of(node, layers[node.name]) if node.name in layers else None
-        read = node.inputs[0].name
-        mean = means.get(read) if form is not None and read not in overrides.moved else None
-        bias = bias_of(node)
-        if (
-            form is None
-            or mean is None
-            or bias is None
-            or not _is_same(mean, form.shape, form.groups)
-        ):
+    for node in import_graph(model.proto).nodes:
+        form = matrix_form(node, layers[node.name]) if node.name in layers else None
+        read, bias = node.inputs[0].name, bias_of(node)
+        if form is None or bias is None or read not in means or read in overrides.moved:
+            continue
+        mean = means[read]
+        if len(form.shape) < 3 or len(mean) != form.shape[1] * form.groups:
             continue
         weight, axis = np.asarray(constant(node.inputs[1])), 0
         grid = overrides.weights.get(node.name) or Grid(*quantize_weight(weight, axis))
         error = form.matrix(grid.floats(axis) - weight)
-        taps = error.reshape(*error.shape[:2], len(mean) // form.groups, -1).sum(axis=3)
-        shift = (taps @ mean.reshape(form.groups, -1, 1)).reshape(-1)
+        shift = form.times_channels(error, mean.reshape(form.groups, -1))
         overrides = overrides.with_layer(node.name, None, (bias.values - shift).astype(np.float32))
-        changed = True
-    return overrides if changed else None
+    return None if overrides is model.overrides else overrides
 
 
-def _is_same(mean: Floats, shape: tuple[int, ...], groups: int) -> bool:
-    return len(shape) > 2 and len(mean) == shape[1] * groups
-
-
-def _means(graph: gs.Graph) -> dict[str, Floats]:
-    """Return by tensor the channels' means that BatchNorms, and what is cut off after them, tell."""
+def _batch_norm_means(graph: gs.Graph) -> dict[str, Floats]:
+    """Return by tensor the channels' means behind BatchNorms, and behind Relus and Clips after them."""
     known: dict[str, tuple[Floats, Floats]] = {}
     means: dict[str, Floats] = {}
     for node in graph.nodes:
@@ -67,12 +69,12 @@ def _means(graph: gs.Graph) -> dict[str, Floats]:
         elif is_op(node, "Relu", "Clip") and node.inputs[0].name in known:
             bounds = clip_bounds(node)
             if bounds is not None:
-                means[name] = _cut_off(*known[node.inputs[0].name], *bounds)
+                means[name] = _clipped_mean(*known[node.inputs[0].name], *bounds)
     return means
 
 
-def _cut_off(deviation: Floats, mean: Floats, low: float, high: float) -> Floats:
-    """Return the mean of a normal distribution whose values are set to the bounds beyond these."""
+def _clipped_mean(deviation: Floats, mean: Floats, low: float, high: float) -> Floats:
+    """Return the mean of a normal distribution whose values are clipped to the bounds."""
     deviation = np.maximum(deviation, 1e-12)
     a, b = (low - mean) / deviation, (high - mean) / deviation
     inner = mean * (norm.cdf(b) - norm.cdf(a)) + deviation * (norm.pdf(a) - norm.pdf(b))
@@ -80,64 +82,69 @@ def _cut_off(deviation: Floats, mean: Floats, low: float, high: float) -> Floats
     return np.asarray(inner + low * norm.cdf(a) + above, np.float32)
 
 
-ROWS = 8192  # of a layer's input, at most
-ROWS_A_WEIGHT = 4  # or so many for each weight of an output, if that is more
+class Activation:
+    """Runs nodes that work on each value by itself."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.session = open_session(proto)
+        self.read, self.made = proto.graph.input[0].name, proto.graph.output[0].name
+
+    def __call__(self, values: Array) -> Array:
+        """Return the activation of a layer's values."""
+        return run_session(self.session, [self.made], {self.read: values})[0]
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Means of q qᵀ (`gram`) and x qᵀ (`cross`), each (groups, d, d), q quantized and x in float."""
+def activation_of(pair: PairedGraph, place: int) -> Activation | None:
+    """Return the activation of the first output of the node at a place, None if there is none.
 
-    gram: Floats
-    cross: Floats
-
-    def with_other(self, other: Moments) -> Moments:
-        """Return the means over both halves."""
-        return Moments((self.gram + other.gram) / 2, (self.cross + other.cross) / 2)
-
-
-Read = Callable[[int], tuple[Floats, Floats]]
-"""Gives a batch of a layer's input in float and quantized."""
-
-
-def measure_moments(
-    form: Form, batches: Sequence[int], read: Read, centred: bool, shares: Shares = None
-) -> Moments:
-    """Return the moments over batches, `centred` on the means where a bias makes up for these.
-
-    Rows count by their `shares`. The means of the first batch are taken off before: float32 could not
-    tell a small spread from a large mean. Of many rows it takes a part, evenly from all batches and
-    drawn from a fixed seed.
+    It is as many nodes as work on each value by itself, have one tensor that is read behind them, and
+    are not all linear.
     """
-    most = max(ROWS, ROWS_A_WEIGHT * form.width) // max(len(batches), 1)
-    generator = np.random.default_rng(0)
-    shape = (form.groups, form.width, form.width)
-    gram: Floats = np.zeros(shape, np.float32)
-    cross: Floats = np.zeros(shape, np.float32)
-    sums = np.zeros((2, *shape[:2]), np.float64)
-    count, offsets = 0.0, list[Floats]()
-    for number in batches:
-        x, q = read(number)
-        chosen = _drawn(form.places(x), most, generator)
-        rows, snapped = form.rows(x, chosen), form.rows(q, chosen)
-        if centred:
-            offsets = offsets or [one.mean(axis=1, keepdims=True) for one in (rows, snapped)]
-            rows, snapped = rows - offsets[0], snapped - offsets[1]
-        counted = np.ones(len(chosen)) if shares is None else shares[number][chosen]
-        weighted = snapped * counted.astype(np.float32)[:, None]
-        gram += snapped.transpose(0, 2, 1) @ weighted
-        cross += rows.transpose(0, 2, 1) @ weighted
-        sums += [np.einsum("n,gnw->gw", counted, one) for one in (rows, snapped)]
-        count += counted.sum()
-    gram, cross = gram / np.float32(count), cross / np.float32(count)
-    if centred:
-        x_mean, q_mean = (sums / count).astype(np.float32)
-        gram -= q_mean[:, :, None] * q_mean[:, None, :]
-        cross -= x_mean[:, :, None] * q_mean[:, None, :]
-    return Moments(gram, cross)
+    made = pair.nodes[place].output[0]
+    taken = [] if made in pair.outputs else _elementwise_behind(pair, place, made)
+    for count in range(len(taken), 0, -1):
+        nodes = taken[:count]
+        left = _still_read(pair, made, nodes)
+        if len(left) == 1 and any(node.op_type in ACTIVATIONS for node in nodes):
+            return Activation(pair.as_model(nodes, [made], left))
+    return None
 
 
-def _drawn(places: int, most: int, generator: np.random.Generator) -> np.ndarray:
-    if places <= most:
-        return np.arange(places)
-    return np.sort(generator.choice(places, most, replace=False))
+def _elementwise_behind(pair: PairedGraph, place: int, made: str) -> list[onnx.NodeProto]:
+    """Return the nodes that work on each value of a tensor, or of their own outputs, by itself."""
+    taken, inside, known = list[onnx.NodeProto](), {made}, set(pair.tensors)
+    unseen = pair.readers[made]
+    for node in pair.nodes[place + 1 :]:
+        read = set(reads(node))
+        unseen -= len(read & inside)
+        if node.op_type in ELEMENTWISE and read & inside and read <= inside | known:
+            taken.append(node)
+            inside |= set(node.output)
+            unseen += sum(pair.readers[name] for name in node.output)
+        if not unseen:
+            break
+    return taken
+
+
+def _still_read(pair: PairedGraph, made: str, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """Return the tensors of these nodes that other nodes read too."""
+    unread = {name: pair.readers[name] for name in (made, *(n.output[0] for n in nodes))}
+    for name in (name for node in nodes for name in set(reads(node)) & set(unread)):
+        unread[name] -= 1
+    return [name for name, readers in unread.items() if readers]
+
+
+def solve_shift(first: Floats, excess: Callable[[Floats], Floats]) -> Floats:
+    """Return the shift of each channel, (channels,), at which there is no `excess` behind.
+
+    `excess` gives by how much the means behind the activation are too large with a shift. The search
+    is the secant method from no shift and `first`.
+    """
+    before: Floats = np.zeros_like(first)
+    now, over = first, excess(before)
+    for _ in range(STEPS):
+        last, over = over, excess(now)
+        moved = now - before
+        slope = np.divide(over - last, moved, out=np.ones_like(now), where=moved != 0)
+        before, now = now, now - over / np.clip(slope, *SLOPES)
+    return now

@@ -1,9 +1,9 @@
-"""Splitting: channels that never fire become copies of those whose rounding hurts most.
+"""Channel splitting: channels that never fire become copies of those whose rounding hurts most.
 
 Networks trained with Relus have channels that are zero on all data. Such a slot takes a second copy of
-another channel, rounded otherwise than the first, and the layers behind take the mean of both: what
-they read has less noise, at no cost, for no shape changes. A copy is shifted by half a step where its
-Relu cuts nothing off, which halves the step (6 dB less noise); else it is scaled a little (up to 3 dB).
+another channel with a different rounding error, and the layers behind take the mean of both: their
+input has less noise, at no cost, as no shape changes. A copy is shifted by half a step where its Relu
+cuts nothing off, which halves the step (6 dB less noise); else it is scaled a little (up to 3 dB).
 Source: R. Zhao et al., "Improving Neural Network Quantization without Retraining using Outlier Channel
 Splitting" (2019), section 3, into slots that are free already and against rounding.
 """
@@ -20,19 +20,26 @@ import onnx_graphsurgeon as gs
 from trtcal.data import Dataset
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph
-from trtcal.ptq.channel_rules import weight_axes
-from trtcal.ptq.equalization import Moved
-from trtcal.ptq.patches import form_of
-from trtcal.ptq.shifts import Cut, Extremes, cuts, find_extremes, own_bias
+from trtcal.ptq.changes import Changes
+from trtcal.ptq.channels import weight_axes
+from trtcal.ptq.compensation import (
+    BoundedLayer,
+    Extremes,
+    Values,
+    bounded_layers,
+    find_extremes,
+    own_bias,
+)
+from trtcal.ptq.layer_inputs import matrix_form
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import Layer
 from trtcal.ranges import Calibration
 
 SHRUNK = 0.93  # times its channel is a copy that can't be shifted
-AWAY = 0.1  # of its spread, by which a channel stays below zero that counts as never firing
-NEAR = 0.95  # of a limit: a channel that comes so near may be cut off by it
+MARGIN = 0.1  # of its range, by which a channel stays below zero that counts as never firing
+NEAR = 0.95  # of a limit: a channel that comes so near may be clipped by it
 
-Values = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,15 @@ class _Chain:
     `steps` are what one INT8 step of each of the `makers`' tensors is.
     """
 
-    makers: tuple[Cut, ...]
+    makers: tuple[BoundedLayer, ...]
     readers: tuple[gs.Node, ...]
     padded: bool
     steps: tuple[float, ...]
 
     @property
     def tensors(self) -> list[str]:
-        """What the makers sum up and make."""
-        return [name for cut in self.makers for name in (cut.sum.name, cut.made.name)]
+        """The sums and the outputs of the makers."""
+        return [name for one in self.makers for name in (one.sum.name, one.made.name)]
 
     @property
     def moved(self) -> set[str]:
@@ -68,7 +75,9 @@ class _Copy:
     count: int
 
 
-def split(model: Model, calibration: Calibration, dataset: Dataset, samples: int) -> Moved | None:
+def split_channels(
+    model: Model, calibration: Calibration, dataset: Dataset, samples: int
+) -> Changes | None:
     """Return what splitting changes in a prepared model, None if no channel is free for it."""
     chains = list(_chains(model, calibration))
     if not chains:
@@ -86,14 +95,14 @@ def split(model: Model, calibration: Calibration, dataset: Dataset, samples: int
     if not moved:
         return None
     constants = {name: np.asarray(array, np.float32) for name, array in changed.items()}
-    return Moved(constants, tensors=frozenset(moved))
+    return Changes(constants, moved=frozenset(moved))
 
 
 def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
     graph = import_graph(model.proto)
     placement = find_layers(model)
     layers = {one.name: one for one in placement.layers if one.op in ("Conv", "Gemm")}
-    found = {cut.layer.name: cut for cut in cuts(graph, layers) if cut.bounds[0] == 0.0}
+    found = {one.layer.name: one for one in bounded_layers(graph, layers) if one.bounds[0] == 0.0}
     for first in found.values():
         makers, readers = [first], list(first.made.outputs)
         second = found.get(readers[0].name) if len(readers) == 1 else None
@@ -105,7 +114,7 @@ def _chains(model: Model, calibration: Calibration) -> Iterator[_Chain]:
         is_read_outside = any(maker.made is one for maker in makers for one in graph.outputs)
         if readers and not is_read_outside and set(ranges) <= set(calibration.ranges):
             steps = tuple(calibration.ranges[name].amax / 127 for name in ranges)
-            forms = [form_of(node, layers[node.name]) for node in readers]
+            forms = [matrix_form(node, layers[node.name]) for node in readers]
             padded = any(form is None or any(form.pads) for form in forms)
             yield _Chain(tuple(makers), tuple(readers), padded, steps)
 
@@ -131,18 +140,18 @@ class _Splitting:
         self, chain: _Chain, extremes: Mapping[str, Extremes], changed: dict[str, Values]
     ) -> None:
         self.chain, self.changed = chain, changed
-        self.known = [extremes[cut.made.name] for cut in chain.makers]
-        silent = np.any([_never_fires(extremes[cut.sum.name]) for cut in chain.makers], axis=0)
+        self.known = [extremes[one.made.name] for one in chain.makers]
+        silent = np.any([_never_fires(extremes[one.sum.name]) for one in chain.makers], axis=0)
         last = self.known[-1]
         varies = last.least < last.largest
         self.free = ~varies & silent & ((last.largest == 0.0) | (not chain.padded))
         self.shifts = self.known[0].least >= chain.steps[0]
         pairs = zip(self.known, chain.makers, strict=True)
-        limited = np.any([one.largest > NEAR * cut.bounds[1] for one, cut in pairs], axis=0)
-        self.hurt = np.where(varies & (self.shifts | ~limited), self._shares(varies), 0.0)
+        limited = np.any([seen.largest > NEAR * one.bounds[1] for seen, one in pairs], axis=0)
+        self.hurt = np.where(varies & (self.shifts | ~limited), self._noise_shares(varies), 0.0)
 
-    def _shares(self, varies: npt.NDArray[np.bool_]) -> Values:
-        """Return what rounding of each channel is of the noise in the readers, (channels,)."""
+    def _noise_shares(self, varies: Bools) -> Values:
+        """Return the part of each channel's rounding in the noise of the readers, (channels,)."""
         noise: Values = np.zeros(len(varies))
         for step, behind in zip(self.chain.steps, (*self.chain.makers[1:], None), strict=True):
             noise += step**2 * (1.0 if behind is None else _power(self._rows(behind.layer)))
@@ -150,7 +159,7 @@ class _Splitting:
         return np.asarray(sum(one / max(one.sum(), 1e-30) for one in shares))
 
     def copies(self) -> Iterator[_Copy]:
-        """Yield what is to be copied where: each free slot to the channel that gains most by it."""
+        """Yield what is to be copied where: each free slot for the channel that gains most by it."""
         count = np.ones(len(self.hurt))
         power = np.where(self.shifts, 2.0, 1.0)  # of the count, by which noise gets less
         took: dict[int, list[int]] = {}
@@ -164,7 +173,7 @@ class _Splitting:
                 yield _Copy(slot, channel, number, len(slots) + 1)
 
     def write(self, copies: Sequence[_Copy]) -> None:
-        """Write the copies, and what the readers make of them."""
+        """Write the copies, and the mean of them in the readers."""
         for copy in copies:
             self._to_biases(copy.slot, float(self.known[-1].largest[copy.slot]))
         for channel, count in {copy.channel: copy.count for copy in copies}.items():
@@ -180,13 +189,13 @@ class _Splitting:
             self._to_biases(copy.slot, -shift)
 
     def _copy(self, copy: _Copy, scale: float, shifted: bool) -> float:
-        """Copy a channel in the makers; return by how much what comes out is shifted."""
+        """Copy a channel in the makers; return by how much their output is shifted."""
         part = copy.number / copy.count - (1.0 if 2 * copy.number > copy.count else 0.0)
         before = 0.0
-        for place, cut in enumerate(self.chain.makers):
-            rows, bias = self._rows(cut.layer), self._bias(cut.layer)
-            cuts_off = self.known[place].least[copy.channel] < self.chain.steps[place]
-            after = part * self.chain.steps[place] if shifted and not cuts_off else 0.0
+        for place, one in enumerate(self.chain.makers):
+            rows, bias = self._rows(one.layer), self._bias(one.layer)
+            is_clipped = self.known[place].least[copy.channel] < self.chain.steps[place]
+            after = part * self.chain.steps[place] if shifted and not is_clipped else 0.0
             taps = rows[copy.channel].sum() if place else 0.0
             rows[copy.slot] = rows[copy.channel] * (1.0 if place else scale)
             bias[copy.slot] = bias[copy.channel] * scale - before * taps + after
@@ -194,7 +203,7 @@ class _Splitting:
         return before
 
     def _to_biases(self, channel: int, value: float) -> None:
-        """Add what a channel of that value gives to the biases of the readers."""
+        """Add the contribution of a channel of that value to the biases of the readers."""
         for node in self.chain.readers:
             column = self._columns(node)[channel]
             self._bias(node)[...] += value * column.reshape(len(column), -1).sum(axis=1)
@@ -214,15 +223,15 @@ class _Splitting:
         return self._constant(bias.node.inputs[bias.index]).reshape(-1)
 
     def _constant(self, tensor: gs.Tensor) -> Values:
-        """Return a constant in float64 as it is by now, to be written into."""
+        """Return a constant in float64 with its changes so far, to be written into."""
         if tensor.name not in self.changed:
             self.changed[tensor.name] = np.array(constant(tensor), np.float64)
         return self.changed[tensor.name]
 
 
-def _never_fires(sums: Extremes) -> npt.NDArray[np.bool_]:
-    """Tell of each channel whether it is so far below zero that other samples will not lift it."""
-    return np.asarray(sums.largest <= -AWAY * (sums.largest - sums.least))
+def _never_fires(sums: Extremes) -> Bools:
+    """Tell for each channel whether it lies so far below zero that other samples will not lift it."""
+    return np.asarray(sums.largest <= -MARGIN * (sums.largest - sums.least))
 
 
 def _power(weights: Values) -> Values:

@@ -1,25 +1,31 @@
 """Which channels of which tensors can be scaled together without changing what a network computes.
 
 Every channel of every tensor gets a number; numbers that have to be scaled alike are joined (the two
-inputs of an Add, what a Relu reads and makes). A channel is free if all that make it and all that
-read it can make up for its scale: a weight, or what a normalization multiplies with.
+inputs of an Add, the input and the output of a Relu). A channel is free if every node that makes or
+reads it can compensate its scale: in a weight, or in the factor of a normalization.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import onnx_graphsurgeon as gs
+
+from trtcal.model.graph import captured, clip_bounds, constant, is_op
+from trtcal.model.ops import AS_MATRIX, SCALES, SHAPE_ONLY
+from trtcal.quantization.weighted_ops import bias_of
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A constant that takes part: `axis` has the channels `ids`; `sign` -1 is divided by the scale.
+    """A constant to be scaled: `axis` has the channels `ids`; with `sign` -1 it is divided.
 
-    `groups` above 1 is a convolution's whose input channels lie in `groups` runs over its outputs.
+    `groups` above 1 is that of a convolution whose input channels lie in so many runs over its outputs.
     """
 
     tensor: str
@@ -34,7 +40,7 @@ class Edit:
 class Channels:
     """The channels of a sorted graph: `of` a tensor its (axis, ids).
 
-    `limits` are sums of which a Clip cuts off what is larger than that, whatever the scale.
+    `limits` are inputs of Clips, whose upper bound stays the same whatever the scale.
     """
 
     of: dict[str, tuple[int, Ids]] = field(default_factory=dict)
@@ -49,15 +55,24 @@ class Channels:
         self.parent.extend(range(first, first + count))
         return np.arange(first, first + count)
 
+    def make(self, tensor: gs.Tensor, axis: int | None, count: int) -> Ids | None:
+        """Give a tensor new channels along an axis, counted from either end; None if it is unknown."""
+        axis = _from_front(tensor, axis)
+        if axis is None:
+            return None
+        ids = self.new(count)
+        self.of[tensor.name] = (axis, ids)
+        return ids
+
     def root(self, one: int) -> int:
-        """Return the number that stands for all that are joined with one."""
+        """Return the number that represents all that are joined with one."""
         while self.parent[one] != one:
             self.parent[one] = self.parent[self.parent[one]]
             one = self.parent[one]
         return one
 
     def roots(self, ids: Ids) -> Ids:
-        """Return what stands for each."""
+        """Return the representative of each."""
         return np.array([self.root(int(one)) for one in ids], np.int64)
 
     def join(self, left: Ids, right: Ids) -> None:
@@ -65,10 +80,11 @@ class Channels:
         for a, b in zip(left, right, strict=True):
             self.parent[self.root(int(a))] = self.root(int(b))
 
-    def freeze(self, tensor: str) -> None:
-        """Keep a tensor's channels as they are."""
-        if tensor in self.of:
-            self.frozen.update(map(int, self.of[tensor][1]))
+    def freeze(self, *tensors: gs.Tensor) -> None:
+        """Keep the channels of tensors as they are."""
+        for tensor in tensors:
+            if tensor.name in self.of:
+                self.frozen.update(map(int, self.of[tensor.name][1]))
 
     def is_free(self) -> npt.NDArray[np.bool_]:
         """Return for each number whether it may be scaled, shape (numbers,)."""
@@ -76,3 +92,264 @@ class Channels:
         held = np.zeros(len(roots), bool)
         held[roots[sorted(self.frozen)]] = True
         return ~held[roots]
+
+
+def find_channels(graph: gs.Graph) -> Channels:
+    """Return the channels of a sorted graph, numbered."""
+    found = Channels()
+    for node in graph.nodes:
+        rule = RULES.get(node.op) if is_op(node, node.op) else None
+        if rule is None or not rule(node, found):
+            found.freeze(*node.inputs)
+    found.freeze(*graph.outputs, *captured(graph))
+    tensors = graph.tensors()
+    for edit in found.edits:
+        if len(tensors[edit.tensor].outputs) > 1:  # another node reads the constant too
+            found.frozen.update(map(int, edit.ids))
+    return found
+
+
+def weight_axes(node: gs.Node) -> tuple[int, int, int] | None:
+    """Return the axes of outputs and inputs in a weight, and that of channels in the activations."""
+    if node.op == "Conv":
+        return 0, 1, 1
+    if node.op == "MatMul":
+        weight = constant(node.inputs[1])
+        return (1, 0, -1) if weight is not None and weight.ndim == 2 else None
+    if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
+        return None
+    rows = 0 if node.attrs.get("transB", 0) else 1
+    return rows, 1 - rows, 1
+
+
+def _from_front(tensor: gs.Tensor, axis: int | None) -> int | None:
+    """Return an axis counted from the front, None if the rank is not known."""
+    if axis is None or axis >= 0:
+        return axis
+    return None if tensor.shape is None else axis + len(tensor.shape)
+
+
+def _weighted(node: gs.Node, found: Channels) -> bool:
+    weight, axes = constant(node.inputs[1]), weight_axes(node)
+    if weight is None or weight.dtype != np.float32 or axes is None:
+        return False
+    rows, columns, axis = axes
+    groups = node.attrs.get("group", 1) if node.op == "Conv" else 1
+    source, kernel = node.inputs[:2]
+    at, ids = found.of.get(source.name, (None, np.empty(0, np.int64)))
+    if at is None or at != _from_front(source, axis) or len(ids) != weight.shape[columns] * groups:
+        found.freeze(source)
+    else:
+        found.edits.append(Edit(kernel.name, node.name, columns, ids, -1, groups))
+    made = found.make(node.outputs[0], axis, weight.shape[rows])
+    if made is not None:
+        found.edits.append(Edit(kernel.name, node.name, rows, made, 1))
+        _with_bias(node, found, made)
+    return True
+
+
+def _with_bias(node: gs.Node, found: Channels, made: Ids) -> None:
+    if node.op == "MatMul" or len(node.inputs) < 3:
+        return
+    if bias_of(node) is None or tuple(node.inputs[2].shape) != made.shape:
+        found.freeze(node.outputs[0])
+    else:
+        found.edits.append(Edit(node.inputs[2].name, node.name, 0, made, 1))
+
+
+def _alike(node: gs.Node, found: Channels) -> bool:
+    if node.inputs[0].name in found.of:
+        found.of[node.outputs[0].name] = found.of[node.inputs[0].name]
+    return len(node.outputs) == 1 or node.op == "Dropout"
+
+
+def _clip(node: gs.Node, found: Channels) -> bool:
+    """Bound the channels of a Relu6: one limit for all, so smaller ones can only be scaled up."""
+    bounds = clip_bounds(node)
+    if bounds is None or bounds[0] != 0.0:
+        return False
+    if node.inputs[0].name in found.of and np.isfinite(bounds[1]):
+        found.limits[node.inputs[0].name] = bounds[1]
+    return _alike(node, found)
+
+
+def _unread(node: gs.Node, found: Channels) -> bool:
+    """Pass over an operator that reads a shape and no values."""
+    return True
+
+
+def _prelu(node: gs.Node, found: Channels) -> bool:
+    return constant(node.inputs[1]) is not None and _alike(node, found)
+
+
+def _reduce(node: gs.Node, found: Channels) -> bool:
+    source = node.inputs[0]
+    axes = node.attrs.get("axes") if len(node.inputs) < 2 else constant(node.inputs[1])
+    if source.name not in found.of or source.shape is None or axes is None:
+        return False
+    axis, ids = found.of[source.name]
+    gone = {int(one) % len(source.shape) for one in np.ravel(axes)}
+    if axis in gone:
+        return False
+    kept = axis if node.attrs.get("keepdims", 1) else axis - sum(one < axis for one in gone)
+    found.of[node.outputs[0].name] = (kept, ids)
+    return True
+
+
+def _flat(node: gs.Node, found: Channels) -> bool:
+    """Keep the channels of a tensor that has one value of each."""
+    source, result = node.inputs[0], node.outputs[0]
+    if source.name not in found.of or source.shape is None or result.shape is None:
+        return False
+    axis, ids = found.of[source.name]
+    if axis != 1 or any(size != 1 for size in source.shape[2:]) or len(result.shape) < 2:
+        return False
+    if result.shape[1] != len(ids):
+        return False
+    found.of[result.name] = (1, ids)
+    return True
+
+
+def _add(node: gs.Node, found: Channels) -> bool:
+    for source, other in (node.inputs, node.inputs[::-1]):
+        if constant(other) is not None:
+            return _add_constant(node, found, source, other)
+    left, right = node.inputs
+    if not {left.name, right.name} <= set(found.of) or left.shape is None or right.shape is None:
+        return False
+    (a, first), (b, second) = (found.of[tensor.name] for tensor in (left, right))
+    if a != b or len(left.shape) != len(right.shape) or len(first) != len(second):
+        return False
+    found.join(first, second)
+    found.of[node.outputs[0].name] = (a, first)
+    return True
+
+
+def _add_constant(node: gs.Node, found: Channels, source: gs.Tensor, added: gs.Tensor) -> bool:
+    """Scale an added constant together with the channels, if it lies along them."""
+    if source.name not in found.of or source.shape is None:
+        return False
+    axis, ids = found.of[source.name]
+    fixed = np.asarray(constant(added))
+    own = axis - (len(source.shape) - fixed.ndim)
+    lies_along = own >= 0 and fixed.shape[own] == len(ids) == fixed.size
+    if not lies_along or fixed.dtype != np.float32:
+        return False
+    found.of[node.outputs[0].name] = (axis, ids)
+    found.edits.append(Edit(added.name, node.name, own, ids, 1))
+    return True
+
+
+def _mul(node: gs.Node, found: Channels) -> bool:
+    """Make channels anew by one factor each; the input stays as it is."""
+    index = 1 if constant(node.inputs[0]) is None else 0
+    source, factors = node.inputs[1 - index], node.inputs[index]
+    fixed = constant(factors)
+    if fixed is None:
+        return _gate(node, found)
+    found.freeze(source)
+    if source.shape is None or fixed.dtype != np.float32 or fixed.size < 2:
+        found.freeze(factors)
+        return True
+    axes = [i for i, size in enumerate(fixed.shape) if size == fixed.size]
+    if len(axes) == 1 and fixed.ndim <= len(source.shape):
+        axis = axes[0] + len(source.shape) - fixed.ndim
+        _scaled_by(node, found, {factors.name: axes[0]}, axis, fixed.size)
+    return True
+
+
+def _scaled_by(
+    node: gs.Node, found: Channels, constants: Mapping[str, int], axis: int, count: int
+) -> None:
+    """Make channels along an axis that are scaled in constants, each with its own axis."""
+    ids = found.make(node.outputs[0], axis, count)
+    if ids is not None:
+        found.edits += [Edit(name, node.name, own, ids, 1) for name, own in constants.items()]
+
+
+def _gate(node: gs.Node, found: Channels) -> bool:
+    """Keep the channels that a computed factor multiplies; that factor stays as it is."""
+    source, gate = sorted(node.inputs, key=lambda one: one.name not in found.of)
+    found.freeze(gate)
+    known, made = found.of.get(source.name), node.outputs[0]
+    if known is None or source.shape is None or made.shape is None:
+        return False
+    axis, ids = known
+    if len(made.shape) != len(source.shape) or made.shape[axis] != len(ids):
+        return False
+    found.of[made.name] = known
+    return True
+
+
+def _normalization(node: gs.Node, found: Channels) -> bool:
+    """Make channels by a factor and an addend each."""
+    found.freeze(node.inputs[0])
+    vectors = [np.asarray(constant(tensor)) for tensor in node.inputs[1:3]]
+    if len(node.outputs) == 1 and all(v.ndim == 1 and v.dtype == np.float32 for v in vectors):
+        axis = 1 if node.op == "BatchNormalization" else -1
+        names = {tensor.name: 0 for tensor in node.inputs[1:3]}
+        _scaled_by(node, found, names, axis, len(vectors[0]))
+    return True
+
+
+def _concat(node: gs.Node, found: Channels) -> bool:
+    known = [found.of[tensor.name] for tensor in node.inputs if tensor.name in found.of]
+    axis = _from_front(node.outputs[0], node.attrs["axis"])
+    if axis is None or len(known) < len(node.inputs) or any(at != axis for at, _ in known):
+        return False
+    found.of[node.outputs[0].name] = (axis, np.concatenate([ids for _, ids in known]))
+    return True
+
+
+def _slice(node: gs.Node, found: Channels) -> bool:
+    """Take the same part of the channels; steps along other axes change nothing."""
+    source = node.inputs[0]
+    given = [None if tensor.is_empty() else constant(tensor) for tensor in node.inputs[1:5]]
+    if source.name not in found.of or source.shape is None or len(given) < 2:
+        return False
+    if any(one is None for one in given):
+        return False
+    starts, stops, *others = (np.asarray(one).tolist() for one in given)
+    axes = others[0] if others else range(len(starts))
+    steps = others[1] if len(others) > 1 else [1] * len(starts)
+    at, ids = found.of[source.name]
+    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
+        if axis % len(source.shape) == at:
+            ids = ids[slice(start, None if step < 0 and stop < -len(ids) else stop, step)]
+    found.of[node.outputs[0].name] = (at, ids)
+    return True
+
+
+def _pad(node: gs.Node, found: Channels) -> bool:
+    """Add channels of zeros, which may have any scale."""
+    source, *given = node.inputs
+    pads = constant(given[0]) if given else None
+    value = constant(given[1]) if len(given) > 1 and not given[1].is_empty() else 0
+    plain = node.attrs.get("mode", "constant") == "constant" and value is not None
+    if source.name not in found.of or pads is None or len(given) > 2 or not plain:
+        return False
+    at, ids = found.of[source.name]
+    before, after = int(pads[at]), int(pads[at + len(pads) // 2])
+    if np.any(value) or min(before, after) < 0:
+        return False
+    padded = np.concatenate([found.new(before), ids, found.new(after)])
+    found.of[node.outputs[0].name] = (at, padded)
+    return True
+
+
+RULES: Mapping[str, Callable[[gs.Node, Channels], bool]] = {
+    **dict.fromkeys(SCALES, _alike),
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceSum"), _reduce),
+    **dict.fromkeys(AS_MATRIX, _weighted),
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flat),
+    **dict.fromkeys(("BatchNormalization", "LayerNormalization"), _normalization),
+    "Add": _add,
+    "Clip": _clip,
+    "Concat": _concat,
+    "Mul": _mul,
+    "PRelu": _prelu,
+    **dict.fromkeys(SHAPE_ONLY, _unread),
+    "Pad": _pad,
+    "Slice": _slice,
+}
+"""By operator, whether it compensates the scale of its input, with an entry in the found channels."""

@@ -1,16 +1,16 @@
-"""Go through a network layer by layer, in float and in INT8 side by side, and mend each layer's INT8.
+"""Layerwise reconstruction: correct each layer's INT8 bias and weights, in float and INT8 side by side.
 
-What goes into a layer in INT8 is what the layers before it, mended already, give: so a layer makes up
-for the errors that reach it too. Values between two layers lie in temporary files, a batch at a time:
-every node runs once a sample and side, and memory does not grow with samples.
+The INT8 input of a layer is what the corrected layers before it give, so a layer compensates the errors
+that reach it too. Values between two layers lie in temporary files, a batch at a time: every node runs
+once for each sample and side, and memory does not grow with samples.
 
 Sources: M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction"
-(2019), appendix D, for the empirical correction of biases; see `rounding` for the weights.
+(2019), appendix D, for the empirical correction of biases; `adaptive_rounding` for the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,32 +31,43 @@ from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
 from trtcal.model.model import Floats, Grid, Int8Overrides
 from trtcal.model.ops import CONVOLUTIONS
-from trtcal.ptq.activations import activation_of, matched
-from trtcal.ptq.adaptive_rounding import adapted, clipped, rounded
-from trtcal.ptq.bias_correction import measure_moments
-from trtcal.ptq.patches import Form, Mask, Shares, form_of, mask_of, shares
+from trtcal.ptq.adaptive_rounding import (
+    clipped_scales,
+    compensated,
+    measure_moments,
+    rounded_steps,
+)
+from trtcal.ptq.bias_correction import activation_of, solve_shift
+from trtcal.ptq.layer_inputs import (
+    Mask,
+    MatrixForm,
+    TokenWeights,
+    mask_of,
+    matrix_form,
+    token_weights,
+)
 from trtcal.quantization import find_layers, quantize
-from trtcal.quantization.weighted_ops import Bias, Layer, Weight, bias_of
+from trtcal.quantization.weighted_ops import Bias, Weight, bias_of
 from trtcal.quantization.weights import quantize_weight
 from trtcal.ranges import Calibration
 
 BATCH = 8
 SIDES = ("float", "int8")
 LEAST = 16
-ROOM = 1 << 28  # bytes of values between two layers that are kept in memory
+MEMORY_BYTES = 1 << 28  # of values between two layers that are kept in memory
 
 
 def samples_in_memory(model: Model, dataset: Dataset, most: int) -> int:
-    """Return how many samples a walk can hold in memory, as far as shapes tell; at least 16."""
+    """Return for how many samples values fit into memory, as far as shapes are known; at least 16."""
     size = fixed_batch(model) or 1
     first = next(iter(dataset.batches(size, 0, size)))
     largest = max(tensor_bytes(stand_in(model.proto), first).values(), default=0) / size
-    return min(most, max(LEAST, int(ROOM / max(2 * len(SIDES) * largest, 1))))
+    return min(most, max(LEAST, int(MEMORY_BYTES / max(2 * len(SIDES) * largest, 1))))
 
 
 @dataclass(frozen=True)
-class Mending:
-    """What is mended in a layer: its `bias`, its integers by `rounding`, its scales by `clipping`."""
+class ReconstructionOptions:
+    """What is corrected in a layer: its bias, its weights by `rounding`, their scales by `clipping`."""
 
     bias: bool = True
     rounding: bool = False
@@ -65,12 +76,12 @@ class Mending:
 
 @dataclass(frozen=True)
 class _Step:
-    """A layer in the walk: what runs `before` it, `itself`, both as `whole`, and what is known of it.
+    """A layer to be reconstructed: what runs `before` it, `itself`, and both as `whole`.
 
     `read` is the tensor that it reads, `scale` that tensor's; `axis` has the channels of its output.
     """
 
-    layer: Layer
+    name: str
     before: Segment
     itself: Segment
     whole: Segment
@@ -78,20 +89,26 @@ class _Step:
     scale: np.float32
     values: Floats
     weight: Weight
-    form: Form | None
+    form: MatrixForm | None
     bias: Bias | None
     axis: int
 
     @property
     def made(self) -> str:
-        """The tensor that the layer makes."""
+        """The output of the layer."""
         return self.itself.outputs[0]
 
+    def along(self, values: Array, shift: Floats) -> Floats:
+        """Return a shift (channels,) as float32, in a shape that is added to the layer's output."""
+        shape = [1] * values.ndim
+        shape[self.axis] = -1
+        return shift.reshape(shape).astype(np.float32)
 
-class Walk:
-    """Walks over samples of a dataset, from the first on. A context manager.
 
-    Layers that a dataset's samples do not reach, and those without constant weights, stay as they are.
+class LayerwiseReconstruction:
+    """Reconstructs layers on samples of a dataset, from the first on. A context manager.
+
+    Layers that the samples do not reach, and those without constant weights, stay as they are.
     """
 
     def __init__(
@@ -100,21 +117,21 @@ class Walk:
         self.model, self.calibration = model, calibration
         self.pair = PairedGraph(model, quantize(model, calibration).proto)
         self.dataset, self.samples = dataset, samples
-        self.spill = SpillCache(ROOM)
+        self.spill = SpillCache(MEMORY_BYTES)
         self.batches = 0
         self.masks: list[Mask] = []
 
-    def __enter__(self) -> Walk:
+    def __enter__(self) -> LayerwiseReconstruction:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.spill.close()
         give_back()
 
-    def mend(
-        self, mending: Mending, progress: Callable[[int], None] = lambda done: None
+    def run(
+        self, options: ReconstructionOptions, progress: Callable[[int], None] = lambda done: None
     ) -> Int8Overrides:
-        """Walk once, and return what was found for the layers, one step of progress each."""
+        """Run all layers once, and return what was found for them, one step of progress each."""
         size = fixed_batch(self.model) or BATCH
         for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
             for side in SIDES:
@@ -122,13 +139,13 @@ class Walk:
             self.masks.append(mask_of(feeds))
             self.batches = number + 1
         overrides = self.model.overrides
-        for step in self.steps():
-            self._advance(step, mending.rounding)
-            overrides = self._mend(step, mending, overrides)
+        for step in self._steps():
+            self._advance(step, options.rounding)
+            overrides = self._reconstruct(step, options, overrides)
             progress(1)
         return overrides
 
-    def steps(self) -> Iterator[_Step]:
+    def _steps(self) -> Iterator[_Step]:
         """Yield the layers that have constant weights, in graph order."""
         nodes = {node.name: node for node in import_graph(self.model.proto).nodes}
         placement = find_layers(self.model)
@@ -144,83 +161,82 @@ class Walk:
             if values is None or values.dtype != np.float32:
                 continue
             yield _Step(
-                layer,
-                self.pair.segment(place, number),
-                self.pair.segment(number, number + 1),
-                self.pair.segment(place, number + 1),
-                read,
-                np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
-                values,
-                layer.weight,
-                form_of(own, layer),
-                bias_of(own),
-                1 if node.op_type in CONVOLUTIONS else -1,
+                name=node.name,
+                before=self.pair.segment(place, number),
+                itself=self.pair.segment(number, number + 1),
+                whole=self.pair.segment(place, number + 1),
+                read=read,
+                scale=np.float32(self.calibration.ranges[placement.range_of(read)].amax / 127.0),
+                values=values,
+                weight=layer.weight,
+                form=matrix_form(own, layer),
+                bias=bias_of(own),
+                axis=1 if node.op_type in CONVOLUTIONS else -1,
             )
             place = number + 1
 
-    def _advance(self, step: _Step, reading: bool) -> None:
-        """Run up to a layer in INT8, and with it in float, where what it is `reading` may be kept."""
+    def _advance(self, step: _Step, keep_input: bool) -> None:
+        """Run up to a layer in INT8, and with it in float, where its input may be kept."""
         before, whole = step.before, step.whole
-        if reading and step.read not in whole.inputs:
+        if keep_input and step.read not in whole.inputs:
             whole = replace(whole, outputs=tuple(dict.fromkeys((*whole.outputs, step.read))))
         if before.outputs:
-            self._run_all("int8", before, self.pair.part(before, self.pair.quantizable))
-        kept = (step.read,) if reading else ()
-        self._run_all("float", whole, self.pair.part(whole, ()), kept)
-
-    def _run_all(
-        self, side: str, segment: Segment, part: onnx.ModelProto, kept: Collection[str] = ()
-    ) -> None:
-        session = open_session(lower(part))
-        for number in range(self.batches):
-            self._run(side, number, segment, session, kept=kept)
+            quantized = self.pair.part(before, self.pair.quantizable)
+            self._run("int8", before, open_session(lower(quantized)))
+        kept = (step.read,) if keep_input else ()
+        self._run("float", whole, open_session(lower(self.pair.part(whole, ()))), kept)
 
     def _run(
         self,
         side: str,
-        number: int,
         segment: Segment,
         session: Session,
-        instead: Mapping[str, Array] | None = None,
         kept: Collection[str] = (),
+        quantized: _Step | None = None,
     ) -> None:
-        """Run a segment, on `instead` where given; keep what later nodes read, and what is `kept`."""
-        known = self.spill.get(side, number)
-        fed = {name: {**known, **(instead or {})}[name] for name in segment.inputs}
-        made = run_session(session, segment.outputs, fed)
-        after = {**known, **dict(zip(segment.outputs, made, strict=True))}
-        last = self.pair.last
-        later = {
-            name: one
-            for name, one in after.items()
-            if last.get(name, -1) >= segment.stop or name in kept
-        }
-        self.spill.keep(side, number, later)
+        """Run a segment on all batches; keep what later nodes read, and what is `kept`.
 
-    def _mend(self, step: _Step, mending: Mending, overrides: Int8Overrides) -> Int8Overrides:
-        grid = overrides.weights.get(step.layer.name)
-        shares = self._shares(step)
-        if mending.rounding and step.form is not None:
+        With a step `quantized`, the segment gets the input of that layer as Q and DQ give it.
+        """
+        last = self.pair.last
+        for number in range(self.batches):
+            known = self.spill.get(side, number)
+            given = dict(known)
+            if quantized is not None:
+                given[quantized.read] = self._quantized(quantized, number)
+            fed = {name: given[name] for name in segment.inputs}
+            made = run_session(session, segment.outputs, fed)
+            after = {**known, **dict(zip(segment.outputs, made, strict=True))}
+            later = {
+                name: one
+                for name, one in after.items()
+                if last.get(name, -1) >= segment.stop or name in kept
+            }
+            self.spill.keep(side, number, later)
+
+    def _reconstruct(
+        self, step: _Step, options: ReconstructionOptions, overrides: Int8Overrides
+    ) -> Int8Overrides:
+        grid = overrides.weights.get(step.name)
+        weights = self._token_weights(step)
+        if options.rounding and step.form is not None:
             with threadpool_limits(1, "blas"):  # more wait for each other longer than they work
-                grid = self._rounded(step, step.form, mending, shares)
-        self._make(step, grid)
+                grid = self._rounded(step, step.form, options, weights)
+        self._run_layer(step, grid)
         bias = None
-        if mending.bias and step.bias is not None:
-            shift = self._lack(step, shares).astype(np.float32)
+        if options.bias and step.bias is not None:
+            shift = self._missing_shift(step, weights).astype(np.float32)
             bias = step.bias.values + shift
             self._shift(step, shift)
-        return overrides.with_layer(step.layer.name, grid, bias)
+        return overrides.with_layer(step.name, grid, bias)
 
-    def _make(self, step: _Step, grid: Grid | None) -> None:
-        """Run a layer in INT8, on the grid."""
+    def _run_layer(self, step: _Step, grid: Grid | None) -> None:
+        """Run a layer in INT8, with its weight on the grid."""
         part = _with_weight(self.pair.part(step.itself, ()), step, grid or self._nearest(step))
-        session = open_session(part)
-        for number in range(self.batches):
-            instead = {step.read: self._snapped(step, number)}
-            self._run("int8", number, step.itself, session, instead)
+        self._run("int8", step.itself, open_session(part), quantized=step)
 
-    def _shares(self, step: _Step) -> Shares:
-        """Return the energies of a layer's output in float, made to shares, None for all alike."""
+    def _token_weights(self, step: _Step) -> TokenWeights:
+        """Return how much positions count, by the energies of the layer's output in float."""
         if step.form is None or step.form.op != "MatMul":
             return None
         energies = []
@@ -231,45 +247,45 @@ class Walk:
             if step.bias is not None:
                 made = made + step.bias.values
             energies.append(np.square(made).mean(axis=-1))
-        return shares(energies, self.masks)
+        return token_weights(energies, self.masks)
 
-    def _lack(self, step: _Step, shares: Shares) -> Floats:
+    def _missing_shift(self, step: _Step, weights: TokenWeights) -> Floats:
         """Return by what a layer's bias (channels,) is too small for the mean that is read behind."""
-        mean = partial(self._mean, step, shares)
-        lack = mean("float") - mean("int8")
+        mean = partial(self._mean, step, weights)
+        missing = mean("float") - mean("int8")
         activation = activation_of(self.pair, step.itself.start)
         if activation is None:
-            return lack
+            return missing
         wanted = mean("float", activation)
-        return matched(lack, lambda tried: mean("int8", activation, tried) - wanted)
+        return solve_shift(missing, lambda tried: mean("int8", activation, tried) - wanted)
 
     def _mean(
         self,
         step: _Step,
-        shares: Shares,
+        weights: TokenWeights,
         side: str,
         activation: Callable[[Array], Array] = lambda values: values,
         shift: Floats | None = None,
     ) -> Floats:
-        """Return what a layer's channels are in the mean, shifted and behind an activation."""
+        """Return the means of a layer's channels, shifted and behind an activation."""
         total, places = np.zeros(()), 0.0
         for number in range(self.batches):
             values = self.spill.get(side, number)[step.made]
             if shift is not None:
-                values = values + _along(step, values, shift)
+                values = values + step.along(values, shift)
             made = activation(values)
             moved = np.moveaxis(made, step.axis, 0).reshape(values.shape[step.axis], -1)
-            if shares is None:
+            if weights is None:
                 sums, count = moved.sum(axis=1, dtype=np.float64), float(moved.shape[1])
             else:
-                sums = np.einsum("cp,p->c", moved, shares[number])  # `@` would copy all to float64
-                count = float(shares[number].sum())
+                sums = np.einsum("cp,p->c", moved, weights[number])  # `@` would copy all to float64
+                count = float(weights[number].sum())
             total, places = total + sums, places + count
         return np.asarray(total / places)
 
     def _nearest(self, step: _Step) -> Grid:
         """Return the weight as it is quantized without optimizations."""
-        node = self.pair.pair[step.layer.name]
+        node = self.pair.pair[step.name]
         pair = self.pair.producers[node.input[step.weight.index]]
         values, scale = (numpy_helper.to_array(self.pair.tensors[name]) for name in pair.input[:2])
         return Grid(values, scale)
@@ -277,37 +293,32 @@ class Walk:
     def _shift(self, step: _Step, shift: Floats) -> None:
         for number in range(self.batches):
             values = self.spill.get("int8", number)
-            moved = values[step.made] + _along(step, values[step.made], shift)
+            moved = values[step.made] + step.along(values[step.made], shift)
             self.spill.keep("int8", number, {**values, step.made: moved})
 
-    def _rounded(self, step: _Step, form: Form, mending: Mending, shares: Shares) -> Grid:
-        centred = mending.bias and step.bias is not None
-        read = partial(self._read, step)
+    def _rounded(
+        self, step: _Step, form: MatrixForm, options: ReconstructionOptions, weights: TokenWeights
+    ) -> Grid:
+        centered = options.bias and step.bias is not None
+        read = partial(self._inputs, step)
         turns = [range(self.batches)[i::2] for i in range(2)]
-        halves = [measure_moments(form, turn, read, centred, shares) for turn in turns if turn]
-        weight, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
+        halves = [measure_moments(form, turn, read, centered, weights) for turn in turns if turn]
+        matrix, gram = form.matrix(step.values), halves[0].with_other(halves[-1]).gram
         scale = quantize_weight(step.values, step.weight.axis)[1].reshape(form.groups, -1)
-        wanted = adapted(weight, halves) if len(halves) > 1 else weight
-        scale = clipped(wanted, scale, gram) if mending.clipping else scale
-        return Grid(form.weight(rounded(wanted, scale, gram)), scale.reshape(-1))
+        wanted = compensated(matrix, halves) if len(halves) > 1 else matrix
+        scale = clipped_scales(wanted, scale, gram) if options.clipping else scale
+        return Grid(form.weight(rounded_steps(wanted, scale, gram)), scale.reshape(-1))
 
-    def _read(self, step: _Step, number: int) -> tuple[Floats, Floats]:
-        """Return what a layer reads in a batch, on both sides."""
-        return self.spill.get("float", number)[step.read], self._snapped(step, number)
+    def _inputs(self, step: _Step, number: int) -> tuple[Floats, Floats]:
+        """Return a layer's input in a batch, in float and quantized."""
+        return self.spill.get("float", number)[step.read], self._quantized(step, number)
 
-    def _snapped(self, step: _Step, number: int) -> Floats:
-        """Return what Q and DQ hand on to a layer in INT8."""
+    def _quantized(self, step: _Step, number: int) -> Floats:
+        """Return a layer's input as Q and DQ give it."""
         steps = np.rint(self.spill.get("int8", number)[step.read] / step.scale)
         np.clip(steps, -128, 127, out=steps)
         steps *= step.scale
         return steps
-
-
-def _along(step: _Step, values: Array, shift: Floats) -> Floats:
-    """Return a shift (channels,) as float32, in a shape that is added to a layer's output."""
-    shape = [1] * values.ndim
-    shape[step.axis] = -1
-    return shift.reshape(shape).astype(np.float32)
 
 
 def _with_weight(part: onnx.ModelProto, step: _Step, grid: Grid) -> onnx.ModelProto:

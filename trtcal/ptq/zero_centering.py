@@ -1,9 +1,15 @@
-"""The least and the largest value of every channel of tensors, over samples of a dataset."""
+"""Zero-centering and bias absorption: shift what a Relu makes, and compensate in the biases behind.
+
+Zero-centering moves zero into the middle of a Relu's output, so that both halves of the INT8 levels are
+used; the Relu becomes a Clip. Source: X. Wei et al., "Outlier Suppression+" (2023), section 4.1.
+Bias absorption moves what a Relu never cuts off into the next bias. Source: M. Nagel et al., "Data-Free
+Quantization Through Weight Equalization and Bias Correction" (2019), section 4.1.3.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -13,33 +19,36 @@ from trtcal.model import Model
 from trtcal.model.graph import import_graph, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import SHIFTS
-from trtcal.ptq.equalization import Moved
-from trtcal.ptq.shifts import cuts, find_extremes, shift, takers
+from trtcal.ptq.changes import Bounds, Changes
+from trtcal.ptq.compensation import bounded_layers, compensating_readers, find_extremes, shift
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
 from trtcal.ranges import Calibration
 
 OPSET = 11  # from which on a Clip has its bounds as inputs
+PART = 0.9  # of the least value observed: others may be smaller
+CHANNELS = ("Conv", "Gemm")  # have their channels along axis 1
 
 
-def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration] | None:
-    """Return what changes in a prepared model, with its ranges; None if nothing can be centred."""
+def zero_center(model: Model, calibration: Calibration) -> tuple[Changes, Calibration] | None:
+    """Return what changes in a prepared model, with its ranges; None if nothing can be shifted."""
     graph = import_graph(model.proto)
     placement = find_layers(model)
     layers = {one.name: one for one in placement.layers}
     ranges = dict(calibration.ranges)
     changed: dict[str, Floats] = {}
-    bounds: dict[str, tuple[float, float]] = {}
+    bounds: dict[str, Bounds] = {}
     moved = set[str]()
-    for cut in cuts(graph, layers) if graph.opset >= OPSET else ():
-        reading = takers(cut.made, graph, layers, SHIFTS) if cut.bounds[0] == 0.0 else None
-        names = _ranges(reading[1], placement, ranges) if reading is not None else []
-        if reading is None or not names:
+    for one in bounded_layers(graph, layers) if graph.opset >= OPSET else ():
+        is_relu = one.bounds[0] == 0.0
+        readers = compensating_readers(one.made, graph, layers, SHIFTS) if is_relu else None
+        names = _ranges(readers.tensors, placement, ranges) if readers is not None else []
+        if readers is None or not names:
             continue
         half = float(np.float32(ranges[names[0]].amax / 2))
-        shift(changed, cut.bias, reading[0], np.array(half, np.float32))
-        bounds[cut.node.name] = (-half, cut.bounds[1] - half)
-        moved |= {cut.sum.name, *(tensor.name for tensor in reading[1])}
+        shift(changed, one.bias, readers.layers, np.array(half, np.float32))
+        bounds[one.node.name] = (-half, one.bounds[1] - half)
+        moved |= {one.sum.name, *(tensor.name for tensor in readers.tensors)}
         for name in names:
             before = ranges[name].amax
             note = f"{before:.6g}, shifted by {half:.6g}"
@@ -48,13 +57,13 @@ def centred(model: Model, calibration: Calibration) -> tuple[Moved, Calibration]
     if not bounds:
         return None
     table = dataclasses.replace(calibration, ranges=ranges)
-    return Moved(changed, bounds, tensors=frozenset(moved)), table
+    return Changes(changed, bounds, moved=frozenset(moved)), table
 
 
 def _ranges(
-    tensors: list[gs.Tensor], placement: Placement, known: Mapping[str, object]
+    tensors: Sequence[gs.Tensor], placement: Placement, known: Mapping[str, object]
 ) -> list[str]:
-    """Return the ranges of tensors, in their order; none if others, or unknown ones, are among them."""
+    """Return the ranges of tensors, in their order; none if others use them or they are unknown."""
     mine = {tensor.name for tensor in tensors}
     layers = (*placement.layers, *placement.light, *placement.optional)
     read = {name for layer in layers for name in layer.activations.values()}
@@ -65,27 +74,24 @@ def _ranges(
     return list(wanted)
 
 
-PART = 0.9  # of the least value seen: others may be smaller
-CHANNELS = ("Conv", "Gemm")  # have their channels along axis 1
-
-
-def absorbed(model: Model, dataset: Dataset, samples: int) -> Moved | None:
+def absorb_biases(model: Model, dataset: Dataset, samples: int) -> Changes | None:
     """Return the biases of a prepared model that change, with their new values; None if none does."""
     graph = import_graph(model.proto)
     layers = {one.name: one for one in find_layers(model).layers if one.op in CHANNELS}
-    found = []
-    for cut in cuts(graph, layers):
-        reading = takers(cut.made, graph, layers) if is_op(cut.node, "Relu") else None
-        if reading is not None:
-            found.append((cut, reading[0]))
-    if not found:
+    found = [
+        (one, compensating_readers(one.made, graph, layers))
+        for one in bounded_layers(graph, layers)
+        if is_op(one.node, "Relu")
+    ]
+    shifted = [(one, readers.layers) for one, readers in found if readers is not None]
+    if not shifted:
         return None
-    extremes = find_extremes(model, dataset, samples, {cut.sum.name: 1 for cut, _ in found})
+    extremes = find_extremes(model, dataset, samples, {one.sum.name: 1 for one, _ in shifted})
     changed: dict[str, Floats] = {}
     moved = set[str]()
-    for cut, readers in found:
-        by = PART * np.maximum(extremes[cut.sum.name].least, 0.0)
+    for one, layers_behind in shifted:
+        by = PART * np.maximum(extremes[one.sum.name].least, 0.0)
         if by.any():
-            shift(changed, cut.bias, readers, by)
-            moved |= {cut.sum.name, cut.made.name}
-    return Moved(changed, tensors=frozenset(moved)) if changed else None
+            shift(changed, one.bias, layers_behind, by)
+            moved |= {one.sum.name, one.made.name}
+    return Changes(changed, moved=frozenset(moved)) if changed else None

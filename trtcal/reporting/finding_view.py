@@ -10,6 +10,7 @@ from trtcal.documents import Document
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.limits import BROKEN
+from trtcal.ptq import OPTIMIZATIONS
 from trtcal.reporting import text
 from trtcal.reporting.layer_view import title_of
 
@@ -148,20 +149,7 @@ def log_events(logs: Sequence[View]) -> list[View]:
 
 RANGES = "ranges: "
 LAYERS_SHOWN = 10
-WORDS = {
-    "equalization": "channels of neighbouring layers scaled alike, so that one range suits all",
-    "smoothing": "channels before MatMuls shifted around zero and scaled alike, undone behind",
-    "bias absorption": "what a Relu never cuts off moved from one layer's bias into the next's",
-    "splitting": "idle channels made into copies of those whose rounding hurts most",
-    "zero-centering": "values behind a Relu moved so that zero lies in their middle, at half the step",
-    "bias correction by BatchNorm": (
-        "biases shifted back by what rounding adds, as the BatchNorm's statistics tell it"
-    ),
-    "bias correction": "biases shifted so that each channel has the float model's mean again",
-    "range refinement": "each range tried wider and narrower, by what it does to the outputs",
-    "adaptive rounding": "weights rounded by what the layer computes, not each to the nearest",
-    "weight clipping": "the largest weights cut off where finer steps for the others gain more",
-}
+WORDS = {one.name: one.what for one in OPTIMIZATIONS}
 
 
 def optimizations(document: Document) -> list[View]:

@@ -1,4 +1,4 @@
-"""What a layer multiplies its weights with: rows of its input, one for each place of its output."""
+"""A layer as a product of matrices: rows of its input, one an output position, times its weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from trtcal.model.model import Floats
 from trtcal.model.ops import AS_MATRIX
 from trtcal.quantization.weighted_ops import Layer
 
+LEAST = 1e-30
+MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
+
+Mask = npt.NDArray[np.bool_] | None
+TokenWeights = list[npt.NDArray[np.float64]] | None
+"""By batch how much each position counts, (positions,); None where all count alike."""
+
 
 @dataclass(frozen=True)
-class Form:
-    """How a layer multiplies: weights as (groups, outputs of one, d), and where its rows lie.
+class MatrixForm:
+    """A layer's weight as (groups, outputs of one, d), and how the rows of its input are taken.
 
     `axis` is the weight's axis of output channels.
     """
@@ -48,49 +55,47 @@ class Form:
         moved = [self.shape[self.axis], *np.delete(self.shape, self.axis)]
         return np.ascontiguousarray(np.moveaxis(matrix.reshape(moved), 0, self.axis))
 
-    def places(self, values: Floats) -> int:
+    def times_channels(self, matrix: Floats, values: Floats) -> Floats:
+        """Return a matrix times rows that are constant in each channel, (groups, channels of one)."""
+        taps = matrix.reshape(*matrix.shape[:2], values.shape[1], -1).sum(axis=3)
+        return np.asarray(taps @ values[:, :, None]).reshape(-1)
+
+    def row_count(self, values: Floats) -> int:
         """Return how many rows an input has."""
         if self.op != "Conv":
             return math.prod(values.shape[:-1])
-        return len(values) * math.prod(self._sizes(values.shape))
+        return len(values) * math.prod(self._output_sizes(values.shape))
 
     def rows(self, values: Floats, chosen: Sequence[int] | np.ndarray[Any, Any]) -> Floats:
         """Return these rows of an input, as (groups, rows, d)."""
         if self.op != "Conv":
             return np.asarray(values.reshape(-1, values.shape[-1])[chosen][None])
-        sizes = self._sizes(values.shape)
-        sample, *place = np.unravel_index(chosen, (len(values), *sizes))
-        kernel = self.shape[2:]
-        half = len(kernel)
-        padded = np.pad(
-            values, [(0, 0), (0, 0), *zip(self.pads[:half], self.pads[half:], strict=True)]
-        )
-        grids = np.meshgrid(
-            *(np.arange(k) * d for k, d in zip(kernel, self.dilations, strict=True)), indexing="ij"
-        )
+        sample, *place = np.unravel_index(chosen, (len(values), *self._output_sizes(values.shape)))
+        taps = (np.arange(k) * d for k, d in zip(self.shape[2:], self.dilations, strict=True))
+        grids = np.meshgrid(*taps, indexing="ij")
         index = [
             p[:, None] * s + grid.reshape(1, -1)
             for p, s, grid in zip(place, self.strides, grids, strict=True)
         ]
         # numpy puts the indexed axes first: (rows, taps, channels)
         where: Any = (sample[:, None], slice(None), *index)
-        taken = padded[where]
+        taken = np.pad(values, [(0, 0), (0, 0), *self._padding()])[where]
         taken = taken.reshape(len(chosen), -1, self.groups, self.shape[1])
-        return np.ascontiguousarray(taken.transpose(2, 0, 3, 1)).reshape(
-            self.groups, len(chosen), -1
-        )
+        rows = np.ascontiguousarray(taken.transpose(2, 0, 3, 1))
+        return rows.reshape(self.groups, len(chosen), -1)
 
-    def _sizes(self, shape: Sequence[int]) -> list[int]:
+    def _padding(self) -> list[tuple[int, int]]:
         half = len(self.shape) - 2
+        return list(zip(self.pads[:half], self.pads[half:], strict=True))
+
+    def _output_sizes(self, shape: Sequence[int]) -> list[int]:
         reach = [(k - 1) * d + 1 for k, d in zip(self.shape[2:], self.dilations, strict=True)]
-        whole = [
-            n + a + b for n, a, b in zip(shape[2:], self.pads[:half], self.pads[half:], strict=True)
-        ]
+        whole = [n + a + b for n, (a, b) in zip(shape[2:], self._padding(), strict=True)]
         return [(n - r) // s + 1 for n, r, s in zip(whole, reach, self.strides, strict=True)]
 
 
-def form_of(node: gs.Node, layer: Layer) -> Form | None:
-    """Return how a layer multiplies, None if it is not a Conv, a Gemm or a MatMul of one weight."""
+def matrix_form(node: gs.Node, layer: Layer) -> MatrixForm | None:
+    """Return a layer's form, None if it is not a Conv, a Gemm or a MatMul of one weight."""
     if layer.weight is None or layer.weight.axis is None or layer.weight.index != 1:
         return None
     weight = constant(node.inputs[1])
@@ -99,11 +104,11 @@ def form_of(node: gs.Node, layer: Layer) -> Form | None:
     if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
         return None
     if node.op != "Conv":
-        return Form(node.op, weight.shape, layer.weight.axis)
+        return MatrixForm(node.op, weight.shape, layer.weight.axis)
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return None
     dims = weight.ndim - 2
-    return Form(
+    return MatrixForm(
         "Conv",
         weight.shape,
         0,
@@ -114,33 +119,27 @@ def form_of(node: gs.Node, layer: Layer) -> Form | None:
     )
 
 
-LEAST = 1e-30
-MASK = "attention_mask"  # an input of ones where tokens count; others may mean the contrary
-
-Mask = npt.NDArray[np.bool_] | None
-Shares = list[npt.NDArray[np.float64]] | None
-"""By batch how much each place counts, (places,); None where all count alike."""
-
-
 def mask_of(feeds: Feeds) -> Mask:
-    """Return the mask among a batch's inputs, None if there is none or it leaves nothing."""
+    """Return the mask among a batch's inputs, None if there is none or it masks everything."""
     values = feeds.get(MASK)
     if values is None or not np.isin(values, (0, 1)).all() or not values.any():
         return None
     return np.asarray(values != 0)
 
 
-def shares(energies: Sequence[npt.NDArray[np.floating]], masks: Sequence[Mask]) -> Shares:
-    """Return what places count whose outputs have these mean squares over channels.
+def token_weights(
+    energies: Sequence[npt.NDArray[np.floating]], masks: Sequence[Mask]
+) -> TokenWeights:
+    """Return how much positions count whose outputs have these mean squares over channels.
 
-    Both by batch, `energies` (samples, tokens) or more; a mask of another shape is none. Places count
-    in inverse proportion, but those with less than the median about alike.
+    Both by batch, `energies` (samples, tokens) or more; a mask of another shape is ignored. A position
+    counts in inverse proportion to its energy, but those below the median count about alike.
     """
     usual = max(float(np.median(np.concatenate([one.ravel() for one in energies]))), LEAST)
     found = []
     for energy, mask in zip(energies, masks, strict=True):
-        share = usual / (energy.astype(np.float64) + usual)
+        weights = usual / (energy.astype(np.float64) + usual)
         if mask is not None and mask.shape == energy.shape:
-            share *= mask
-        found.append(share.ravel())
+            weights *= mask
+        found.append(weights.ravel())
     return found

@@ -1,0 +1,366 @@
+"""The table of optimizations: what each does, what it needs, and how it is applied to a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+import onnx
+
+from trtcal.calibration import Observation, observe
+from trtcal.calibration.choose import calibrate
+from trtcal.data import Dataset
+from trtcal.data.dataset import fixed_batch
+from trtcal.documents import canonical_json, digest_bytes
+from trtcal.evaluate.metrics import OwnMetric
+from trtcal.model import Model
+from trtcal.model.model import Int8Overrides
+from trtcal.ptq.bias_correction import correct_by_batch_norm
+from trtcal.ptq.changes import Changes
+from trtcal.ptq.channel_splitting import split_channels
+from trtcal.ptq.equalization import equalize, smooth
+from trtcal.ptq.reconstruction import LayerwiseReconstruction, ReconstructionOptions
+from trtcal.ptq.scale_search import ScaleSearch, search_scales
+from trtcal.ptq.zero_centering import absorb_biases, zero_center
+from trtcal.quantization import find_layers, tensors_to_observe
+from trtcal.ranges import Calibration
+
+BATCH = 32
+SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
+SEARCH_SAMPLES = 64
+SMOOTHED_RANGES = "percentile"  # smoothed channels have no tails of their own any more
+SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
+
+Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+
+@dataclass(frozen=True)
+class ImproveOptions:
+    """How much to try (`fast` or `best`), for how long (s), and for which objective or metric.
+
+    `only` and `leave_out` are names of optimizations.
+    """
+
+    effort: str = "fast"
+    seconds: float = 600.0
+    objective: str = "sqnr"
+    metric: OwnMetric | None = None
+    leave_out: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
+
+    def takes(self, optimization: Optimization) -> bool:
+        """Tell whether an optimization is to be tried."""
+        name = optimization.name
+        within = optimization.fast or self.effort == "best"
+        return within and name not in self.leave_out and (self.only is None or name in self.only)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model is after some optimizations: its ranges, float changes, and INT8 overrides.
+
+    `tables` are the ranges by method, before anything was found for INT8 alone.
+    """
+
+    calibration: Calibration
+    tables: Mapping[str, Calibration] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+    overrides: Int8Overrides = field(default_factory=Int8Overrides)
+
+    @property
+    def float_only(self) -> State:
+        """The same without integers and biases for INT8."""
+        return replace(self, overrides=Int8Overrides(moved=self.changes.moved))
+
+    def with_changes(self, changes: Changes) -> State:
+        """Return a state with more changes, without integers and biases for INT8."""
+        return replace(self, changes=self.changes.then(changes)).float_only
+
+
+class OutOfTimeError(Exception):
+    """An optimization takes longer than there is time."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What optimizations work with: the prepared model, the original one, and samples to fit to.
+
+    `samples` of `fit` are used, and `in_memory` of them layer by layer. `until` is when time is over,
+    by `now`. `build` gives the prepared model with changes.
+    """
+
+    prepared: Model
+    original: Model
+    fit: Dataset
+    samples: int
+    in_memory: int
+    options: ImproveOptions
+    until: float
+    reporter: Reporter
+    build: Callable[[Changes], onnx.ModelProto]
+
+    def model(self, state: State) -> Model:
+        """Return the model of a state."""
+        return replace(self.prepared, proto=self.build(state.changes), overrides=state.overrides)
+
+    def check_time(self) -> None:
+        """Leave an optimization if time is over."""
+        if now() > self.until:
+            raise OutOfTimeError
+
+    @contextmanager
+    def reported(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Report a stage that is left when time is over."""
+        with self.reporter(title, total) as advance:
+
+            def step(done: int) -> None:
+                advance(done)
+                self.check_time()
+
+            yield step
+
+    def observe(self, model: Model, tensors: Sequence[str], reporter: Reporter) -> Observation:
+        """Return the histograms of tensors on all samples to fit to."""
+        with reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
+            return observe(model, self.fit, tensors, fixed_batch(model) or BATCH, advance)
+
+
+def now() -> float:
+    """Return the time in seconds."""
+    return monotonic()
+
+
+Apply = Callable[[Context, State, Mapping[str, Calibration]], Sequence[State]]
+"""Applies an optimization to a state; of several states the best one counts, none is nothing to do.
+
+It also gets the ranges of all tries so far by name, those that were not kept among them.
+"""
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """One row of the table; `source` is where it is described.
+
+    With `fast` it is tried by `--improve fast` too. One that makes steps `finer` without other gains is
+    kept unless it clearly loses more: what it gains shows when biases are corrected.
+    """
+
+    name: str
+    what: str
+    needs: str
+    source: str
+    apply: Apply
+    fast: bool = False
+    finer: bool = False
+
+    @property
+    def description(self) -> str:
+        """What it does, with the source."""
+        return f"{self.what} ({self.source})"
+
+
+def _changing(find: Callable[[Model, Dataset, int], Changes | None], method: str = "") -> Apply:
+    """Return what applies changes of the float model; `method` gives the ranges of what they move."""
+
+    def apply(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+        changes = find(context.model(state), context.fit, context.samples)
+        return () if changes is None else _recalibrated(context, state, changes, method)
+
+    return apply
+
+
+def _recalibrated(
+    context: Context, state: State, changes: Changes, method: str = ""
+) -> Sequence[State]:
+    """Return states with changes, and new ranges for moved and new tensors.
+
+    Other methods may have the best ranges now: `best` tries all. With the method that is best so far,
+    moved tensors get the ranges of `method`, if it is given.
+    """
+    state = state.with_changes(changes)
+    model = context.model(state)
+    tensors = tensors_to_observe(find_layers(model))
+    known = state.calibration.ranges
+    changed = [one for one in tensors if one in changes.moved or one not in known]
+    if not changed:
+        return [state]
+    observation = context.observe(model, changed, context.reported)
+    first = state.calibration.method
+    others = state.tables if context.options.effort == "best" else ()
+    tables = dict(state.tables)
+    methods = dict.fromkeys((first, *others))
+    for one in methods:
+        new = calibrate(observation, method if method and one == first else one)
+        tables[one] = _joined(tensors, state.calibration if one == first else tables[one], new)
+    return [replace(state, calibration=tables[one], tables=tables) for one in methods]
+
+
+def _joined(tensors: Sequence[str], before: Calibration, new: Calibration) -> Calibration:
+    """Return the ranges of tensors: new ones, and those from before of tensors not observed again."""
+    by = "" if new.method == before.method else f"by {new.method}"
+    noted = {
+        name: replace(one, note=", ".join(filter(None, (one.note, by))) or None)
+        for name, one in new.ranges.items()
+    }
+    known, why = {**before.ranges, **noted}, {**before.unranged, **new.unranged}
+    ranged = known.keys() - new.unranged.keys()
+    return replace(
+        before,
+        histograms=digest_bytes(canonical_json([before.histograms, new.histograms])),
+        ranges={name: known[name] for name in tensors if name in ranged},
+        unranged={name: why[name] for name in tensors if name in why and name not in ranged},
+    )
+
+
+def _split(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+    model = context.model(state)
+    changes = split_channels(model, state.calibration, context.fit, context.samples)
+    return () if changes is None else _recalibrated(context, state, changes)
+
+
+def _zero_center(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+    found = zero_center(context.model(state), state.calibration)
+    return () if found is None else [replace(state.with_changes(found[0]), calibration=found[1])]
+
+
+def _by_batch_norm(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+    overrides = correct_by_batch_norm(context.model(state), context.original)
+    return () if overrides is None else [replace(state, overrides=overrides)]
+
+
+def _reconstructing(options: ReconstructionOptions) -> Apply:
+    return lambda context, state, _: [_reconstructed(context, state, options)]
+
+
+def _reconstructed(context: Context, state: State, options: ReconstructionOptions) -> State:
+    """Return a state with the overrides of layerwise reconstruction."""
+    state = state.float_only
+    model = context.model(state)
+    layers = sum(one.weight is not None for one in find_layers(model).layers)
+    title = "rounding weights" if options.rounding else "correcting biases"
+    with (
+        LayerwiseReconstruction(model, state.calibration, context.fit, context.in_memory) as work,
+        context.reported(title, layers) as advance,
+    ):
+        return replace(state, overrides=work.run(options, advance))
+
+
+def _search_scales(context: Context, state: State, _: Mapping[str, Calibration]) -> Sequence[State]:
+    """Search without biases that were corrected for other ranges, and correct biases after it."""
+    before = state.float_only
+    started = now()
+    until = started + SEARCH_TIME * (context.until - started)
+    with context.reporter("searching scales", len(state.calibration.ranges)) as advance:
+        samples = min(context.in_memory, SEARCH_SAMPLES)
+        objective = context.options.objective
+        search = ScaleSearch(samples, objective, lambda: now() < until, advance)
+        ranges = search_scales(context.model(before), state.calibration, context.fit, search)
+    if ranges is None:
+        return ()
+    found = replace(before, calibration=ranges)
+    return [_reconstructed(context, found, BIASES) if state.overrides.biases else found]
+
+
+def _round_after_search(
+    context: Context, state: State, tried: Mapping[str, Calibration]
+) -> Sequence[State]:
+    """Round with searched scales that were not kept: their gain may show with rounding."""
+    ranges = tried.get(SCALE_SEARCH)
+    if ranges is None or ranges is state.calibration or ROUNDING not in tried:
+        return ()
+    return [_reconstructed(context, replace(state, calibration=ranges), WEIGHTS)]
+
+
+BIASES = ReconstructionOptions()
+WEIGHTS = ReconstructionOptions(rounding=True)
+
+OPTIMIZATIONS = (
+    Optimization(
+        "cross-layer equalization",
+        "scales channels to share one range and compensates in the weights behind",
+        "layers behind, depthwise ones gain most",
+        "Nagel et al. 2019, section 4.1",
+        _changing(equalize),
+        fast=True,
+    ),
+    Optimization(
+        "smoothing",
+        "shifts and scales channels that MatMuls read and compensates in their weights and biases",
+        "LayerNorm, GELU or gates: transformers",
+        "SmoothQuant 2023, equation 4; Outlier Suppression+ 2023",
+        _changing(smooth, SMOOTHED_RANGES),
+        fast=True,
+    ),
+    Optimization(
+        "bias absorption",
+        "moves what a Relu never cuts off into the next bias",
+        "readers without padding",
+        "Nagel et al. 2019, section 4.1.3",
+        _changing(absorb_biases),
+    ),
+    Optimization(
+        "channel splitting",
+        "turns channels that never fire into copies of others, half a step away, and reads the mean",
+        "idle channels, common with Relu6",
+        "OCS 2019, section 3",
+        _split,
+        fast=True,
+        finer=True,
+    ),
+    Optimization(
+        "zero-centering",
+        "moves zero into the middle of a Relu's output, which halves the step",
+        "readers without padding, as pointwise layers",
+        "Outlier Suppression+ 2023, section 4.1",
+        _zero_center,
+        fast=True,
+        finer=True,
+    ),
+    Optimization(
+        "bias correction by BatchNorm",
+        "corrects the shift by rounded weights from the statistics of the BatchNorm before",
+        "BatchNorms, no data",
+        "Nagel et al. 2019, section 4.2",
+        _by_batch_norm,
+    ),
+    Optimization(
+        "bias correction",
+        "gives each channel's mean in INT8, behind its activation, the value in float",
+        "data",
+        "Nagel et al. 2019, appendix D",
+        _reconstructing(BIASES),
+        fast=True,
+    ),
+    Optimization(
+        SCALE_SEARCH,
+        "makes each range narrower or wider where the output error falls",
+        "time; heavy tails or attention",
+        "coordinate descent on the output error",
+        _search_scales,
+    ),
+    Optimization(
+        ROUNDING,
+        "chooses a layer's integers together, by its output error on quantized inputs",
+        "data",
+        "AdaRound 2020, solved as in GPTQ 2022",
+        _reconstructing(WEIGHTS),
+    ),
+    Optimization(
+        "scale search with rounding",
+        "adaptive rounding with the searched scales, if these were not kept alone",
+        "the two before",
+        "AdaRound 2020, solved as in GPTQ 2022",
+        _round_after_search,
+    ),
+    Optimization(
+        "weight clipping",
+        "adaptive rounding with narrower weight scales where the layer's output error falls",
+        "data; single large weights",
+        "Banner et al. 2019, section 2",
+        _reconstructing(ReconstructionOptions(rounding=True, clipping=True)),
+    ),
+)
+"""All optimizations in the order in which they are tried."""
