@@ -33,6 +33,7 @@ from trtcal.ptq import (
     write_optimizations,
 )
 from trtcal.ptq import improver as improving
+from trtcal.ptq import optimizations as table
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
