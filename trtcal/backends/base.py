@@ -136,8 +136,8 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         except (BackendError, ResourceError):
             _keep_log(workplace, folder, backend.engine_file)
             raise
-        result = _describe(model, backend, options, made, workplace, folder, available)
-        return _publish(result, workplace)
+        result = _describe(model, backend, options, made, workplace)
+        return _publish(replace(result, folder=folder), workplace)
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
@@ -159,8 +159,6 @@ def _describe(
     options: BuildOptions,
     made: Made,
     workplace: Path,
-    folder: Path,
-    available: Availability,
 ) -> Build:
     record = quantization_record(model.proto)
     cache = options.timing_cache and Path(options.timing_cache.name)
@@ -173,9 +171,9 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     return Build(
-        folder=folder,
+        folder=workplace,
         backend=backend.name,
-        backend_version=available.version or "unknown",
+        backend_version=backend.availability().version or "unknown",
         target=options.target,
         model=model.fingerprint,
         model_name=model.name,

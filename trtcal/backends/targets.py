@@ -145,10 +145,11 @@ def _gpu() -> dict[str, str]:
 
 def packages() -> dict[str, str | None]:
     """Return the versions of the packages that decide results; None where one is missing."""
-    return {name: _version(name) for name in PACKAGES}
+    return {name: version_of(name) for name in PACKAGES}
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of an installed package, None if it is missing."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -10,13 +10,12 @@ import dataclasses
 import json
 import shlex
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from trtcal.backends.base import Availability, Made, work
 from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
-from trtcal.backends.targets import driver_present, find_gpu, parse_target
+from trtcal.backends.targets import driver_present, find_gpu, parse_target, version_of
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.inspector import read_inspector
@@ -109,7 +108,7 @@ class TensorRTRTX:
 
     def availability(self) -> Availability:
         """Needs the package only."""
-        found = _version("tensorrt-rtx")
+        found = version_of("tensorrt-rtx")
         if found is None:
             return Availability(
                 False, None, "package tensorrt-rtx is not installed", "pip install 'trtcal[rtx]'"
@@ -157,7 +156,7 @@ class TensorRT:
 
     def availability(self) -> Availability:
         """Needs the package, and an NVIDIA driver: without one TensorRT's runtime crashes."""
-        found = _version("tensorrt")
+        found = version_of("tensorrt")
         if found is None:
             return Availability(
                 False, None, "package tensorrt is not installed", "pip install 'trtcal[tensorrt]'"
@@ -191,7 +190,7 @@ class TensorRT:
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
         """Return the `trtexec` line that builds the same with the installed version."""
-        found = _version("tensorrt") or "11"
+        found = version_of("tensorrt") or "11"
         profiles = _profiles(model, options)
         return trtexec_command(found, options, profiles, _is_quantized(model), onnx, engine)
 
@@ -240,10 +239,3 @@ def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
 def _plugins(folder: Path) -> tuple[str, ...]:
     file = folder / PLUGINS
     return tuple(json.loads(file.read_text())) if file.exists() else ()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,7 @@ from trtcal.cli.output import (
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
-    from trtcal.backends.options import Route
+    from trtcal.backends.options import BuildOptions, Route
     from trtcal.config import Config
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model
@@ -108,36 +108,44 @@ SHOWN_OF_FAILURE = 3
 @limit_option
 @config_option
 @json_option
-def command(
-    model: Path,
-    backend_name: str | None,
-    target: str | None,
-    shapes: tuple[str, ...],
-    route: str,
-    calibration: Path | None,
-    data: Path | None,
-    builder_calibrator: str,
-    plan: Path | None,
-    constraints: str | None,
-    workspace: str | None,
-    timing_cache: Path | None,
-    verbosity: str,
-    optimization_level: int | None,
-    layer_times: bool,
-    time_limit: float,
-    output: Path,
-    limits: tuple[str, ...],
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(**given: Any) -> None:
     """Build an engine from MODEL in a child process, and say what every layer got.
 
     Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
     The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
+    _build(Asked(**given))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line."""
+
+    model: Path
+    backend_name: str | None
+    target: str | None
+    shapes: tuple[str, ...]
+    route: str
+    calibration: Path | None
+    data: Path | None
+    builder_calibrator: str
+    plan: Path | None
+    constraints: str | None
+    workspace: str | None
+    timing_cache: Path | None
+    verbosity: str
+    optimization_level: int | None
+    layer_times: bool
+    time_limit: float
+    output: Path
+    limits: tuple[str, ...]
+    config_path: Path | None
+    as_json: bool
+
+
+def _build(asked: Asked) -> None:
     from trtcal.backends.base import build
     from trtcal.backends.child import watching
-    from trtcal.backends.options import BuildOptions, parse_profiles
     from trtcal.backends.registry import find_backend
     from trtcal.evidence.diagnosis.build_diagnosis import (
         check_build,
@@ -147,42 +155,46 @@ def command(
     )
     from trtcal.model import load_model
 
-    backend, chosen = find_backend(backend_name, target)
-    loaded = load_model(model)
-    first, *further = parse_profiles(shapes)
-    options = BuildOptions(
-        chosen,
-        first,
-        time_limit,
-        tuple(further),
-        None if workspace is None else size_in_bytes(workspace),
-        timing_cache,
-        verbosity,
-        optimization_level,
-        layer_times,
-        _route(loaded, route, calibration, data, builder_calibrator, plan, constraints),
-    )
-    settings = config_here(config_path)
-    settings = replace(settings, limits=limits_here(settings, limits, is_of_build))
-    with (
-        clock(f"building for {chosen} with {backend.name}") as show_state,
-        watching(_watcher(show_state)),
-    ):
+    backend, target = find_backend(asked.backend_name, asked.target)
+    model = load_model(asked.model)
+    options = _options(asked, model, target)
+    settings = config_here(asked.config_path)
+    settings = replace(settings, limits=limits_here(settings, asked.limits, is_of_build))
+    state = f"building for {target} with {backend.name}"
+    with clock(state) as show_state, watching(_watcher(show_state)):
         try:
-            result = build(loaded, backend, options, output)
+            result = build(model, backend, options, asked.output)
         except (BackendError, ResourceError):
-            _show_failure(output, settings)
+            _show_failure(asked.output, settings)
             raise
-    diagnosis = check_build(result, settings, loaded)
-    write_diagnosis(output, diagnosis)
-    if as_json:
+    diagnosis = check_build(result, settings, model)
+    write_diagnosis(asked.output, diagnosis)
+    if asked.as_json:
         print_json(result.to_document())
     else:
-        show(result, backend.command(loaded, options, str(model), str(result.engine)))
+        show(result, backend.command(model, options, str(asked.model), str(result.engine)))
         show_diagnosis(diagnosis)
     if "unrecorded" in result.measured:
         note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
     hold(diagnosis)
+
+
+def _options(asked: Asked, model: Model, target: str) -> BuildOptions:
+    from trtcal.backends.options import BuildOptions, parse_profiles
+
+    first, *further = parse_profiles(asked.shapes)
+    return BuildOptions(
+        target,
+        first,
+        asked.time_limit,
+        tuple(further),
+        None if asked.workspace is None else size_in_bytes(asked.workspace),
+        asked.timing_cache,
+        asked.verbosity,
+        asked.optimization_level,
+        asked.layer_times,
+        _route(asked, model),
+    )
 
 
 def _show_failure(folder: Path, settings: Config) -> None:
@@ -224,28 +236,22 @@ def show(result: Build, command: str | None) -> None:
     say(f"wrote {result.engine}  {result.digest[:19]}")
 
 
-def _route(
-    model: Model,
-    name: str,
-    calibration: Path | None,
-    data: Path | None,
-    kind: str,
-    plan: Path | None,
-    constraints: str | None,
-) -> Route:
+def _route(asked: Asked, model: Model) -> Route:
     """Read what a route needs; `InputError` if it is not for this model."""
     from trtcal.backends.options import Route
     from trtcal.calibration.formats import import_calibration
 
-    ranges = import_calibration(calibration, model, partial=True) if calibration else None
+    ranges = (
+        import_calibration(asked.calibration, model, partial=True) if asked.calibration else None
+    )
     return Route(
-        name,
+        asked.route,
         {tensor: item.amax for tensor, item in ranges.ranges.items()} if ranges else {},
-        {} if name == "qdq" and plan is None else _precisions(model, plan),
-        constraints or ("prefer" if plan else None),
-        kind,
-        data,
-        config_here(None).images if data else None,
+        {} if asked.route == "qdq" and asked.plan is None else _precisions(model, asked.plan),
+        asked.constraints or ("prefer" if asked.plan else None),
+        asked.builder_calibrator,
+        asked.data,
+        config_here(None).images if asked.data else None,
         ranges.digest if ranges else None,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +23,6 @@ from trtcal.cli.output import (
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.config import Config
     from trtcal.evidence.diagnosis import Diagnosis
     from trtcal.evidence.findings import Finding
 
@@ -56,80 +56,68 @@ EVIDENCE_SHOWN = 2
 @limit_option
 @config_option
 @json_option
-def command(
-    folder: Path | None,
-    model: Path | None,
-    logs: tuple[Path, ...],
-    layers: Path | None,
-    profile: Path | None,
-    show_all: bool,
-    limits: tuple[str, ...],
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
-    """Show what is wrong with the build in FOLDER, the costliest first, with evidence and fix.
+def command(**given: Any) -> None:
+    """Show what is wrong with the build in FOLDER, the gravest first, with evidence and fix.
 
     --layers, --log and --model, in any combination, describe engines built by other tools.
     The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
-    from trtcal.evidence.diagnosis.build_diagnosis import hold, is_of_build
+    from trtcal.evidence.diagnosis.build_diagnosis import hold
 
-    config = config_here(config_path)
-    config = replace(config, limits=limits_here(config, limits, is_of_build))
-    if folder is not None and layers is None:
-        diagnosis = _of_build(folder, model, logs, config)
-    elif folder is None and (layers or logs or model):
-        diagnosis = _of_others(layers, profile, logs, model, config)
-    else:
-        raise InputError(
-            "nothing to diagnose was given",
-            "give a build's folder, or one of --layers, --log, --model",
-        )
-    if logs and not diagnosis.counts["log_events"]:
+    asked = Asked(**given)
+    diagnosis = _diagnose(asked)
+    if asked.logs and not diagnosis.counts["log_events"]:
         note("note: the logs hold no message of a builder: are they build logs?")
-    if as_json:
+    if asked.as_json:
         print_json(diagnosis.to_document())
     else:
-        show(diagnosis, None if show_all else SHOWN)
+        show(diagnosis, None if asked.show_all else SHOWN)
     hold(diagnosis)
 
 
-def _of_build(
-    folder: Path, model: Path | None, logs: tuple[Path, ...], config: Config
-) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build
+@dataclass(frozen=True)
+class Asked:
+    """The command line."""
+
+    folder: Path | None
+    model: Path | None
+    logs: tuple[Path, ...]
+    layers: Path | None
+    profile: Path | None
+    show_all: bool
+    limits: tuple[str, ...]
+    config_path: Path | None
+    as_json: bool
+
+
+def _diagnose(asked: Asked) -> Diagnosis:
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine, is_of_build
+    from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
-    return check_build(read_build(folder), config, load_model(model) if model else None, logs)
-
-
-def _of_others(
-    layers: Path | None,
-    profile: Path | None,
-    logs: tuple[Path, ...],
-    model: Path | None,
-    config: Config,
-) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_engine
-    from trtcal.evidence.layers.reading import Engine, read_engine
-    from trtcal.model import load_model
-
-    engine = read_engine(layers, profile) if layers else Engine("no layers", ())
+    config = config_here(asked.config_path)
+    config = replace(config, limits=limits_here(config, asked.limits, is_of_build))
+    others = asked.layers or asked.logs or asked.model
+    if asked.layers if asked.folder else not others:
+        raise InputError(
+            "nothing to diagnose was given",
+            "give a build's folder, or any of --layers, --log, --model",
+        )
+    model = load_model(asked.model) if asked.model else None
+    if asked.folder:
+        return check_build(read_build(asked.folder), config, model, asked.logs)
+    engine = read_engine(asked.layers, asked.profile) if asked.layers else Engine("no layers", ())
     for line in engine.notes:
         note(f"note: {line}")
-    return check_engine(engine, config, logs, load_model(model) if model else None)
+    return check_engine(engine, config, asked.logs, model)
 
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     """Print findings, what was accepted, and what was counted."""
     from trtcal.evidence.diagnosis import summary_line
 
-    for number, finding in enumerate(diagnosis.findings[:most], 1):
-        _show_one(number, finding)
-    rest = len(diagnosis.findings) - len(diagnosis.findings[:most])
-    if rest:
-        say(f"… and {rest} more: use --all")
+    show_findings(diagnosis.findings, most, "--all")
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
@@ -138,6 +126,14 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())
     notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
+
+
+def show_findings(findings: Sequence[Finding], most: int | None, option: str) -> None:
+    """Print the first findings, and the option that shows the rest."""
+    for number, finding in enumerate(findings[:most], 1):
+        _show_one(number, finding)
+    if rest := len(findings[most:]) if most is not None else 0:
+        say(f"… and {rest} more findings: use {option}")
 
 
 def _show_one(number: int, finding: Finding) -> None:

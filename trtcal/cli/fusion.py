@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.diagnose import show_findings
 from trtcal.cli.equality import run_both
 from trtcal.cli.output import (
     config_here,
@@ -87,18 +88,7 @@ patterns_option = click.option(
     help="Where to write the result as JSON, or with --fix the fixed ONNX.",
 )
 @json_option
-def check(
-    model: Path,
-    layers: Path | None,
-    files: tuple[Path, ...],
-    fix: bool,
-    add: tuple[str, ...],
-    data: Path | None,
-    random_samples: int | None,
-    fail_on_broken: bool,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def check(**given: Any) -> None:
     """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
 
     LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
@@ -109,25 +99,38 @@ def check(
     from trtcal.evidence.layers.reading import read_engine
     from trtcal.model import load_model
 
-    if not fix and (add or data or random_samples):
+    asked = Asked(**given)
+    if not asked.fix and (asked.add or asked.data or asked.random_samples):
         raise click.UsageError("--add, --data and --random go with --fix")
-    patterns = read_patterns(files)
-    loaded = load_model(model)
-    found = check_fusions(loaded, patterns, read_engine(layers) if layers else None)
-    if fix:
-        if output is None:
-            raise InputError("--fix needs a place for the fixed ONNX", "give -o fixed.onnx")
-        fixed = _fix(loaded, found, add, data, random_samples)
-        found = _written(fixed, found, patterns, output, as_json)
-    elif output:
-        write_document(output, found.to_document())
-    if not fix:
-        show(found, as_json)
-    if fail_on_broken and found.broken:
+    patterns, model = read_patterns(asked.files), load_model(asked.model)
+    found = check_fusions(model, patterns, read_engine(asked.layers) if asked.layers else None)
+    if asked.fix:
+        found = _write_fixed(asked, model, found, patterns)
+    else:
+        if asked.output:
+            write_document(asked.output, found.to_document())
+        show(found, asked.as_json)
+    if asked.fail_on_broken and found.broken:
         raise GateFailed(
             f"{len(found.broken)} of {len(found.matches)} patterns are broken",
             "--fix fixes what passes can",
         )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line of `check`."""
+
+    model: Path
+    layers: Path | None
+    files: tuple[Path, ...]
+    fix: bool
+    add: tuple[str, ...]
+    data: Path | None
+    random_samples: int | None
+    fail_on_broken: bool
+    output: Path | None
+    as_json: bool
 
 
 def show(found: Fusions, as_json: bool) -> None:
@@ -140,11 +143,7 @@ def show(found: Fusions, as_json: bool) -> None:
         ("root node", "pattern", "prediction", "why", "engine"), _rows(found), found.model_name
     )
     _more(len(found.matches))
-    for finding in found.findings[:SHOWN]:
-        moved = finding.cost.moved_bytes
-        cost = f" ({moved} bytes moved)" if moved else ""
-        say(f"{finding.kind}: {finding.what}{cost}: {finding.fix}")
-    _more(len(found.findings))
+    show_findings(found.findings, SHOWN, "--json")
     whole = len(found.matches) - len(found.broken)
     say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
     if found.layers:
@@ -184,54 +183,37 @@ def _shown(seen: Seen | None, verdict: str) -> str:
     return f"{verdict}: {len(seen.layers)} ({kinds})"
 
 
-@dataclass(frozen=True)
-class Fixing:
-    """A fixed model and how far its outputs are from the given one's, if that was measured."""
+def _write_fixed(asked: Asked, model: Model, found: Fusions, patterns: Patterns) -> Fusions:
+    """Write the fixed model and print what was fixed; return how the patterns stand now.
 
-    fixed: FixedModel
-    equality: Equality | None
+    `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
+    """
+    from trtcal.evidence.fusion import check_fusions, fix_fusions
+    from trtcal.model.files import write_onnx
 
-
-def _fix(
-    model: Model,
-    found: Fusions,
-    add: tuple[str, ...],
-    data: Path | None,
-    random_samples: int | None,
-) -> Fixing:
-    """Fix and run both; `GateFailed` if the outputs differ by more than rounding, or one step."""
-    from trtcal.evidence.fusion import fix_fusions
-
-    fixed = fix_fusions(model, found, add)
-    if fixed.step is not None and not data:
+    if asked.output is None:
+        raise InputError("--fix needs a place for the fixed ONNX", "give -o fixed.onnx")
+    fixed = fix_fusions(model, found, asked.add)
+    if fixed.step is not None and not asked.data:
         raise InputError(
             "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
         )
-    equality = run_both(model, fixed.model, data, random_samples, config_here().images)
+    images = config_here().images
+    equality = run_both(model, fixed.model, asked.data, asked.random_samples, images)
     if equality and not _holds(fixed, equality):
         raise GateFailed(
             f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "
             f"more than {_bound(fixed, equality)}: nothing was written",
-            "fix less: leave out --add" if add else "report it: no pass should do that",
+            "fix less: leave out --add" if asked.add else "report it: no pass should do that",
         )
-    return Fixing(fixed, equality)
-
-
-def _written(
-    fixing: Fixing, found: Fusions, patterns: Patterns, output: Path, as_json: bool
-) -> Fusions:
-    """Write the fixed model and print what was fixed; return how the patterns stand now."""
-    from trtcal.evidence.fusion import check_fusions
-    from trtcal.model.files import write_onnx
-
-    left = check_fusions(fixing.fixed.model, patterns)
-    written = write_onnx(output, fixing.fixed.model.proto)
-    if as_json:
-        where = {"output": str(output), "digest": written.digest, "weights": written.weights}
-        print_json({**where, **_document(fixing, found, left)})
+    left = check_fusions(fixed.model, patterns)
+    written = write_onnx(asked.output, fixed.model.proto)
+    if asked.as_json:
+        where = {"output": str(asked.output), "digest": written.digest, "weights": written.weights}
+        print_json({**where, **_document(fixed, equality, found, left)})
         return left
-    _show_fixed(fixing, found, left)
-    show_written(output, written)
+    _show_fixed(fixed, equality, found, left)
+    show_written(asked.output, written)
     return left
 
 
@@ -240,30 +222,32 @@ def _fixed(found: Fusions, left: Fusions) -> list[Match]:
     return [match for match in found.broken if match.root not in broken]
 
 
-def _document(fixing: Fixing, found: Fusions, left: Fusions) -> dict[str, Any]:
-    equality = fixing.equality
+def _document(
+    fixed: FixedModel, equality: Equality | None, found: Fusions, left: Fusions
+) -> dict[str, Any]:
     return {
-        "passes": [vars(record) for record in fixing.fixed.records],
+        "passes": [vars(record) for record in fixed.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
         "fixed": [{**asdict(one), "root": one.root} for one in _fixed(found, left)],
         "left": left.to_document(),
     }
 
 
-def _show_fixed(fixing: Fixing, found: Fusions, left: Fusions) -> None:
-    rows = [(one.name, one.changes, one.skipped or "") for one in fixing.fixed.records]
+def _show_fixed(
+    fixed: FixedModel, equality: Equality | None, found: Fusions, left: Fusions
+) -> None:
+    rows = [(one.name, one.changes, one.skipped or "") for one in fixed.records]
     print_table(("pass", "changes", "skipped"), rows)
     for match in _fixed(found, left):
         say(f"fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
     for match in left.broken:
         say(f"left: {match.pattern} at {match.root!r}: {_reasons(match)}")
-    equality = fixing.equality
     if equality is None:
         say("not run: give --data to check that it computes the same")
         return
     say(
         f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
-        f"(allowed: {_bound(fixing.fixed, equality)})"
+        f"(allowed: {_bound(fixed, equality)})"
     )
 
 

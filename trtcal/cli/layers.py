@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from trtcal.cli.diagnose import show_findings
 from trtcal.cli.output import json_option, note, print_json, print_table, say
 
 Row = Mapping[str, Any]
@@ -39,10 +40,12 @@ def show(file: Path, profile: Path | None, target: str | None, top: int, as_json
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
     """
     from trtcal.evidence.layers.costs import find_target
+    from trtcal.evidence.layers.findings import examine
     from trtcal.evidence.layers.reading import engine_document, read_engine
 
     gpu = find_target(target) if target else None
-    document = engine_document(read_engine(file, profile), gpu)
+    engine = read_engine(file, profile)
+    document = engine_document(engine, gpu)
     if as_json:
         print_json(document)
         return
@@ -50,7 +53,7 @@ def show(file: Path, profile: Path | None, target: str | None, top: int, as_json
         note(f"note: {line}")
     _show_shares(document)
     _show_layers(document, top)
-    _show_findings(document["findings"], top)
+    show_findings(examine(engine.layers).findings, top, "--json")
     _say_totals(document)
 
 
@@ -95,20 +98,6 @@ def _layer_row(layer: Row) -> list[str]:
     return row
 
 
-def _show_findings(findings: Sequence[Row], top: int) -> None:
-    from trtcal.evidence.layers.costs import short
-
-    for finding in findings[:top]:
-        cost = finding["cost"]
-        prices = (_with(_ms(cost["time_ms"]), "ms"), _with(_mb(cost["moved_bytes"]), "MB"))
-        price = ", ".join(filter(None, prices))
-        say(f"{finding['kind']}: {short(finding['subject'])} ({price})")
-        say(f"  {finding['what']}: {finding['why']}")
-        say(f"  {finding['fix']}")
-    if len(findings) > top:
-        say(f"… and {len(findings) - top} more findings: use --json")
-
-
 def _say_totals(document: Row) -> None:
     origins: dict[str, list[Row]] = defaultdict(list)
     for one in document["reformats"]:
@@ -134,10 +123,6 @@ def _ms(value: float | None) -> str:
 
 def _mb(value: float | None) -> str:
     return "" if value is None else f"{value / 1e6:.4g}"
-
-
-def _with(text: str, unit: str) -> str:
-    return f"{text} {unit}" if text else ""
 
 
 def _share(one: Row) -> str:

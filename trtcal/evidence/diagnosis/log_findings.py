@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from trtcal.evidence.findings import Cost, Evidence, Finding
-from trtcal.evidence.log import RULES, Event
-from trtcal.evidence.log.recognition import BACKGROUND, CATEGORIES
-from trtcal.evidence.log.summary import size_mib
+from trtcal.evidence.log.recognition import BACKGROUND, CATEGORIES, RULE_NAMED, Event
+from trtcal.evidence.log.summary import KernelMemory
 
-RULE_NAMED = {rule.name: rule for rule in RULES}
 SHOWN = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
 
@@ -97,8 +95,7 @@ class LogFindings:
 
     groups: dict[Key, _Group] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
-    requested_mib: float = 0.0
-    available_mib: float | None = None
+    memory: KernelMemory = field(default_factory=KernelMemory)
     beyond: int = 0
     seen: int = 0
 
@@ -116,7 +113,7 @@ class LogFindings:
         return [self._finding(one) for one in (causes if failing else self.groups.values())]
 
     def _take(self, source: str, event: Event) -> None:
-        self._measure(event)
+        self.memory.add(event)
         key = _key(event)
         if key is None or "repeats" in event.fields:
             if event.category in NOTED:
@@ -126,14 +123,6 @@ class LogFindings:
             self.beyond += 1
             return
         self.groups.setdefault(key, _Group(event, key[0])).add(source, event)
-
-    def _measure(self, event: Event) -> None:
-        """Remember the most memory that a kernel wanted and the least that there was, in MiB."""
-        requested, available = (size_mib(event, name) for name in ("requested", "available"))
-        self.requested_mib = max(self.requested_mib, requested or 0.0)
-        if available is not None:
-            least = available if self.available_mib is None else self.available_mib
-            self.available_mib = min(available, least)
 
     def _finding(self, group: _Group) -> Finding:
         event = group.first
@@ -151,12 +140,11 @@ class LogFindings:
 
     def _workspace(self, group: _Group) -> str:
         times = f"{group.count} lines report kernels left out for lack of memory"
-        if not self.requested_mib:
+        requested, available = self.memory.requested_mib, self.memory.available_mib
+        if not requested:
             return times
-        text = f"{times}; the largest wanted {self.requested_mib:,.0f} MiB"
-        if self.available_mib is None:
-            return text
-        return f"{text}, and {self.available_mib:,.0f} MiB were there"
+        text = f"{times}; the largest wanted {requested:,.0f} MiB"
+        return text if available is None else f"{text}, and {available:,.0f} MiB were there"
 
 
 def _is_echo(group: _Group) -> bool:

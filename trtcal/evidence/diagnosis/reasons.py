@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.log import RULES
+from trtcal.evidence.log.recognition import RULE_NAMED
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.weighted_ops import ONE_SIDED
@@ -209,7 +209,6 @@ CAUSES = {
     "fallback": "announced",
 }
 SLOWER = frozenset({"qdq_not_fused", "non_conforming_chosen"})  # the builder timed both
-FIXES = {rule.name: rule.fix for rule in RULES}
 KEPT = 5  # events for each name
 
 
@@ -283,7 +282,7 @@ def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     return dataclasses.replace(
         outcome,
         reason=f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}",
-        hint=FIXES.get(rule, outcome.hint),
+        hint=RULE_NAMED[rule].fix if rule in RULE_NAMED else outcome.hint,
         cause="slower" if rule in SLOWER else CAUSES[event.category],
     )
 

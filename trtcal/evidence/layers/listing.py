@@ -98,39 +98,21 @@ def _read_after_kind(text: str, match: re.Match[str]) -> Layer | None:
     metadata = metadata.removeprefix(" ")
     if metadata.strip() and not metadata.startswith("["):
         return None
-    return _described_layer(
-        text[len("Name: ") : match.start()],
-        match[1],
-        inputs.tensors,
-        outputs.tensors,
-        constants.tensors if constants else (),
-        attributes,
-        metadata,
-    )
-
-
-def _described_layer(
-    name: str,
-    kind: str,
-    inputs: tuple[TensorInfo, ...],
-    outputs: tuple[TensorInfo, ...],
-    constants: tuple[TensorInfo, ...],
-    attributes: str,
-    metadata: str,
-) -> Layer:
+    name, kind = text[len("Name: ") : match.start()], match[1]
+    operands = constants.tensors if constants else ()
     given = {key: value.strip() for key, value in ATTRIBUTE.findall(attributes)}
     weights = WEIGHTS.search(attributes)
     return Layer(
         name=name,
         kind=kind,
-        inputs=inputs,
-        outputs=outputs,
-        constants=constants,
+        inputs=inputs.tensors,
+        outputs=outputs.tensors,
+        constants=operands,
         tactic=given.get("TacticName") or None,
         nodes=nodes_of(name, metadata),
         origin=given.get("Origin") or None,
         weights=dtype_named(weights[1]) if weights else None,
-        macs=count_operands(kind, inputs, constants, outputs),
+        macs=count_operands(kind, inputs.tensors, operands, outputs.tensors),
     )
 
 

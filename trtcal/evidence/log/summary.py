@@ -66,13 +66,14 @@ class _Group:
 
 
 @dataclass
-class _Memory:
+class KernelMemory:
     """The largest request for a kernel's memory, and the least that was there for it, in MiB."""
 
     requested_mib: float | None = None
     available_mib: float | None = None
 
     def add(self, event: Event) -> None:
+        """Take an event's sizes in, if it has any."""
         requested = size_mib(event, "requested")
         available = size_mib(event, "available")
         if requested is not None:
@@ -105,7 +106,7 @@ class Summary:
     severities: Counter[str] = field(default_factory=Counter)
     is_failed: bool = False
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
-    _memory: _Memory = field(default_factory=_Memory)
+    _memory: KernelMemory = field(default_factory=KernelMemory)
     _ungrouped: int = 0
 
     def add(self, event: Event, count: int = 1) -> None:
@@ -170,7 +171,7 @@ def _weight(group: _Group) -> tuple[int, int, int, int, int]:
     return (0 if fatal else 1, urgency, order, -group.count, group.first.line)
 
 
-def _tactics(counts: Counter[str], memory: _Memory) -> str | None:
+def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
     skipped, failed = counts["tactic_skipped"], counts["tactic_failed"]
     if not (skipped or failed or memory.requested_mib is not None):
         return None
