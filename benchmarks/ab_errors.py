@@ -1,10 +1,11 @@
 """How often an A/B test is wrong: alike taken for different, differences missed, intervals off.
 
-    python -m benchmarks.ab_errors [--trials 200] [--simulations 500]
+    python -m benchmarks.ab_errors [--trials 200] [--simulations 500] [--grid 2000]
 
 Accuracy is simulated (what is right and wrong on the same samples), latency is measured here: the same
 product of matrices against itself, and against one that does 5 % more of them. Intervals are simulated
-with figures and times of several shapes, of which the truth is known.
+with figures and times of several shapes, of which the truth is known. With --grid the verdicts of a
+grid of cases are simulated instead (`benchmarks.ab_grid`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks import ab_grid
 from benchmarks.int8_speed import describe_machine
-from trtcal.evaluate.ab_rule import Rule, ask
+from trtcal.evaluate.ab_rule import ask, rule_for
 from trtcal.evaluate.latency import measure_until
 from trtcal.stats import compare_means, paired_difference, ratio_of_blocks
 
@@ -40,8 +42,8 @@ def told_apart(rng: np.random.Generator, lost: float, won: float) -> bool:
     before, after = answers(rng, SAMPLES, lost, won)
     other = rng.normal(size=SAMPLES)
     noise = rng.normal(0, 0.1, SAMPLES)
-    asked = ask(Rule(), {"top1": (before, after), "score": (other, other + noise)})
-    return asked[0].is_change
+    figures = {"top1": (before, after), "score": (other, other + noise)}
+    return ask(rule_for((), "top1", has_labels=True), figures).comparisons[0].is_change
 
 
 def products(times: int) -> Callable[[], object]:
@@ -97,7 +99,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=500)
+    parser.add_argument("--grid", type=int, metavar="REPETITIONS")
     options = parser.parse_args()
+    if options.grid:
+        ab_grid.run(options.grid)
+        return
     trials = options.trials
     print(f"# {describe_machine()}, {trials} trials, {SAMPLES} samples")
     for name, lost, won in (

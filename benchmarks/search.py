@@ -88,8 +88,8 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
     speed = 0.9 * costs.baseline_ms / costs.plan_ms(whole)
     all_points = [point_of(plan, loss, costs) for plan, loss in every.items()]
     for name, limits in {
-        "5 dB more": Limits(sqnr=every[whole].sqnr_db + 5),
-        "90 % speed": Limits(min_speedup=speed),
+        "5 dB more": Limits.of(f"sqnr_db >= {every[whole].sqnr_db + 5}"),
+        "90 % speed": Limits.of(f"speedup >= {speed}"),
     }.items():
         search = Search(shares, costs, every.__getitem__, "noise", limits)
         started = time.perf_counter()
@@ -147,13 +147,15 @@ def on_a_model(options: argparse.Namespace) -> None:
     allowed = options.max_drop
     if allowed is None:
         allowed = max((whole.loss.drop or 0) / 3, 0.1)
-    limited = Settings(Limits(max_drop=allowed), GPU, options.float, evaluated=options.evaluate)
+    limited = Settings(
+        Limits.of(f"top1 >= -{allowed}"), GPU, options.float, evaluated=options.evaluate
+    )
     before = cache.measured
     result = find_plans(one.prepared, one.calibration, one.dataset, limited, cache)
     best = result.found.recommended
     more = cache.measured - before
     if best is not None:
-        row(f"--max-drop {allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
+        row(f"top1 >= -{allowed:.2f}", best, whole, len(one.units), f"+{more}", result.seconds)
     beside_nncf(options, one, result.costs, allowed, whole)
 
 

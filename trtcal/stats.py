@@ -70,6 +70,7 @@ def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     return Interval(successes / samples, float(found.low), float(found.high))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def paired_difference(lost: int, won: int, samples: int, level: float = LEVEL) -> Interval:
     """Return how much lower the candidate's proportion is, on the same samples.
 

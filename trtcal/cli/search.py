@@ -14,6 +14,7 @@ from trtcal.cli.output import (
     ModelOptions,
     config_option,
     json_option,
+    limit_option,
     model_and_data,
     note,
     optimizations_option,
@@ -142,7 +143,7 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
 
 @click.command(
     epilog="Example: trtcal search model.onnx --calibration calibration.json --data test.npz "
-    "--max-drop 0.3 --build sm89 -o search"
+    "--limit 'top1 >= -0.3' --build sm89 -o search"
 )
 @click.argument("model", type=click.Path(path_type=Path), required=False)
 @click.option(
@@ -154,10 +155,7 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
     help="What calibrate wrote.",
 )
 @click.option("--data", type=click.Path(path_type=Path), help="What plans are judged on.")
-@click.option("--max-drop", type=float, help="Points of top-1 (without labels, of agreement).")
-@click.option("--sqnr", type=float, help="Least signal to noise of the outputs, in dB.")
-@click.option("--min-speedup", type=float, help="Least speed-up over FP32.")
-@click.option("--budget-ms", type=float, help="Most time of a batch.")
+@limit_option
 @click.option(
     "--float",
     "precision",
@@ -220,7 +218,8 @@ def command(**given: Any) -> None:
     """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
 
     Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
-    gives measured ones. Without a limit the plan is recommended that loses least and keeps 90 % of the
+    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup and latency_p50 (the time of a
+    batch), as in "top1 >= -0.3". Without one the plan is recommended that loses least and keeps 90 % of the
     INT8 speed-up. What was measured is remembered in the output folder, so that the same command goes
     on where it was stopped. The status is 1 if no plan holds the limits.
     """
@@ -232,10 +231,7 @@ class Options(ModelOptions):
     """The options of `trtcal search`, by the names that the command gives them."""
 
     ranges: Path
-    max_drop: float | None
-    sqnr: float | None
-    min_speedup: float | None
-    budget_ms: float | None
+    limits: tuple[str, ...]
     precision: str
     gpu: str
     times: tuple[Path, Path] | None
@@ -281,10 +277,10 @@ def _settings(options: Options, model: Model, prepared: Model) -> Settings:
     from trtcal.evaluate.comparison import batch_for
     from trtcal.evaluate.search import Limits, Settings
     from trtcal.evidence.layers.costs import find_target
+    from trtcal.limits import parse_limits
 
-    limits = options.max_drop, options.sqnr, options.min_speedup, options.budget_ms
     return Settings(
-        Limits(*limits),
+        Limits(parse_limits(options.limits)),
         find_target(options.gpu),
         options.precision,
         options.samples,
@@ -351,7 +347,7 @@ def _kept(folder: Path, chosen: Chosen) -> Path:
 
 def _advice(document: dict[str, Any]) -> str:
     found = [
-        f"{one['limit']} from {one['asked']:.4g} to {one['needed']:.4g} {one['unit']}"
+        f"{one['limit']} to {one['needed']:.4g} {one['unit']}".strip()
         for one in document["reliefs"]
     ]
     if not found:

@@ -12,6 +12,7 @@ from trtcal.stats import LEVEL, Interval, holm_levels, paired_difference, propor
 
 if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
+    from trtcal.evaluate.groups import Group
 
 ACCURACY = ("top1", "top5", "agreement", "sqnr_db", "cosine", "kl", "l0", "l1", "l2", "linf")
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
@@ -76,6 +77,8 @@ def judge_row(
     return tuple(found)
 
 
+WITHOUT_INTERVAL = ("top5", "cosine", "kl", "l0", "l1", "l2", "linf")
+"""Metrics of which a comparison keeps the mean alone, which decides nothing."""
 _TIMED = ("speedup", *PERCENTILES, "size_bytes")
 
 
@@ -86,12 +89,16 @@ def _triple(ends: Interval) -> tuple[float, float, float]:
 def _reason(limit: Limit, row: Row) -> str:
     if limit.in_slices:
         return "compare judges no slices: `trtcal ab --slices` does"
+    if limit.metric in WITHOUT_INTERVAL and getattr(row.accuracy, limit.metric) is not None:
+        return "compare keeps no interval of it: `trtcal ab` judges it"
     if limit.metric in ("top1", "top5", "top1_drop"):
         return (
             "the data have no labels" if row.accuracy.agreement is not None else "no class scores"
         )
     if limit.metric in METRICS:
         return "the first output has no class scores"
+    if any(group.name == limit.metric for group in row.own):
+        return "compare keeps the interval of its change alone: give the bound a sign"
     return "no such figure: --metric-file gives one's own"
 
 
@@ -106,15 +113,27 @@ def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | No
     if limit.metric == "agreement":
         return _agreement(limit, row, level)
     own = next((group for group in row.own if group.name == limit.metric), None)
-    if own is not None and limit.is_change and not limit.is_relative:
-        ends = Interval(own.drop, *own.interval).scaled(-1.0)
-        return ends.at_level(level)
     if own is not None:
-        return _plain(limit, own.variant, own.reference)
-    if limit.metric == "top1" and row.accuracy.top1 is not None:
-        right = round(row.accuracy.top1 * row.accuracy.samples / 100)
-        return proportion(right, row.accuracy.samples, level).scaled(100.0)
+        return _of_own(limit, own, level)
+    if limit.metric in ("top1", "top5") and not limit.is_change:
+        return _right(_value(limit.metric, row), row.accuracy.samples, level)
+    if limit.metric in WITHOUT_INTERVAL:
+        return None
     return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
+
+
+def _of_own(limit: Limit, own: Group, level: float) -> Interval | None:
+    """Return the change of a figure of an own metric; of the figure itself no interval is kept."""
+    if not limit.is_change or limit.is_relative:
+        return None
+    return Interval(own.drop, *own.interval).scaled(-1.0).at_level(level)
+
+
+def _right(percent: float | None, samples: int, level: float) -> Interval | None:
+    """Return a share of right answers with its exact interval, in percent."""
+    if percent is None:
+        return None
+    return proportion(round(percent * samples / 100), samples, level).scaled(100.0)
 
 
 def _speed(limit: Limit, row: Row, level: float) -> Interval:

@@ -54,8 +54,8 @@ def test_a_second_call_gives_the_same_and_measures_nothing(files, tmp_path, caps
 
 
 def test_where_no_plan_holds_the_limits_the_status_is_1_and_it_is_said_why(files, capsys):
-    assert run_command([*files, "--min-speedup", "1000", "--sqnr", "10"]) == 1
-    assert "min_speedup from 1000 to" in capsys.readouterr().err
+    assert run_command([*files, "--limit", "speedup >= 1000", "--limit", "sqnr_db >= 10"]) == 1
+    assert "speedup >= 1000.0 x to" in capsys.readouterr().err
 
 
 def test_methods_are_chosen_first(files, tmp_path, capsys):
@@ -68,7 +68,8 @@ def test_methods_are_chosen_first(files, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "more", [["--methods", "minmax"], ["--gpu", "none"], ["--max-drop", "-1"], ["--data", "no.npz"]]
+    "more",
+    [["--methods", "minmax"], ["--gpu", "none"], ["--limit", "top1 >= 1"], ["--data", "no.npz"]],
 )
 def test_bad_input_is_one_line_and_status_2(files, capsys, more):
     assert run_command([*files, *more]) == 2
@@ -107,10 +108,15 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
     images = np.load(tmp_path / "data.npz")["x"]
     images[40:] *= 8  # far outside of the ranges
     np.savez(tmp_path / "other.npz", x=images)
-    assert run_command([*files[:-1], "other.npz", "--evaluate", "40", "--sqnr", asked]) == 0
+    assert (
+        run_command(
+            [*files[:-1], "other.npz", "--evaluate", "40", "--limit", f"sqnr_db >= {asked}"]
+        )
+        == 0
+    )
     said = capsys.readouterr().err
     assert "differ by more than chance" in said
-    assert "breaks sqnr" in said
+    assert "breaks sqnr_db" in said
 
 
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):

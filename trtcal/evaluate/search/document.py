@@ -55,7 +55,7 @@ def write_search(
             "sensitivity": result.sensitivities.whole.samples,
             "plans": _samples(found.measured),
         },
-        "limits": settings.limits.to_document(),
+        "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
         "costs": result.costs.label,
         "float_precision": settings.precision,
@@ -63,6 +63,12 @@ def write_search(
         "front": rows,
         "recommended": next((row["plan"] for row in rows if row["recommended"]), None),
         "reason": found.reason,
+        "judged": [
+            one.to_document()
+            for point in found.front
+            if point is found.recommended
+            for one in settings.limits.judge(point)
+        ],
         "reliefs": [_relief(one) for one in found.reliefs],
         "complete": not result.missing,
         "missing": list(result.missing),
@@ -132,11 +138,11 @@ def _command(model: Path, calibration: Path, plan: Path) -> str:
 
 def _relief(one: Relief) -> dict[str, Any]:
     return {
-        "limit": one.limit,
-        "asked": one.asked,
+        "limit": str(one.limit),
+        "asked": one.limit.bound,
         "needed": one.needed,
         "by": one.by,
-        "unit": one.unit,
+        "unit": one.limit.unit,
     }
 
 

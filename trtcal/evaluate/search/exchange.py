@@ -62,7 +62,7 @@ class Search:
         whole = self._measure(frozenset(self.units))
         self._measure(frozenset())
         if not self.limits.on_loss and not self.limits.on_cost:
-            self.limits = Limits(min_speedup=KEPT_SPEEDUP * whole.speedup)
+            self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
             asked = False
         else:
             asked = True
@@ -130,13 +130,14 @@ class Search:
 
     def _most_loss(self) -> float:
         """Return the loss to solve for: that of the limit, or between plans that hold it and do not."""
-        if self.limits.max_drop is None and self.limits.sqnr is not None:
-            return float(10 ** (-self.limits.sqnr / 10))
+        sqnr_db = self.limits.bound("sqnr_db")
+        if sqnr_db is not None and not self.limits.on_classes:
+            return float(10 ** (-sqnr_db / 10))
         return sum(self._bracket()) / 2
 
     def _bracket(self) -> tuple[float, float]:
         """Return the largest loss that held the limits, and the least above it that did not."""
-        losses = Limits(self.limits.max_drop, self.limits.sqnr)
+        losses = self.limits.losses
         holding = [p.loss.of(self.measure) for p in self._fit if not losses.broken(p)]
         low = max(holding, default=0.0)
         failing = [p.loss.of(self.measure) for p in self._fit if losses.broken(p)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
+from trtcal.limits import HOLDS, Figure, Judgement, Limit, parse_limits
 
 Plan = frozenset[str]
 """The layers that are in INT8."""
@@ -30,111 +30,119 @@ class Point:
         return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
+def _lost(lost: float | None) -> float:
+    """Return points lost as a change; beyond every limit where they are not known."""
+    return -math.inf if lost is None else -lost
+
+
+FIGURES: Mapping[str, Callable[[Point], float]] = {
+    "top1 >= -": lambda point: _lost(point.loss.top1_drop),
+    "agreement >= -": lambda point: _lost(point.loss.disagreement),
+    "sqnr_db >=": lambda point: point.loss.sqnr_db,
+    "speedup >=": lambda point: point.speedup,
+    "latency_p50 <=": lambda point: point.cost_ms,
+}
+"""The limits that a search takes, without their bounds, and the figure of a plan that each is about."""
+HINT = 'a search takes "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", "speedup >= 2" and '
+
+
+def _form(limit: Limit) -> str:
+    return f"{limit.name} {limit.relation}{' -' if limit.is_change else ''}"
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What the user asks: None is not asked.
+    """What the user asks of a plan; figures are those of the samples searched on, without intervals."""
 
-    `max_drop` is in points of top-1 (of agreement with the float model, without labels), `sqnr` in dB
-    of the outputs, `min_speedup` over FP32, `budget_ms` of one batch.
-    """
-
-    max_drop: float | None = None
-    sqnr: float | None = None
-    min_speedup: float | None = None
-    budget_ms: float | None = None
+    asked: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"the limit {name} is {value}", "give a number from 0 up")
+        for one in self.asked:
+            if not is_searched(one) or one.is_relative or one.variant is not None:
+                raise InputError(f"no plan can be searched for {one}", f'{HINT}"latency_p50 <= 3"')
+
+    @classmethod
+    def of(cls, *texts: str) -> Limits:
+        """Return the limits written like these."""
+        return cls(parse_limits(texts))
+
+    def bound(self, metric: str) -> float | None:
+        """Return the bound of a metric, None if it has none."""
+        return next((one.bound for one in self.asked if one.metric == metric), None)
+
+    @property
+    def losses(self) -> Limits:
+        """The limits on what is lost."""
+        return Limits(tuple(one for one in self.asked if one.metric not in COSTS))
 
     @property
     def on_loss(self) -> bool:
         """Whether the loss is limited."""
-        return self.max_drop is not None or self.sqnr is not None
+        return bool(self.losses.asked)
+
+    @property
+    def on_classes(self) -> bool:
+        """Whether classes are limited: top-1 or agreement."""
+        return any(one.metric in ("top1", "agreement") for one in self.asked)
 
     @property
     def on_cost(self) -> bool:
         """Whether the time is limited."""
-        return self.min_speedup is not None or self.budget_ms is not None
+        return any(one.metric in COSTS for one in self.asked)
 
     def most_ms(self, float_ms: float) -> float:
         """Return the time that a plan may take."""
-        by_speed = float_ms / self.min_speedup if self.min_speedup else math.inf
-        return min(by_speed, math.inf if self.budget_ms is None else self.budget_ms)
+        speedup, budget = self.bound("speedup"), self.bound("latency_p50")
+        by_speed = float_ms / speedup if speedup else math.inf
+        return min(by_speed, math.inf if budget is None else budget)
+
+    def judge(self, point: Point) -> tuple[Judgement, ...]:
+        """Hold a plan to the limits."""
+        return tuple(
+            Judgement(one, "", Figure.exact(FIGURES[_form(one)](point))) for one in self.asked
+        )
 
     def broken(self, point: Point) -> list[str]:
-        """Return the names of the limits that a plan does not hold."""
-        return [
-            name
-            for name, limit in asdict(self).items()
-            if limit is not None and not GATES[name].holds(point, limit)
-        ]
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
+        """Return the metrics of the limits that a plan does not hold."""
+        return [one.limit.metric for one in self.judge(point) if one.state != HOLDS]
 
 
-@dataclass(frozen=True)
-class Gate:
-    """One kind of limit: what it looks at, and whether more is better."""
-
-    of: Callable[[Point], float]
-    more: bool
-    unit: str
-
-    def holds(self, point: Point, limit: float) -> bool:
-        """Tell whether a plan holds a limit."""
-        value = self.of(point)
-        return value >= limit if self.more else value <= limit
+COSTS = ("speedup", "latency_p50")
 
 
-def _drop(point: Point) -> float:
-    return math.inf if point.loss.drop is None else point.loss.drop
-
-
-GATES = {
-    "max_drop": Gate(_drop, False, "points"),
-    "sqnr": Gate(lambda point: point.loss.sqnr_db, True, "dB"),
-    "min_speedup": Gate(lambda point: point.speedup, True, "times"),
-    "budget_ms": Gate(lambda point: point.cost_ms, False, "ms"),
-}
+def is_searched(limit: Limit) -> bool:
+    """Tell whether a limit is about what a search measures of a plan."""
+    return _form(limit) in FIGURES
 
 
 @dataclass(frozen=True)
 class Relief:
     """A limit that, given up to `needed`, makes a plan pass that holds all the others."""
 
-    limit: str
-    asked: float
+    limit: Limit
     needed: float
-    unit: str
     int8: Plan
 
     @property
     def by(self) -> float:
         """How far it would have to give, in its unit."""
-        return abs(self.needed - self.asked)
+        return abs(self.needed - self.limit.bound)
 
     def __str__(self) -> str:
-        return (
-            f"{self.limit} {self.asked:.4g} would have to become {self.needed:.4g} "
-            f"(by {self.by:.4g} {self.unit})"
-        )
+        relaxed = replace(self.limit, bound=self.needed)
+        return f"{self.limit} would have to become {relaxed}"
 
 
 def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
     """Return for each limit what it alone would have to become, the least change relative first."""
     points = list(points)
     found = []
-    for name, asked in asdict(limits).items():
-        gate = GATES[name]
-        others = [one for one in points if asked is not None and set(limits.broken(one)) <= {name}]
+    for one in limits.asked:
+        others = [point for point in points if set(limits.broken(point)) <= {one.metric}]
         if others:
-            best = (max if gate.more else min)(others, key=gate.of)
-            found.append(Relief(name, asked, gate.of(best), gate.unit, best.int8))
-    return sorted(found, key=lambda one: one.by / max(one.asked, 1e-9))
+            best = (max if one.relation == ">=" else min)(others, key=FIGURES[_form(one)])
+            found.append(Relief(one, FIGURES[_form(one)](best), best.int8))
+    return sorted(found, key=lambda one: one.by / max(abs(one.limit.bound), 1e-9))
 
 
 def pareto(points: Iterable[Point], measure: str) -> list[Point]:

@@ -217,9 +217,12 @@ def _missing(
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
     """Return what to add up: divergence where outputs are class scores, else noise."""
-    if limits.max_drop is not None and seen.measure != "kl":
-        raise InputError("--max-drop wants class scores, which the outputs are not", "use --sqnr")
-    return seen.measure if limits.sqnr is None else "noise"
+    if limits.on_classes and seen.measure != "kl":
+        raise InputError(
+            "top-1 and agreement need class scores, which the outputs are not",
+            'use --limit "sqnr_db >= 30"',
+        )
+    return seen.measure if limits.bound("sqnr_db") is None else "noise"
 
 
 def _as_built(
