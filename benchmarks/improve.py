@@ -1,23 +1,22 @@
-"""What `quantize --improve` brings: accuracy, time and memory, and each optimization off and on.
+"""What `quantize --improve` gains: accuracy, time and memory, with each optimization on and off.
 
     python -m benchmarks.improve MODEL --calibration NPZ --test DATA [--subsets N]
         [--optimizations] [--target TARGET] [--peers PYTHON ...]
 
-Everything sees the same calibration samples; nothing sees the test samples. First one line each for
-FP32, plain `percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR
-of the outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
+All lines use the same calibration samples, none the test samples. First one line each for FP32, plain
+`percentile`, `--improve fast` and `best`: top-1 (%), agreement with FP32's top-1 (%), SQNR of the
+outputs (dB), seconds and peak memory (MB) of the whole command in a process of its own, and the
 seconds over those of a plain `trtcal calibrate`.
 
-With --subsets all of it N times, each with every N-th of the calibration samples, so that no two subsets
-share one; then by how many points each line's top-1 is below FP32's, in the mean of the subsets with its
-standard error, which is that of the subsets alone: the test samples are the same.
+With --subsets all of it N times, each with every N-th of the calibration samples, so that no two
+subsets share one; then the points of top-1 that each line loses to FP32, in the mean of the subsets
+with its standard error, which is that of the subsets alone: the test samples are the same.
 
-With --optimizations each optimization alone, after the ranges were chosen, and everything without each one that was
-kept: without the others it is the same.
+With --optimizations each optimization alone after the ranges, and all without each one that was kept.
 With --target what TensorRT-RTX makes of `percentile`, `fast` and `best` for it, a line below each:
 heavy nodes asked in INT8, those that it gives, kernels, layers, and megabytes that they read and write.
 With --peers, in each Python given: NNCF's default, if it has nncf and openvino (for transformers
-what it has for them), and ModelOpt's `max` and `entropy`, if it has modelopt; time and memory are those
+its own settings), and ModelOpt's `max` and `entropy`, if it has modelopt; time and memory are those
 of the peer's process, with its imports.
 """
 
@@ -121,7 +120,7 @@ class Bench:
 
     @property
     def _is_transformer(self) -> bool:
-        """Whether layers normalize: NNCF wants to be told of transformers."""
+        """Whether it is a transformer, for which NNCF has settings of its own."""
         ops = {node.op_type for node in self.model.proto.graph.node}
         return {"LayerNormalization", "Softmax", "MatMul"} <= ops
 
@@ -169,13 +168,13 @@ class Bench:
             print(f"{'  asked, got, kernels, layers, MB':44}{figures(made)}", flush=True)
 
     def means(self) -> None:
-        """Print what each line lost, and its other figures, in the mean of the subsets."""
+        """Print the losses of each line, and its other figures, in the mean of the subsets."""
         print(f"{'':36}{'points lost':>16} {'agree %':>8} {'SQNR dB':>8}")
-        for label, said in self.shown.items():
-            lost = [one.top1_drop for one in said if one.top1_drop is not None]
+        for label, accuracies in self.shown.items():
+            lost = [one.top1_drop for one in accuracies if one.top1_drop is not None]
             error = np.std(lost, ddof=1) / len(lost) ** 0.5
-            agreement = np.mean([one.agreement for one in said if one.agreement is not None])
-            sqnr = np.mean([one.sqnr_db for one in said if one.sqnr_db is not None] or [np.inf])
+            agreement = np.mean([one.agreement for one in accuracies if one.agreement is not None])
+            sqnr = np.mean([one.sqnr_db for one in accuracies if one.sqnr_db is not None] or [np.inf])
             print(f"{label:36}{np.mean(lost):8.2f} ±{error:6.2f} {agreement:8.2f} {sqnr:8.2f}")
 
     def optimizations(self) -> None:
@@ -261,9 +260,9 @@ def main() -> None:
     head = ("top-1 %", "agree %", "SQNR dB", "s", "MB", "times")
     print(f"{'':44}" + " ".join(f"{one:>8}" for one in head[:5]) + f" {head[5]:>6}")
     with tempfile.TemporaryDirectory() as name:
-        for draw in range(options.subsets):
+        for subset in range(options.subsets):
             if options.subsets > 1:
-                bench.calibration = part(options.calibration, draw, options.subsets, Path(name))
+                bench.calibration = part(options.calibration, subset, options.subsets, Path(name))
             bench.commands(Path(name))
             for python in options.peers:
                 bench.peer(python, Path(name))

@@ -120,7 +120,7 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
     assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
 
 
-def test_what_a_optimization_moved_is_left_out_and_counted(tmp_path):
+def test_what_an_optimization_moved_is_left_out_and_counted(tmp_path):
     path = conv_net(tmp_path / "net.onnx")
     prepared, ranges, data = calibrated(path, tmp_path)
     moved = equalize(prepared, data, len(data))

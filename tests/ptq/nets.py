@@ -1,4 +1,4 @@
-"""Networks on which INT8 loses what a optimization can give back."""
+"""Networks on which INT8 loses accuracy that an optimization restores."""
 
 from __future__ import annotations
 

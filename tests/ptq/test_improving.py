@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from trtcal.evaluate.search import Sampling, measure_sensitivities
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.model import load_model
 from trtcal.ptq import (
+    OPTIMIZATIONS,
     ImproveOptions,
     improve,
     in_float,
@@ -219,15 +221,17 @@ def test_no_time_tries_ranges_only(net):
     assert "adaptive rounding" in made.optimizations.record["untried"]
 
 
-def test_a_optimization_that_takes_too_long_is_left(net, monkeypatch):
+def test_an_optimization_that_takes_too_long_is_left(net, monkeypatch):
     def found_by(seconds):
-        ticks = itertools.count()  # one each time that somebody looks
+        ticks = itertools.count()  # one for each reading of the clock
         monkeypatch.setattr(table, "monotonic", lambda: next(ticks))
         return improved(net, ImproveOptions("best", seconds=seconds)), next(ticks)
 
     whole, ticks = found_by(1e9)
     assert not whole.optimizations.record["untried"]
-    part, _ = found_by(ticks - 5)  # within the last walk, which looks once a layer
+    part, _ = found_by(
+        ticks - 5
+    )  # within the last reconstruction, which checks the time once a layer
     assert part.optimizations.record["untried"] == ["weight clipping"]
     assert [one.name for one in part.tries] == [one.name for one in whole.tries[:-1]]
 
@@ -238,7 +242,7 @@ def test_too_few_samples_are_refused(subject):
 
 
 @pytest.mark.parametrize(("side", "samples"), [(8, 32), (512, 16)])
-def test_a_walk_holds_as_many_images_as_their_size_allows(tmp_path, side, samples):
+def test_reconstruction_holds_as_many_images_as_their_size_allows(tmp_path, side, samples):
     """The model says nothing of the size: the data do."""
     weight = rng().standard_normal((64, 3, 3, 3)).astype(np.float32)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
@@ -330,3 +334,14 @@ def test_what_was_smoothed_has_ranges_of_its_own(subject, monkeypatch):
     assert [(one.name, one.kept) for one in done.tries][-1] == ("smoothing", True)
     assert done.calibration.method == "mse"
     assert [one.note for one in done.calibration.ranges.values()] == ["by percentile"] * 3
+
+
+def test_the_page_has_the_table_of_optimizations():
+    lines = Path("docs/ptq.md").read_text().splitlines()
+    start = lines.index("| optimization | what it does | needs | source | effort |") + 2
+    shown = [line.strip("| ").split(" | ") for line in lines[start : start + len(OPTIMIZATIONS)]]
+    assert shown == [
+        [one.name, one.what, one.needs, one.source, "fast" if one.fast else "best"]
+        for one in OPTIMIZATIONS
+    ]
+    assert not lines[start + len(OPTIMIZATIONS)]

@@ -42,7 +42,7 @@ def test_equalization_before_a_depthwise_layer(subject, activation):
 def test_a_relu6_cuts_off_where_it_did(subject):
     net = subject(separable_net, "Clip")
     scaled = moved(net, equalize(net.prepared, net.dataset, 48))
-    feeds = {"x": 30.0 * next(net.dataset.batches(16))["x"]}  # far beyond what was seen
+    feeds = {"x": 30.0 * next(net.dataset.batches(16))["x"]}  # far beyond the observed values
     session, other = open_session(net.prepared.proto), open_session(scaled.proto)
     (before,), (after,) = run_session(session, None, feeds), run_session(other, None, feeds)
     assert np.abs(after).max() <= 1.5 * np.abs(before).max()
@@ -90,7 +90,7 @@ def test_one_huge_token_does_not_decide_for_all(subject, rounding):
     assert net.decibels(optimized, table) < net.decibels(calibration=table) + 0.1
 
 
-def test_a_walk_is_the_same_every_time(subject):
+def test_reconstruction_is_the_same_every_time(subject):
     net = subject(separable_net)
     calibration = net.calibrated()
     twice = []

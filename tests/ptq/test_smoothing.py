@@ -67,7 +67,7 @@ def test_others_read_what_they_did(subject):
     assert {"m0", "m1"} <= found.moved
 
 
-def test_where_nothing_is_bent_nothing_is_put(subject):
+def test_a_linear_network_gets_no_affines(subject):
     net = subject(separable_net)
     assert find_affines(import_graph(net.prepared.proto), find_layers(net.prepared)) == []
     assert smooth(net.prepared, net.dataset, 48) is None

@@ -268,7 +268,7 @@ def compare_layers(
     """Run both models on the first samples, all if None, and return every quantized tensor's figures.
 
     Where the batch is fixed it takes whole ones. Tensors are found in the reference by name, as it is
-    or prepared for Q/DQ; those that a optimization scaled or shifted are not held against it.
+    or prepared for Q/DQ; those that an optimization scaled or shifted are not held against it.
     """
     seen = min(whole_batches(samples or len(dataset), reference), len(dataset))
     sites, unknown = find_sites(quantized.proto)

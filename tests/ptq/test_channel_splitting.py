@@ -35,7 +35,7 @@ def gain(net, model):
     return net.decibels() - net.decibels(model, net.calibrated(model))
 
 
-def test_copies_half_a_step_apart(subject):
+def test_copies_differ_by_half_a_step(subject):
     net, found, model = split_net(subject)
     assert gain(net, model) > 1.0
     assert {"c0", "r0", "c1", "r1", "y"} == found.moved

@@ -23,7 +23,7 @@ CENTRED = ("bottleneck", "inverted_residual", "unpadded")
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_a_centred_network_computes_the_same(from_zoo, name):
+def test_a_zero_centered_network_computes_the_same(from_zoo, name):
     model, dataset, feeds = from_zoo(name)
     observation = observe(model, dataset, tensors_to_observe(find_layers(model)))
     found = zero_center(model, calibrate(observation, "minmax"))
