@@ -36,7 +36,7 @@ from trtcal.model.passes import prepare
 from trtcal.quantization import find_layers, quantize, tensors_to_observe, write_quantized
 from trtcal.ranges import most_stretched
 
-CANDIDATES = ("int8-percentile", "int8-mse", "int8-minmax")
+VARIANTS = ("int8-percentile", "int8-mse", "int8-minmax")
 FINDINGS = 60
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -50,15 +50,15 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     real = _calibrated(folder, layers)
     rows = (
-        row(CANDIDATES[0], accuracy(0.2, -0.3, 0.7), latency(1.0, 2.0)),
-        row(CANDIDATES[1], accuracy(0.9, 0.1, 1.7), latency(1.1, 1.8)),
-        row(CANDIDATES[2], accuracy(8.4, 6.0, 10.8), latency(0.9, 2.2)),
+        row(VARIANTS[0], accuracy(0.2, -0.3, 0.7), latency(1.0, 2.0)),
+        row(VARIANTS[1], accuracy(0.9, 0.1, 1.7), latency(1.1, 1.8)),
+        row(VARIANTS[2], accuracy(8.4, 6.0, 10.8), latency(0.9, 2.2)),
     )
     rows = tuple(replace(one, **real[one.name]) for one in rows)
     write_improvement(folder, improvement(layers=_optimized(layers)))
     compared = comparison(*rows, limits=("top1 >= -1.0",), reference="backbone")
     write_comparison(folder / "comparison.json", compared)
-    for number, name in enumerate(CANDIDATES):
+    for number, name in enumerate(VARIANTS):
         own = {key: real[name][key] for key in ("model", "quantization")}
         made = replace(build(name, _outcomes(layers, number)), **own)
         place = folder / "builds" / f"{name}-sm89"
@@ -79,7 +79,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
     seen = observe(prepared, data, tensors_to_observe(find_layers(prepared)))
     write_observation(folder / "histograms.npz", seen)
     found = {}
-    for name in CANDIDATES:
+    for name in VARIANTS:
         ranges = calibrate(seen, name.removeprefix("int8-"))
         ranges.write(folder / "calibrations" / f"{ranges.method}.json")
         output = folder / "models" / f"{name}.onnx"
@@ -87,7 +87,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
         write_quantized(output, quantized)
         made = load_model(output)
         record = {"method": ranges.method, "calibration": ranges.digest, "plan": "sha256:p"}
-        figures = compare_layers(model, made, data) if name == CANDIDATES[0] else None
+        figures = compare_layers(model, made, data) if name == VARIANTS[0] else None
         found[name] = {"model": made.fingerprint, "quantization": record, "layers": figures}
     stretched = most_stretched([calibrate(seen, "percentile")], 24)
     write_tails(folder / "tails.json", find_tails(prepared, data, stretched))

@@ -136,24 +136,37 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
     lost = build("a", {"conv": "fp32", "gemm": "int8"})
     folder = write_run(tmp_path, comparison(row("a", GOOD), row("b", accuracy(6, 4, 8))), lost)
     write_diagnosis(
-        folder / "builds" / "0", Diagnosis((Finding("k", "conv", "it is slow", "y", "mend it"),))
+        folder / "builds" / "0", Diagnosis((Finding("k", "conv", "it is slow", "y", "change it"),))
     )
     source = to_markdown(assemble(folder))
     assert source.startswith("## INT8: SHIP WITH CARE\n")
     heads = re.findall(r"^#+ (.*)$", source, re.MULTILINE)
-    assert heads[1:] == ["Variants", "Limits", "Findings", "What got INT8"]
-    for told in ("it is slow", "**Do:** mend it", "1 of 2 layers asked in INT8", "broken", "holds"):
-        assert told in source
+    assert heads[1:] == [
+        "Limits",
+        "Variants",
+        "Findings",
+        "What got INT8",
+        "a on sm89",
+        "Provenance",
+    ]
+    for words in (
+        "it is slow",
+        "**Do:** change it",
+        "1 of 2 layers asked in INT8",
+        "broken",
+        "holds",
+    ):
+        assert words in source
     assert "sha256:" in source.split("<details>")[1]
 
 
 def test_costs_are_in_money_or_relative(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
-    assert "Cost" not in to_markdown(document)
+    assert "### Costs" not in to_markdown(document)
     relative = to_markdown(with_costs(document))
-    assert "Cost, % of FP32's" in relative
-    assert "| 50 (45.45 to 55.56) |" in relative
-    assert "Cost of a million, USD" in to_markdown(with_costs(document, price=named_price(1)))
+    assert "A million inferences, FP32 = 100" in relative
+    assert "| 50.00 (45.45 to 55.56) |" in relative
+    assert "A million inferences, USD" in to_markdown(with_costs(document, price=named_price(1)))
 
 
 @pytest.mark.parametrize("character", ["a", "|", "\u202e", "\U000e0001"])
@@ -172,9 +185,10 @@ def test_the_largest_report_fits_into_a_comment(tmp_path, character):
     document["measured"]["verdict"]["reasons"] = 50 * [name]
     document["measured"]["verdict"]["rule"] = document["measured"]["verdict"]["sentence"] = 3 * name
     document["measured"]["against"] = {
-        "run": {"label": name, "verdict": name},
+        "run": {"label": name, "verdict": name, "time": name},
         "figures": [],
-        "changed": [{"what": name}] * 30,
+        "changed": [{"what": name, "before": name, "now": name}] * 30,
+        "same": [],
     }
     assert len(to_markdown(document)) < 60_000
 
@@ -182,7 +196,7 @@ def test_the_largest_report_fits_into_a_comment(tmp_path, character):
 def test_builds_without_a_comparison_have_a_note_too(tmp_path):
     write_build(tmp_path / "builds", build("a", {"conv": "fp32"}))
     source = to_markdown(with_costs(assemble(tmp_path)))
-    assert "Nothing was compared with FP32." in source
+    assert "none was compared with FP32" in source
     assert "0 of 1 layer asked in INT8" in source
 
 

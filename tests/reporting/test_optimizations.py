@@ -1,4 +1,4 @@
-"""Optimizations in the report: the sentence, each try before and after, layers, and older reports."""
+"""Optimizations in the report: the sentence, each try before and after and the layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from tests.reporting.samples import (
 from tests.reporting.test_schema import told
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.reporting import assemble, render, write_page
-from trtcal.reporting.finding_view import optimizations
+from trtcal.reporting import assemble, render
 from trtcal.reporting.markdown import to_markdown
-from trtcal.reporting.render import read_report
+from trtcal.reporting.views import optimizations
 
 GOOD = accuracy(0.2, -0.3, 0.7)
 
@@ -56,7 +55,7 @@ def test_ranges_of_a_optimized_model_are_not_told_as_those_of_the_model(folder):
 def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder):
     (one,) = optimizations(improved(folder))
     assert one["sentence"] == (
-        "Optimizations of the INT8 model raised its signal to noise from 14.0 to 21.2 dB "
+        "Optimizations of the INT8 model raised its SQNR from 14.0 to 21.2 dB "
         "on 32 samples that no optimization was fitted to."
     )
 
@@ -110,7 +109,7 @@ def test_a_loss_that_is_not_finite_is_shown(folder):
 def test_markdown_has_the_sentence_and_the_tries(folder):
     text = to_markdown(improved(folder))
     assert "from 14.0 to 21.2 dB" in text
-    assert "adaptive rounding: SQNR 14.00 to 21.20 dB, kept" in text
+    assert "| adaptive rounding | 14.00 | 21.20 | kept |" in text
 
 
 def test_a_run_without_optimizations_says_how_to_have_them(folder):
@@ -139,12 +138,3 @@ def test_a_record_without_a_field_is_an_input_error(folder, field):
     write_document(folder / "record.json", seal(record))
     with pytest.raises(InputError, match="lacks or misuses a field"):
         assemble(folder)
-
-
-def test_a_report_of_the_second_version_is_shown_as_it_was_written(folder, tmp_path):
-    document = assemble(folder)
-    old = {key: value for key, value in document.items() if key != "optimizations"}
-    write_document(tmp_path / "old.json", seal({**old, "schema_version": 2}))
-    kept = write_page(tmp_path / "page.html", read_report(tmp_path / "old.json"))
-    assert kept["schema_version"] == 2
-    assert "plain" in (tmp_path / "page.html").read_text()

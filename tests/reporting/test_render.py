@@ -32,6 +32,7 @@ from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.reporting import assemble, render, write_report
+from trtcal.reporting.document import VERSION
 from trtcal.reporting.text import HIDDEN, visible
 
 GOOD = accuracy(0.2, -0.3, 0.7)
@@ -119,7 +120,7 @@ def test_sections_stand_in_their_order(page):
     ]
 
 
-def test_it_tells_what_became_of_the_layers(page):
+def test_it_shows_what_became_of_the_layers(page):
     text = " ".join(Page(page).texts)
     assert "0 of 2 layers asked in INT8 run in INT8 on sm89." in text
     assert "quantize its input" in text
@@ -248,13 +249,13 @@ def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
         write_report(folder, tmp_path / "report.json")
     with pytest.raises(InputError, match="does not exist"):
         write_report(tmp_path / "missing.json", tmp_path / "page.html")
-    write_document(tmp_path / "empty.json", {"kind": "report", "schema_version": 1})
+    write_document(tmp_path / "empty.json", {"kind": "report", "schema_version": VERSION})
     with pytest.raises(InputError, match="lacks or misuses"):
         write_report(tmp_path / "empty.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
-def test_findings_are_told_once_with_the_builds_that_have_them(tmp_path):
+def test_findings_stand_once_with_the_builds_that_have_them(tmp_path):
     folder = write_run(
         tmp_path / "run",
         comparison(row("int8", accuracy(0.1, -0.2, 0.4)), row("int8b", accuracy(0.1, -0.2, 0.4))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -17,10 +16,10 @@ from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
 from trtcal.evidence.findings import Cost, Finding
 from trtcal.limits import judge_counts, parse_limits
 from trtcal.quantization.plan import Plan, write_plan
-from trtcal.reporting import assemble, render, write_page, write_report
-from trtcal.reporting.finding_view import findings
+from trtcal.reporting import assemble, render, write_report
+from trtcal.reporting.document import read_report
+from trtcal.reporting.engines import findings, logs
 from trtcal.reporting.prices import named_price, with_costs
-from trtcal.reporting.versions import read_report
 
 GOOD = accuracy(0.2, -0.3, 0.7)
 FAILED = (
@@ -122,7 +121,7 @@ def test_findings_of_one_kind_and_remedy_are_one_with_the_sum_of_their_costs(tmp
     )
     other = Finding("silent_fallback", "gemm", "gemm fell back", "why", "another fix")
     write_diagnosis(folder / "builds" / "0", Diagnosis((*found, other)))
-    shown = findings(assemble(folder))["shown"]
+    shown = findings(logs(assemble(folder)))["shown"]
     assert [(one["what"], len(one["alike"])) for one in shown] == [
         ("conv0 fell back", 2),
         ("gemm fell back", 0),
@@ -131,7 +130,7 @@ def test_findings_of_one_kind_and_remedy_are_one_with_the_sum_of_their_costs(tmp
     assert shown[0]["costs"] == ["3 kB moved", "low risk for accuracy"]
 
 
-def test_a_slice_that_got_worse_is_told(tmp_path):
+def test_a_slice_that_got_worse_is_shown(tmp_path):
     worse = Group("tier=low", 100, 98.0, 88.0, 10.0, (4.0, 16.0), 1e-6, 3e-6)
     fine = Group("tier=high", 400, 98.0, 98.0, 0.0, (-0.5, 0.5), 0.5, 1.0)
     breakdown = Breakdown("tier", "top1", "points", (worse, fine))
@@ -142,7 +141,7 @@ def test_a_slice_that_got_worse_is_told(tmp_path):
     assert section.count("worse here") == 1
 
 
-def test_costs_are_told_in_money_where_the_price_is_known(tmp_path):
+def test_costs_are_in_money_where_the_price_is_known(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
     assert 'id="costs"' not in render(document)
     relative = render(with_costs(document))
@@ -153,12 +152,12 @@ def test_costs_are_told_in_money_where_the_price_is_known(tmp_path):
     assert ">0.0312<" in page
 
 
-def test_what_changed_since_the_last_run_is_told(tmp_path):
+def test_what_changed_since_the_last_run_is_shown(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
     assert "No earlier run" in render(document)
-    told = {"variant": "a", "figure": "top1", "unit": "%", "change": -0.01}
-    worse = {"name": "a: top-1", "before": 99.0, "now": 98.0, "better": False, **told}
-    unseen = {"name": "a: cosine", "before": 1.0, "now": 0.999999, "better": False, **told}
+    common = {"variant": "a", "figure": "top1", "unit": "%", "change": -0.01}
+    worse = {"name": "a: top-1", "before": 99.0, "now": 98.0, "better": False, **common}
+    unseen = {"name": "a: cosine", "before": 1.0, "now": 0.999999, "better": False, **common}
     document["measured"]["against"] = {
         "run": {"number": 1, "label": "run 1", "time": "", "digest": "d", "verdict": "SHIP"},
         "figures": [worse, unseen],
@@ -171,36 +170,15 @@ def test_what_changed_since_the_last_run_is_told(tmp_path):
     assert "a: cosine" not in page
 
 
-def test_a_report_of_the_first_version_is_shown_as_it_was_written(tmp_path):
-    document = assemble(
-        write_run(tmp_path / "run", comparison(row("a", GOOD)), build("a", {"c": "int8"}))
-    )
-    old = {
-        key: value
-        for key, value in document.items()
-        if key not in ("tests", "tensors", "optimizations")
-    }
-    old["schema_version"] = 1
-    for made in old["builds"]:
-        for key in ("wiring", "fusions", "estimated_on"):
-            del made[key]
-        for layer in made["layers"]:
-            for key in ("bytes", "macs", "estimated_ms", "counted"):
-                del layer[key]
-    del old["measured"]["tests"]
-    for made in old["measured"]["builds"].values():
-        del made["times_ms"]
-    write_document(tmp_path / "old.json", seal(old))
-    before = json.loads((tmp_path / "old.json").read_text())
-    kept = write_page(tmp_path / "page.html", read_report(tmp_path / "old.json"))
-    assert kept == before
-    assert "a on sm89, layer by layer" in (tmp_path / "page.html").read_text()
-
-
-def test_a_report_of_a_later_version_is_refused(tmp_path):
-    write_document(tmp_path / "new.json", seal({"kind": "report", "schema_version": 99}))
-    with pytest.raises(InputError, match="schema version 99"):
-        read_report(tmp_path / "new.json")
+@pytest.mark.parametrize("version", [1, 3, 99])
+def test_a_report_of_another_version_is_refused_with_the_command_that_makes_it_anew(
+    tmp_path, version
+):
+    path = tmp_path / "other.json"
+    write_document(path, seal({"kind": "report", "schema_version": version}))
+    with pytest.raises(InputError, match=f"format {version}") as caught:
+        read_report(path)
+    assert "trtcal report FOLDER" in caught.value.hint
 
 
 def test_ab_tests_in_the_folder_are_shown(tmp_path):
@@ -249,7 +227,7 @@ def test_an_interval_of_a_figure_of_one_s_own_is_not_cut(tmp_path):
     assert "250.00 to 350.00" in render(assemble(write_run(tmp_path, comparison(one))))
 
 
-def test_nodes_apart_and_rules_are_told(tmp_path):
+def test_nodes_with_a_second_pair_are_shown(tmp_path):
     folder = write_run(tmp_path, comparison(row("a", GOOD)))
     write_plan(folder / "tuned.json", Plan(second_qdq=("block/conv",)))
     page = render(assemble(folder))

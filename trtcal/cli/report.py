@@ -86,8 +86,8 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
     from trtcal.reporting import assemble
+    from trtcal.reporting.document import read_report
     from trtcal.reporting.prices import load_prices, named_price, with_costs
-    from trtcal.reporting.versions import read_report
 
     settings = config_here().report
     if amount is None and prices is None:
@@ -104,7 +104,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
 
 def _kept(document: Document, run: Path) -> Document:
     """Return a report with what only `trtcal run` could know, if the folder has its report."""
-    from trtcal.reporting.versions import read_report
+    from trtcal.reporting.document import read_report
 
     try:
         before = read_report(run / "report.json")

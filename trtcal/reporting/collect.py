@@ -11,7 +11,7 @@ from typing import Any
 
 from trtcal.calibration import Observation, is_observation, read_observation
 from trtcal.calibration.extremes import KIND as TAILS
-from trtcal.documents import Document, read_document, read_json
+from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import KIND as AB
 from trtcal.evaluate.comparison import KIND as COMPARISON
@@ -20,15 +20,17 @@ from trtcal.evidence import manifest
 from trtcal.evidence.diagnosis import KIND as DIAGNOSIS
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
-from trtcal.ptq.artifact import KIND as REPAIRS
+from trtcal.ptq.artifact import KIND as OPTIMIZATIONS
 from trtcal.quantization.plan import FIELDS, PRECISIONS, Plan, read_plan
 from trtcal.quantization.plan import KIND as PLAN
 from trtcal.ranges import KIND as CALIBRATION
 from trtcal.ranges import Calibration
-from trtcal.reporting.ptq import read_record
 
-RUN = "run"
+RUN, DATA_CHECK = "run", "data_check"
 MAX_DEPTH = 4
+OF_RECORD = ("digest", "optimizations", "model", "effort", "objective", "untried", "warnings")
+SAMPLES = ("fitted", "calibration", "selection")
+LAYERS_KEPT = 40
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Findings:
     tests: tuple[Document, ...] = ()
     models: dict[str, Model] = field(default_factory=dict)
     optimizations: tuple[Document, ...] = ()
+    data_check: Document | None = None
 
     @property
     def failed_builds(self) -> dict[str, str]:
@@ -103,7 +106,8 @@ def collect(folder: Path) -> Findings:
         tails=documents(TAILS),
         tests=read(AB, lambda path: read_document(path, AB, 2)),
         models=_models(folder, {build.model for build in builds}),
-        optimizations=read(REPAIRS, read_record),
+        optimizations=read(OPTIMIZATIONS, read_record),
+        data_check=_at_most_one(folder, documents(DATA_CHECK), "data checks"),
     )
 
 
@@ -122,7 +126,16 @@ def _kind(path: Path) -> str | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
-    known = kind in (COMPARISON, manifest.KIND, CALIBRATION, RUN, TAILS, AB, REPAIRS)
+    known = kind in (
+        COMPARISON,
+        manifest.KIND,
+        CALIBRATION,
+        RUN,
+        TAILS,
+        AB,
+        OPTIMIZATIONS,
+        DATA_CHECK,
+    )
     return str(kind) if known and "schema_version" in document else None
 
 
@@ -196,3 +209,37 @@ def _failed_logs(folder: Path) -> Iterator[str]:
 
 def _relative(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
+
+
+def read_record(path: Path) -> Document:
+    """Read what a report has of a record of optimizations; `InputError` if it lacks a field."""
+    document = read_document(path, OPTIMIZATIONS)
+    found: Document = parsing(path, lambda: _record(document))
+    return found
+
+
+def _record(document: Document) -> Document:
+    layers = document.get("layers", [])
+    return {
+        **{key: document[key] for key in OF_RECORD},
+        "samples": {key: document["samples"][key] for key in SAMPLES},
+        "tries": [_try(one) for one in document["tries"]],
+        "layers": [_layer(one) for one in sorted(layers, key=_by_change)[:LAYERS_KEPT]],
+        "optimized_layers": len(layers),
+    }
+
+
+def _try(item: Document) -> Document:
+    loss = item["loss"]
+    figures = {"value": item["value"], "noise": loss["noise"], "disagreement": loss["disagreement"]}
+    return {"name": item["name"], "what": item["what"], "kept": item["kept"], **figures}
+
+
+def _layer(item: Document) -> Document:
+    return {key: item[key] for key in ("name", "weights", "rounded", "bias")}
+
+
+def _by_change(layer: Document) -> tuple[float, float]:
+    """Return a key that puts the largest changes of biases first, then those of weights."""
+    share = (layer["rounded"] or 0) / (layer["weights"] or 1)
+    return -(layer["bias"] or 0.0), -share

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
 from trtcal.config import Config
-from trtcal.documents import Document, canonical_json, digest_file, seal
+from trtcal.documents import (
+    Document,
+    canonical_json,
+    digest_file,
+    read_document,
+    read_json,
+    seal,
+)
+from trtcal.errors import InputError
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis import Case
@@ -29,19 +39,19 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import LOG, Build
 from trtcal.limits import BROKEN, overall
 from trtcal.model import Model
+from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
-from trtcal.reporting.histograms import tensor_facts, wire
-from trtcal.reporting.ptq import is_optimized, optimization_facts
+from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, without_comparison
 
 KIND = "report"
-VERSION = 3
+VERSION = 4
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
-# The GPU of an architecture for which a layer's least time is told: one of several, named on the page.
+# The GPU of an architecture for which a layer's least time is estimated; the page names it.
 ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
 URGENCY = ("error", "warning")
 
@@ -55,9 +65,9 @@ def assemble(folder: Path) -> Document:
     findings = collect(folder)
     builds = sorted(findings.builds, key=_build_order)
     every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
-    calibrations = [one for one in every if not is_optimized(one, findings.optimizations)]
-    told = [(one, _calibration(one)) for one in every if is_optimized(one, findings.optimizations)]
-    rows = findings.comparison.rows if findings.comparison else ()
+    models = {_fingerprint(record) for record in findings.optimizations}
+    calibrations = [one for one in every if one.model not in models]
+    optimized = [one for one in every if one.model in models]
     body = {
         "kind": KIND,
         "schema_version": VERSION,
@@ -67,12 +77,29 @@ def assemble(folder: Path) -> Document:
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
-        "optimizations": optimization_facts(findings.optimizations, told, rows),
+        "data_check": findings.data_check and _data_check(findings.data_check),
+        "optimizations": _optimizations(findings, optimized),
         "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
         "measured": _measured(findings),
     }
     plain: Document = json.loads(canonical_json(body))
     return seal(plain)
+
+
+def _optimizations(findings: Findings, optimized: Sequence[Calibration]) -> list[Document]:
+    """Return each record with the ranges of the optimized model and the variants that have them."""
+    rows = findings.comparison.rows if findings.comparison else ()
+    found = []
+    for record in sorted(findings.optimizations, key=lambda one: str(one["digest"])):
+        own = [_calibration(one) for one in optimized if one.model == _fingerprint(record)]
+        digests = {one["digest"] for one in own}
+        names = [row.name for row in rows if row.quantization.get("calibration") in digests]
+        found.append({**record, "variants": names, "calibrations": own})
+    return found
+
+
+def _fingerprint(record: Document) -> str:
+    return str(optimized_fingerprint(record["model"], record["optimizations"]))
 
 
 def _build_order(build: Build) -> tuple[str, ...]:
@@ -89,6 +116,11 @@ def _comparison(comparison: Comparison) -> Document:
 def _test(document: Document) -> Document:
     """Return an A/B test without its times; what rests on them stands under `measured`."""
     kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
+    return {key: document[key] for key in kept}
+
+
+def _data_check(document: Document) -> Document:
+    kept = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
     return {key: document[key] for key in kept}
 
 
@@ -196,8 +228,11 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
     for build in findings.builds:
         for one in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
             if one["state"] == BROKEN:
-                told = f"its build for {build.target} breaks the limit {one['limit']}: "
-                found.setdefault(build.model, []).append(told + f"it has {one['value']:g}")
+                sentence = (
+                    f"its build for {build.target} breaks the limit {one['limit']}: "
+                    f"it has {one['value']:g}"
+                )
+                found.setdefault(build.model, []).append(sentence)
     return found
 
 
@@ -217,9 +252,7 @@ def _build_measured(build: Build, findings: Findings) -> Document:
 
 def _diagnosis(document: Document) -> Document:
     """Return a diagnosis with its costliest findings, and how many of each kind there are."""
-    kinds: dict[str, int] = {}
-    for finding in document["findings"]:
-        kinds[finding["kind"]] = kinds.get(finding["kind"], 0) + 1
+    kinds = Counter(finding["kind"] for finding in document["findings"])
     kept = ("accepted", "limits", "counts", "notes")
     return {
         "findings": document["findings"][:FINDINGS_KEPT],
@@ -262,10 +295,7 @@ def read_log(path: Path) -> dict[str, Any] | None:
         return None
     log = parse_file(path)
     findings = [event for event in log.events if event.is_finding or event.severity in URGENCY]
-    counts: dict[str, int] = {}
-    for event in log.events:
-        if event.is_finding:
-            counts[event.category] = counts.get(event.category, 0) + 1
+    counts = Counter(event.category for event in log.events if event.is_finding)
     kept = sorted(sorted(findings, key=_urgency)[:EVENTS_KEPT], key=lambda event: event.line)
     return {
         "lines": log.lines,
@@ -283,6 +313,18 @@ def _event(event: Event) -> Document:
     plain = ("line", "severity", "category", "subject")
     message = event.message[:MESSAGE_KEPT]
     return {**{key: getattr(event, key) for key in plain}, "message": message}
+
+
+def read_report(path: Path) -> Document:
+    """Read a report's JSON; `InputError` if it is none, of another format version, or altered."""
+    found = read_json(path)
+    version = found.get("schema_version") if isinstance(found, dict) else VERSION
+    if version != VERSION and found.get("kind") == KIND:
+        raise InputError(
+            f"{path} is a report of format {version!r}, this trtcal reads {VERSION}",
+            "make it again from the run's folder: trtcal report FOLDER",
+        )
+    return read_document(path, KIND, VERSION)
 
 
 PATH = Path(__file__).with_name("schema.json")

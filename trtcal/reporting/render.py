@@ -7,11 +7,9 @@ page and cannot turn its text around. Style and script are allowed by their hash
 from __future__ import annotations
 
 import base64
-import glob
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,11 @@ from markupsafe import Markup
 
 from trtcal.documents import Document, digest_bytes, parsing, write_document, write_text
 from trtcal.errors import InputError
-from trtcal.reporting import finding_view, layer_view, sections, text, view
-from trtcal.reporting import finding_view as optimization_view
-from trtcal.reporting.document import assemble
-from trtcal.reporting.histograms import draw_histograms
-from trtcal.reporting.svg import inline
-from trtcal.reporting.versions import current, read_report
+from trtcal.reporting import text, views
+from trtcal.reporting.charts import draw_histograms
+from trtcal.reporting.document import assemble, read_report
+from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
+from trtcal.reporting.tensors import drawn_tensors
 
 SECTION = re.compile(rb'<section id="([\w-]+)".*?</section>', re.DOTALL)
 SEAL = re.compile(rb'<meta name="trtcal-seal" content="([^"]*)">\n')
@@ -50,11 +47,11 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
     seal = SEAL.search(raw)
     if seal is None:
         raise InputError(f"{name} has no seal of trtcal", "give a report that trtcal wrote")
-    told = dict(
+    sealed = dict(
         entry.rpartition(" ")[::2] for entry in seal[1].decode("latin-1").split("; ") if entry
     )
     found = digests_of_parts(raw[: seal.start()] + raw[seal.end() :])
-    return [part for part in {**told, **found} if told.get(part) != found.get(part)]
+    return [part for part in {**sealed, **found} if sealed.get(part) != found.get(part)]
 
 
 def digests_of_parts(raw: bytes) -> dict[str, str]:
@@ -64,137 +61,35 @@ def digests_of_parts(raw: bytes) -> dict[str, str]:
     return {part: digest_bytes(data) for part, data in parts.items()}
 
 
-TEMPLATES = Path(__file__).parent / "templates"
-
-
 def render(document: Document) -> str:
-    """Return the page of a report document, also of one that an earlier version wrote."""
-    document = current(document)
+    """Return the page of a report document."""
     style, script = _asset("report.css"), _asset("report.js")
-    page: str = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            **_shown(document),
-            report=document,
-            comparison=document["comparison"],
-            measured=document["measured"],
-            style=style,
-            script=script,
-            policy=_policy(style, script),
-        )
-    )
+    values = views.shown(document)
+    templates = environment("html", _printed)
+    drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
+    numbers = {row["number"] for row in layers["rows"]} - {None}
+    methods = values["the_ranges"]["methods"]
+    values |= {
+        "drawing": views.chart(values["rows"]) if values["rows"] else None,
+        "histograms": draw_histograms(drawn, methods) if drawn else None,
+    }
+    sections = [
+        (one, one.is_for_engineers(values), body_of(templates, one, values))
+        for one in SECTIONS
+        if one.is_in(values)
+    ]
+    values |= {
+        "sections": sections,
+        "tensors": _data(drawn_tensors(document, methods, numbers)),
+        "style": style,
+        "script": script,
+        "policy": _policy(style, script),
+    }
+    page: str = templates.get_template("page.j2").render(values)
     return seal_page(page.lstrip())
 
 
-def _shown(document: Document) -> dict[str, Any]:
-    """Return what the sections show, by the names that the templates know."""
-    rows = view.variants(document)
-    chosen = next((row for row in rows if row["is_chosen"]), None)
-    builds = layer_view.builds(document, chosen["model"] if chosen else None)
-    verdict, tests = view.verdict(document), sections.tests(document)
-    slices, optimizations = sections.slices(chosen), optimization_view.optimizations(document)
-    findings, logs = finding_view.findings(document), finding_view.logs(document)
-    events = finding_view.log_events(logs)
-    layers = layer_view.layer_table(document, builds[0] if builds else None, findings["shown"])
-    ranges, costs = sections.ranges(document), sections.costs(document, rows)
-    return {
-        "subject": rows[0]["name"] if rows else _subject(document),
-        "places": _places(
-            bool(rows), costs is not None, tests=tests, slices=slices, optimizations=optimizations
-        ),
-        "verdict": verdict,
-        "steps": sections.first_steps(findings["shown"], chosen, verdict["fails"]),
-        "costs": costs,
-        "against": sections.against(document),
-        "chart": _chart(document) if rows else None,
-        "rows": rows,
-        "tests": tests,
-        "slices": slices,
-        "optimizations": optimizations,
-        "errors": sections.errors(chosen),
-        "findings": findings,
-        "builds": builds,
-        "layers": layers,
-        "ranges": ranges,
-        "histograms": _histograms(ranges),
-        "fusions": sections.fusions(document, chosen["model"] if chosen else None),
-        "fusions_shown": sections.FUSIONS_SHOWN,
-        "skipped": finding_view.skipped(document),
-        "logs": logs,
-        "log_events": events,
-        "lines_shown": {event["id"] for event in events},
-        "commands": view.commands(document),
-        "run_command": view.run_command(document),
-        "made_by": sections.made_by(document),
-        "noted": sections.notes(document),
-        "digests": view.digests(document),
-        "nodes_shown": layer_view.NODES_SHOWN,
-        "alike_shown": finding_view.ALIKE_SHOWN,
-        "drawn": _data(layer_view.drawn_tensors(document, _numbers(layers))),
-    }
-
-
-PLACES = (
-    ("steps", "Response here first", False),
-    ("costs", "Costs", False),
-    ("against", "Since the last run", False),
-    ("chart", "Chart", False),
-    ("tests", "A/B", False),
-    ("slices", "Slices", False),
-    ("variants", "Variants", True),
-    ("errors", "Errors", True),
-    ("optimizations", "Optimizations", False),
-    ("findings", "Findings", True),
-    ("layers", "Layers", True),
-    ("ranges", "Ranges", True),
-    ("fusions", "Fusions", True),
-    ("skipped", "Skipped", True),
-    ("log", "Build log", True),
-    ("calibration", "Calibration", True),
-    ("reproduce", "Reproduce", False),
-    ("provenance", "Provenance", True),
-    ("glossary", "Words", False),
-)
-"""Each section's id, what the links to it say, and whether only engineers are shown it."""
-
-OF_COMPARISON = ("chart", "tests", "slices", "variants", "errors")
-
-
-def _places(
-    is_compared: bool, has_costs: bool, **found: Sequence[Any]
-) -> list[tuple[str, str, bool]]:
-    """Return the links to the sections that a page has; empty ones are for engineers only."""
-    left_out = (*(() if is_compared else OF_COMPARISON), *(() if has_costs else ("costs",)))
-    return [
-        (place, words, is_deep or (place in found and not found[place]))
-        for place, words, is_deep in PLACES
-        if place not in left_out
-    ]
-
-
-def _subject(document: Document) -> str:
-    names = [build["model_name"] for build in document["builds"]]
-    return str(names[0] if names else document["measured"]["folder"] or "A build")
-
-
-def _chart(document: Document) -> dict[str, Any]:
-    chart = view.chart(document)
-    return {**chart, "svg": Markup(inline(chart["svg"]))}  # noqa: S704 (escaped by svg.tidy)
-
-
-def _histograms(ranges: dict[str, Any]) -> Markup | None:
-    if not ranges["drawn"]:
-        return None
-    drawing = draw_histograms(ranges["drawn"], ranges["methods"])
-    return Markup(inline(drawing))  # noqa: S704 (escaped by svg.tidy)
-
-
-def _numbers(layers: dict[str, Any] | None) -> set[int]:
-    return {row["number"] for row in layers["rows"] if row["number"]} if layers else set()
-
-
-def _data(value: Any) -> Markup:
+def _data(value: object) -> Markup:
     """Return JSON for the page's script; nothing in it can end its element."""
     plain = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return Markup(plain.replace("<", "\\u003c"))  # noqa: S704 (no < is left)
@@ -246,33 +141,6 @@ def _policy(style: str, script: str) -> str:
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printed,
-    )
-    environment.filters.update(
-        number=text.number,
-        ms=text.milliseconds,
-        figure=text.figure,
-        money=text.money,
-        some=text.some,
-        pattern=glob.escape,
-        toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
-        size=text.size,
-        moment=text.moment,
-        between=text.between,
-        shorten=text.shorten,
-        tight=lambda value: str(value).replace(" %", "\u00a0%"),
-        digest=lambda value: text.shorten(str(value), 26),
-    )
-    return environment
 
 
 def _printed(value: Any) -> Any:

@@ -19,7 +19,7 @@ from trtcal.evidence.diagnosis import FAILING
 from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
 from trtcal.reporting import text
-from trtcal.reporting.layer_view import CPU
+from trtcal.reporting.engines import CPU
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200

@@ -1,0 +1,330 @@
+"""What the report shows of engines: builds, findings, layers, fusions, logs, from its plain JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trtcal.documents import Document
+from trtcal.evidence.findings import RISKS
+from trtcal.evidence.log.recognition import CATEGORIES
+from trtcal.limits import BROKEN
+from trtcal.reporting import text
+
+View = dict[str, Any]
+
+CPU = "cpu"  # the target that is no GPU
+FINDINGS_SHOWN = 40
+ROOM = 190_000  # bytes of the one full table, so that the page stays light
+ROW = 190  # bytes of a row without its names
+LOST_SHOWN = 40  # reasons why layers of one build got something else
+NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
+
+
+def grouped(items: Sequence[View], *keys: str) -> Iterator[list[View]]:
+    """Yield the items that have the same values for some keys, in the order of the first of each."""
+    found: dict[tuple[Any, ...], list[View]] = {}
+    for one in items:
+        found.setdefault(tuple(one[key] for key in keys), []).append(one)
+    yield from found.values()
+
+
+def builds(document: Document, model: str | None) -> list[View]:
+    """Return what each build made of the plan: those of `model` first, a GPU's before a CPU's."""
+    measured = document["measured"]["builds"]
+    found = sorted(
+        ({**one, **measured[one["digest"]]} for one in document["builds"]),
+        key=lambda one: (one["model"] != model, one["target"] == CPU),
+    )
+    return [
+        {**_build(one), "is_chosen": one["model"] == model, "number": number}
+        for number, one in enumerate(found, 1)
+    ]
+
+
+def _build(build: View) -> View:
+    asked, met = _counts(build)
+    lost = [one for one in build["outcomes"] if one["got"] not in (one["asked"], "unknown")]
+    unknown = [one for one in build["outcomes"] if one["got"] == "unknown"]
+    unmet = [
+        {**own[0], "nodes": [one["node"] for one in own]}
+        for own in grouped([*lost, *unknown], "asked", "got", "reason", "hint")
+    ]
+    heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
+    return {
+        **build,
+        "title": title_of(build),
+        "asked": asked,
+        "met": met,
+        "share": met / asked if asked else 0.0,
+        "summary": summary_of(build),
+        "lost": len(lost),
+        "unknown": len(unknown),
+        "unmet": unmet[:LOST_SHOWN],
+        "groups": len(unmet),
+        "heavy": ", ".join(f"{many} {name}" for name, many in sorted(heavy.items())),
+    }
+
+
+def title_of(build: Mapping[str, Any]) -> str:
+    """Return what a build is called in the report."""
+    return f"{build['model_name']} on {build['target']}"
+
+
+def _counts(build: View) -> tuple[int, int]:
+    """Return how many nodes were asked in INT8, and how many of them got it."""
+    got = [one["got"] for one in build["outcomes"] if one["asked"] == "int8"]
+    return len(got), got.count("int8")
+
+
+def summary_of(build: View) -> str:
+    """Return how many layers a build runs in INT8, of those asked so."""
+    asked, met = _counts(build)
+    if not asked:
+        return f"No layer was asked in INT8 on {build['target']}."
+    verb = "runs" if asked == 1 else "run"
+    layers = text.count(asked, "layer")
+    return f"{met} of {layers} asked in INT8 {verb} in INT8 on {build['target']}."
+
+
+def logs(document: Document) -> list[View]:
+    """Return each build's log and diagnosis; those of failed builds first."""
+    measured = document["measured"]
+    found = [
+        {"title": f"failed build {one['where']}", "failed": True, **one}
+        for one in measured["failed_logs"]
+    ]
+    for build in document["builds"]:
+        own = measured["builds"][build["digest"]]
+        found.append({"title": title_of(build), "failed": False, **own})
+    for one in found:
+        counts = sorted((one["log"] or {"counts": {}})["counts"].items())
+        one["counts"] = [f"{many} {name}" for name, many in counts]
+    return found
+
+
+def log_events(logs: Sequence[View]) -> list[View]:
+    """Return the findings of all logs, each with its builds; equal ones once, with their count."""
+    every = [
+        {**event, "row_id": line_id(number, event["line"]), "title": one["title"]}
+        for number, one in enumerate(logs)
+        for event in (one["log"] or {"events": []})["events"]
+    ]
+    return [
+        {
+            **own[0],
+            "meaning": CATEGORIES.get(own[0]["category"], ""),
+            "more": len(own) - 1,
+            "titles": text.some(list(dict.fromkeys(one["title"] for one in own))),
+        }
+        for own in grouped(every, "severity", "category", "message")
+    ]
+
+
+def line_id(log: int, number: object) -> str:
+    """Return the id on the page of a line of a log."""
+    return f"line-{log}-{number}"
+
+
+def findings(logs: Sequence[View]) -> View:
+    """Return the findings of all builds, those of one kind, reason and remedy together.
+
+    Each has `what` of its costliest, `alike` for the others, `names` of all that they are about, the
+    `builds` that have them, and in `lines` the ids of the log lines of its evidence. `accepted` are
+    those that a configuration accepts, `beyond` counts what is not shown here.
+    """
+    known = [one.get("diagnosis") or {} for one in logs]
+    groups = grouped(_with_builds(logs, "findings"), "kind", "why", "fix")
+    shown = sorted(map(_group, groups), key=_weight)[:FINDINGS_SHOWN]
+    accepted = map(_group, grouped(_with_builds(logs, "accepted"), "kind", "subject", "fix"))
+    total = sum(sum(one.get("kinds", {}).values()) for one in known)
+    return {
+        "shown": [
+            {**one, "number": number, "row_id": f"finding-{number}"}
+            for number, one in enumerate(shown, 1)
+        ],
+        "accepted": list(accepted)[:FINDINGS_SHOWN],
+        "beyond": total - sum(one["count"] for one in shown),
+        "broken": [
+            (log["title"], limit)
+            for log, one in zip(logs, known, strict=True)
+            for limit in one.get("limits", [])
+            if limit["state"] == BROKEN
+        ],
+        "known": any(known),
+    }
+
+
+def _with_builds(logs: Sequence[View], key: str) -> list[View]:
+    """Return the findings of every log with its title and number."""
+    return [
+        {**one, "title": log["title"], "log": number}
+        for number, log in enumerate(logs)
+        for one in (log.get("diagnosis") or {}).get(key, [])
+    ]
+
+
+def _group(own: Sequence[View]) -> View:
+    """Return findings as one: what all of it costs, each counted once, and what is like the first."""
+    costs = {one["what"]: one["cost"] for one in reversed(own)}
+    cost = {key: _sum([one[key] for one in costs.values()]) for key in ("time_ms", "moved_bytes")}
+    cost["risk"] = max((one["risk"] for one in costs.values()), key=RISKS.index)
+    proofs = [(one["log"], proof) for one in own for proof in one["evidence"]]
+    names = {proof["place"] for _, proof in proofs if proof["source"] != "log"}
+    return {
+        **own[0],
+        "alike": list(dict.fromkeys(one["what"] for one in own))[1:],
+        "count": len(own),
+        "builds": list(dict.fromkeys(one["title"] for one in own)),
+        "names": (names | {one["subject"] for one in own}) - {None},
+        "lines": {
+            proof["place"]: line_id(log, proof["place"].rpartition(":")[2])
+            for log, proof in reversed(proofs)
+            if proof["source"] == "log"
+        },
+        "cost": cost,
+        "costs": _costs(cost),
+    }
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _costs(cost: View) -> list[str]:
+    parts = [] if cost["time_ms"] is None else [f"{text.milliseconds(cost['time_ms'])} ms"]
+    if cost["moved_bytes"] is not None:
+        parts.append(f"{text.size(cost['moved_bytes'])} moved")
+    return parts if cost["risk"] == "none" else [*parts, f"{cost['risk']} risk for accuracy"]
+
+
+def _weight(finding: View) -> tuple[bool, float, float]:
+    cost = finding["cost"]
+    return cost["risk"] != "high", -(cost["time_ms"] or 0.0), -(cost["moved_bytes"] or 0)
+
+
+def layer_table(
+    document: Document, build: View | None, rows: Sequence[View], findings: Sequence[View]
+) -> View | None:
+    """Return a build's nodes in the order of the graph, and what is beside each; None without one.
+
+    A row goes from a node of the ONNX file over the tensor that it reads, its histogram and its range
+    to the engine's layer, its time and the numbers of the findings about it. `rows` are the variants.
+    """
+    if build is None or not build["outcomes"]:
+        return None
+    facts = _Facts(document, build, rows, findings)
+    shown = list(_within(map(facts.row, build["outcomes"]), ROOM))
+    return {
+        "title": build["title"],
+        "rows": shown,
+        "all": len(build["outcomes"]),
+        "is_timed": any(row["time"] is not None for row in shown),
+        "estimated_on": build["estimated_on"],
+    }
+
+
+def _within(rows: Iterable[View], room: int) -> Iterator[View]:
+    """Yield the first rows, up to about so many bytes on the page."""
+    for row in rows:
+        names = (row["node"], row["tensor"] or "", row["shown"])
+        room -= ROW + sum(len(name.encode("utf-8", "replace")) for name in names)
+        if room < 0:
+            return
+        yield row
+
+
+class _Facts:
+    """What is known of one build's model: by node, by tensor, by layer."""
+
+    def __init__(
+        self, document: Document, build: View, rows: Sequence[View], findings: Sequence[View]
+    ) -> None:
+        compared = [row for row in rows if row["model"] == build["model"]]
+        figures = (compared[0].get("layers") or {"figures": []})["figures"] if compared else []
+        self.calibration = build["quantization"].get("calibration")
+        self.wiring = build["wiring"] or {}
+        self.tensors = numbered_tensors(document)
+        self.figures = {one["tensor"]: one for one in figures if not one["is_weight"]}
+        self.layers = {layer["name"]: layer for layer in build["layers"]}
+        self.times = build["times_ms"]
+        self.found: dict[str | None, list[int]] = {}
+        for finding in findings:
+            if build["title"] in finding["builds"]:
+                for name in finding["names"]:
+                    self.found.setdefault(name, []).append(finding["number"])
+
+    def row(self, outcome: View) -> View:
+        """Return one node's row."""
+        wired = self.wiring.get(outcome["node"], {"op": None, "inputs": []})
+        tensors = [one["tensor"] for one in wired["inputs"]]
+        name = tensors[0] if tensors else None
+        number, tensor = self.tensors.get(str(name), (None, None))
+        layer = self.layers.get(outcome["layer"]) or {}
+        figure = self.figures.get(name) or {}
+        ranges = tensor["ranges"] if tensor else []
+        chosen = next((one for one in ranges if one["calibration"] == self.calibration), None)
+        about = (outcome["node"], outcome["layer"], name)
+        return {
+            **outcome,
+            "op": wired["op"],
+            "tensor": name,
+            "more": len(tensors) - 1,
+            "number": number,
+            "amax": next((one["amax"] for one in wired["inputs"][:1]), None),
+            "clipped": 100 * chosen["clipped"] if chosen else figure.get("clipped"),
+            "sqnr": figure.get("own_db"),
+            "fused": len(layer.get("nodes", ())),
+            "shown": text.shorten(text.visible(outcome["layer"] or ""), NAME_SHOWN),
+            "time": self.times.get(outcome["layer"]),
+            "estimate": _times(layer.get("estimated_ms"), 1e3),
+            "kilobytes": _times(layer.get("bytes"), 1e-3),
+            "findings": sorted({number for one in about for number in self.found.get(one, ())}),
+        }
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def numbered_tensors(document: Document) -> dict[str, tuple[int, View]]:
+    """Return the tensors of which a histogram is known, with their numbers on the page, by name."""
+    known = (one for one in document["tensors"] if one["bars"])
+    return {one["name"]: (number, one) for number, one in enumerate(known, 1)}
+
+
+def fusions(builds: Sequence[View]) -> list[View]:
+    """Return for each build how many patterns the graph allows and how many the engine fused.
+
+    Those that are broken or came out otherwise are listed for the verdict's variant.
+    """
+    found = []
+    for build in builds:
+        every = build["fusions"] or ()
+        states = Counter(one["prediction"] for one in every)
+        seen = Counter(one["state"] for one in every)
+        listed = [
+            one
+            for one in every
+            if build["is_chosen"] and (one["prediction"] == "broken" or one["verdict"] == "differs")
+        ]
+        counts = {"whole": states["whole"], "broken": states["broken"]}
+        counts |= {"one": seen["one layer"], "several": seen["several layers"]}
+        if every:
+            found.append({"title": build["title"], **counts, "listed": listed})
+    return sorted(found, key=lambda one: not one["listed"])
+
+
+def skipped(document: Document) -> list[View]:
+    """Return each layer that could not be quantized, with the reason and its models."""
+    every = [
+        {"node": node, "reason": reason, "model": build["model_name"]}
+        for build in document["builds"]
+        for node, reason in build["skipped"].items()
+    ]
+    return [
+        {**own[0], "models": list(dict.fromkeys(one["model"] for one in own))}
+        for own in grouped(every, "node", "reason")
+    ]

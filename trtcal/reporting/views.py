@@ -1,0 +1,516 @@
+"""What the report shows, worked out of its plain JSON: every value that the templates name."""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trtcal.documents import Document
+from trtcal.evaluate.groups import Group
+from trtcal.limits import BROKEN
+from trtcal.ptq import OPTIMIZATIONS
+from trtcal.quantization.plan import Plan
+from trtcal.reporting import engines, text
+from trtcal.reporting.charts import Point, accuracy_against_latency
+from trtcal.reporting.engines import CPU, View, grouped, summary_of
+from trtcal.reporting.tensors import tail_words
+from trtcal.stats import proportion
+
+MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
+CLASSES = {
+    "SHIP": "ship",
+    "SHIP WITH CARE": "care",
+    "DO NOT SHIP": "stop",
+    "INCONCLUSIVE": "open",
+}
+GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3, 10
+FIGURES_SHOWN, MORE_FIGURES = 8, 60
+TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
+GROWS_DB = 1.0
+RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99")  # the machine may have been slower
+FIRST = ("top1", "agreement", "speedup")
+PLAIN = Plan().to_document()["digest"]  # of all in INT8, which needs no file
+RANGES = "ranges: "
+WORDS = {one.name: one.what for one in OPTIMIZATIONS}
+
+
+def shown(document: Document) -> View:
+    """Return what the sections show, by the names that the templates know."""
+    rows = variants(document)
+    chosen = next((row for row in rows if row["is_chosen"]), None)
+    builds = engines.builds(document, chosen["model"] if chosen else None)
+    logs = engines.logs(document)
+    findings, events = engines.findings(logs), engines.log_events(logs)
+    verdict, run = document["measured"]["verdict"], document["measured"]["run"] or {}
+    return {
+        "report": document,
+        "comparison": document["comparison"],
+        "measured": document["measured"],
+        "data_check": document["data_check"],
+        "subject": _subject(document, rows),
+        "rows": rows,
+        "chosen": chosen,
+        "the_verdict": verdict,
+        "verdict_class": CLASSES.get(verdict["word"], "open"),
+        "figures": _figures(chosen, rows[0]) if chosen else [],
+        "engine_summaries": [
+            summary_of(one)
+            for one in document["builds"]
+            if one["model_name"] == verdict["variant"] and one["target"] != CPU
+        ],
+        "first_steps": first_steps(document, findings["shown"], chosen),
+        "the_costs": document["measured"].get("costs"),
+        "cost_rows": cost_rows(document, rows),
+        "changes": changes(document),
+        "the_tests": tests(document),
+        "breakdowns": slices(chosen),
+        "entering": entering(chosen)[:ERRORS_SHOWN],
+        "growing": growing(chosen)[:ERRORS_SHOWN],
+        "worst": (chosen or {}).get("worst", [])[:WORST_SHOWN],
+        "the_optimizations": optimizations(document),
+        "found": findings,
+        "builds": builds,
+        "layers_shown": engines.layer_table(
+            document, builds[0] if builds else None, rows, findings["shown"]
+        ),
+        "the_ranges": ranges(document),
+        "the_fusions": engines.fusions(builds),
+        "the_skipped": engines.skipped(document),
+        "logs": logs,
+        "events": events,
+        "lines_shown": {one["row_id"] for one in events},
+        "known_tensors": known_tensors(document),
+        "run_command": _run_command(run.get("command")),
+        "commands": list(commands(document)),
+        "made_by": made_by(document, rows),
+        "digests": digests(document),
+        "marks": MARKS,
+        "nodes_shown": 12,
+        "alike_shown": 40,
+        "fusions_shown": 60,
+    }
+
+
+def _subject(document: Document, rows: Sequence[View]) -> str:
+    names = [one["name"] for one in rows] or [one["model_name"] for one in document["builds"]]
+    return str(names[0] if names else document["measured"]["folder"] or "A build")
+
+
+def variants(document: Document) -> list[View]:
+    """Return every row of the comparison with its measured side, the reference first."""
+    measured = document["measured"]
+    sizes: dict[str, list[str]] = {}
+    for build in document["builds"]:
+        size = text.size(measured["builds"][build["digest"]].get("engine_bytes"))
+        sizes.setdefault(build["model"], []).append(f"{size} {build['target']}")
+    rows = (document["comparison"] or {"rows": []})["rows"]
+    return [
+        {
+            **row,
+            **measured["variants"][row["name"]],
+            "number": index,
+            "is_reference": index == 0,
+            "is_chosen": row["name"] == measured["verdict"]["variant"],
+            "engines": sizes.get(row["model"], []),
+            "state": measured["judgements"].get(row["name"]),
+        }
+        for index, row in enumerate(rows)
+    ]
+
+
+def _figures(row: View, reference: View) -> list[tuple[str | None, str, str, str]]:
+    """Return the verdict's figures: the glossary's key, the name, the figure, what stands beside it."""
+    accuracy, latency = row["accuracy"], row["latency"]
+    if accuracy["top1"] is not None:
+        beside = f"FP32 {text.number(reference['accuracy']['top1'])} %"
+        first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
+    elif accuracy["agreement"] is not None:
+        same = f"{text.number(accuracy['agreement'])} %"
+        first = ("agreement", "Agreement with FP32", same, "no labels")
+    else:
+        beside = f"cosine {text.number(accuracy['cosine'], 5)}"
+        first = ("sqnr", "SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", beside)
+    ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
+    times = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
+    sizes = f"{text.size(row['size_bytes'])}, FP32 {text.size(reference['size_bytes'])}"
+    share = text.number(100 * row["size_bytes"] / max(reference["size_bytes"], 1), 0)
+    return [
+        first,
+        (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", times),
+        (None, "Model file", f"{share} % of FP32", sizes),
+    ]
+
+
+def interval_of(judgement: View) -> str:
+    """Return a judgement's interval, or why there is none."""
+    low, high = judgement["low"], judgement["high"]
+    known = judgement["value"] is not None and low is not None and high is not None
+    return text.between(low, high) if known else str(judgement["reason"])
+
+
+def margin_of(judgement: View) -> str:
+    """Return a judgement's margin with its sign."""
+    margin = judgement["margin"]
+    if margin is None:
+        return text.MISSING
+    return ("" if margin >= 0 else "\u2212") + text.margin(margin)
+
+
+def pattern_of(name: str) -> str:
+    """Return a pattern that matches a name and nothing else."""
+    return glob.escape(name)
+
+
+def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
+    """Return what to look at first: the costliest findings, and the tensor that costs most accuracy.
+
+    That tensor comes first where the variant fails a limit.
+    """
+    fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
+    steps = [
+        {
+            "what": own[0]["what"],
+            "do": own[0]["fix"],
+            "place": own[0]["row_id"],
+            "link": f"finding {own[0]['number']}",
+        }
+        for own in grouped(found, "kind", "fix")
+    ][:STEPS_SHOWN]
+    worst = [_worst_tensor(one, fails) for one in entering(row)[:1]]
+    return [*worst, *steps] if fails else [*steps, *worst]
+
+
+def _worst_tensor(figure: View, fails: bool) -> View:
+    readers = text.some(list(figure["nodes"])) or "a layer"
+    kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
+    what = (
+        f"Of all layers, INT8 costs {readers} most accuracy: {kind} that it reads has "
+        f"{text.number(figure['own_db'], 1)} dB SQNR"
+    )
+    cut = figure["clipped"]
+    what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
+    do = "eave it in float first, or give it another range."
+    do = f"L{do}" if fails else f"If accuracy falls short, l{do}"
+    return {"what": what, "do": do, "place": "errors", "link": "where the error comes from"}
+
+
+def entering(row: View | None) -> list[View]:
+    """Return a variant's tensors by their own rounding and clipping, the worst first."""
+    known = [one for one in _layer_figures(row) if one["own_db"] is not None]
+    return sorted(known, key=lambda one: one["own_db"])
+
+
+def growing(row: View | None) -> list[View]:
+    """Return a variant's tensors before which the error grows, those with the most first."""
+    grown = [one for one in _layer_figures(row) if (one["growth_db"] or 0.0) >= GROWS_DB]
+    return sorted(grown, key=lambda one: -one["growth_db"])
+
+
+def _layer_figures(row: View | None) -> list[View]:
+    found: list[View] = ((row or {}).get("layers") or {"figures": []})["figures"]
+    return found
+
+
+def cost_rows(document: Document, rows: Sequence[View]) -> list[View]:
+    """Return the variants with their cost, in money if the price of the machine is known."""
+    found = document["measured"].get("costs")
+    if not found:
+        return []
+    kind = "cost" if found["price"] else "relative"
+    return [
+        {
+            **row,
+            "rate": 1e3 * row["latency"]["batch"] / row["latency"]["p50_ms"],
+            "cost": (found["variants"].get(row["name"]) or {}).get(kind),
+        }
+        for row in rows
+    ]
+
+
+def changes(document: Document) -> View | None:
+    """Return what changed since the last run of the same model, None where none is known."""
+    found: View | None = document["measured"].get("against")
+    if found is None:
+        return None
+    verdict, before = document["measured"]["verdict"], found["run"]["verdict"]
+    name = verdict["variant"]
+    builds = (one for one in document["builds"] if one["model_name"] == name)
+    own = {name, *(f"{one['model_name']} for {one['target']}" for one in builds)}
+
+    def place(one: View) -> tuple[bool, bool, float]:
+        size = abs(one["change"]) if one["change"] is not None else math.inf
+        return one["figure"] not in FIRST, one["variant"] not in own, -size
+
+    figures = [
+        one
+        for one in found["figures"]
+        if one["better"] is not None
+        and one["figure"] not in RAW_TIMES
+        and text.figure(one["before"]) != text.figure(one["now"])
+    ]
+    figures.sort(key=place)
+    now = verdict["word"]
+    return {
+        **found,
+        "first": figures[:FIGURES_SHOWN],
+        "more": figures[FIGURES_SHOWN:MORE_FIGURES],
+        "verdict": f"The verdict was {before}, now it is {now}." if before != now else None,
+    }
+
+
+def chart(rows: Sequence[View]) -> View:
+    """Return the chart, what it shows upwards, and the names of those that it cannot show."""
+    measure, unit, key = _chart_measure(rows)
+    points = [_point(row, rows[0], key) for row in rows]
+    missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
+    drawing = accuracy_against_latency(points, measure, unit)
+    return {"svg": drawing, "measure": measure, "missing": missing, "numbered": len(rows) > 12}
+
+
+def _chart_measure(rows: Sequence[View]) -> tuple[str, str, str]:
+    for measure, unit, key in (
+        ("Top-1 accuracy", "%", "top1"),
+        ("Agreement with FP32", "%", "agreement"),
+    ):
+        if all(row["accuracy"][key] is not None for row in rows):
+            return measure, unit, key
+    return "SQNR", "dB", "sqnr_db"
+
+
+def _point(row: View, reference: View, key: str) -> Point:
+    low, high = row["latency"]["p50_interval_ms"]
+    return Point(
+        row["number"],
+        row["name"],
+        row["latency"]["p50_ms"],
+        (low, high),
+        row["accuracy"][key],
+        None if row["is_reference"] else _accuracy_interval(row, reference, key),
+        row["is_reference"],
+    )
+
+
+def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, float] | None:
+    accuracy = row["accuracy"]
+    if key == "top1" and accuracy["top1_drop_interval"]:
+        ends = [reference["accuracy"]["top1"] - drop for drop in accuracy["top1_drop_interval"]]
+    elif key == "agreement":
+        samples = accuracy["samples"]
+        alike = proportion(round(accuracy["agreement"] * samples / 100), samples)
+        ends = [100.0 * alike.high, 100.0 * alike.low]
+    else:
+        return None
+    low, high = (min(max(end, 0.0), 100.0) for end in reversed(ends))
+    return low, high
+
+
+def tests(document: Document) -> list[View]:
+    """Return every A/B test with its verdict and answers."""
+    measured = document["measured"]["tests"]
+    return [{**one, **measured[one["digest"]]} for one in document["tests"]]
+
+
+def slices(row: View | None) -> list[View]:
+    """Return a variant's figures by slice and by class, the worst groups first."""
+    found = []
+    for one in (row or {}).get("breakdowns", ()):
+        groups = [_group(group, one["unit"]) for group in one["groups"][:GROUPS_SHOWN]]
+        worse = sum(group["rank"] < 2 for group in groups)
+        total = len(one["groups"]) + one["rest"]
+        found.append({**one, "groups": groups, "worse": worse, "all": total})
+    return found
+
+
+def _group(item: View, unit: str) -> View:
+    group = Group(**{**item, "interval": tuple(item["interval"])})
+    low, high = group.interval
+    if unit == "points":
+        low, high = max(low, -100.0), min(high, 100.0)
+    return {**item, "interval": (low, high), "rank": group.rank}
+
+
+def optimizations(document: Document) -> list[View]:
+    """Return each improvement with its sentence, its tries before and after, and its layers."""
+    return [
+        {
+            **one,
+            "title": text.some(one["variants"]) or "no variant",
+            "sentence": _sentence(one),
+            "tries": _tries(one),
+            "is_sqnr": one["objective"] == "sqnr",
+            "layers": [
+                {**layer, "share": _share(layer["rounded"], layer["weights"])}
+                for layer in one["layers"][:LAYERS_SHOWN]
+            ],
+        }
+        for one in document["optimizations"]
+    ]
+
+
+def _share(part: int | None, whole: int | None) -> float | None:
+    return 100 * part / whole if part is not None and whole else None
+
+
+def _sentence(record: Document) -> str:
+    """Return what optimizations brought over the best ranges without them."""
+    kept = [one for one in record["tries"] if one["kept"]]
+    plain = [one for one in kept if one["name"].startswith(RANGES)]
+    samples = text.count(record["samples"]["selection"], "sample")
+    held = f"on {samples} that no optimization was fitted to"
+    if not plain or kept[-1] is plain[-1]:
+        return f"No optimization of the INT8 model helped {held}."
+    before, after = (_sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
+    if before is None or after is None:
+        return f"Optimizations of the INT8 model lowered its loss {held}."
+    word = "raised" if after >= before else "lowered"
+    return (
+        f"Optimizations of the INT8 model {word} its SQNR from {text.number(before, 1)} to "
+        f"{text.number(after, 1)} dB {held}."
+    )
+
+
+def _sqnr_db(one: Document, objective: str) -> float | None:
+    """Return the SQNR of a try: the mean over samples if that is the objective, else over all."""
+    if objective == "sqnr":
+        return None if one["value"] is None else -one["value"]
+    return -10 * math.log10(one["noise"]) if one["noise"] else None
+
+
+def _tries(record: Document) -> list[View]:
+    """Return each try with its figures, and with those of the best before it."""
+    found, best = [], None
+    for one in record["tries"]:
+        figures = {
+            "sqnr": _sqnr_db(one, record["objective"]),
+            "disagreement": one["disagreement"],
+            "value": one["value"],
+        }
+        ranges = "where each tensor's 256 steps end, chosen by this method"
+        words = ranges if one["name"].startswith(RANGES) else WORDS.get(one["name"], "")
+        found.append(
+            {**one, "words": words, "before": best or dict.fromkeys(figures), "after": figures}
+        )
+        best = figures if one["kept"] else best
+    return found
+
+
+def ranges(document: Document) -> View:
+    """Return the tensors with ranges, those of which most is clipped or reaches farthest first."""
+    methods = list(dict.fromkeys(one["method"] for one in document["calibrations"]))
+    known = sorted((one for one in document["tensors"] if one["ranges"]), key=_reach)
+    rows = []
+    for one in known[:TENSORS_SHOWN]:
+        found = {each["method"]: each for each in one["ranges"]}
+        by_method = [found.get(method) for method in methods]
+        rows.append({**one, "by_method": by_method, "tail": list(map(tail_words, one["tail"]))})
+    return {
+        "methods": methods,
+        "heads": [(method, "n") for method in methods],
+        "rows": rows,
+        "all": len(known),
+        "drawn": [one for one in known if one["bars"]][:CHARTS_SHOWN],
+    }
+
+
+def _reach(tensor: View) -> tuple[float, float]:
+    """Return a key that puts first what its ranges cut, as shares of the largest value."""
+    least = min(one["amax"] for one in tensor["ranges"])
+    clipped = max(one["clipped"] for one in tensor["ranges"])
+    return least / tensor["observed"] if tensor["observed"] else 1.0, -clipped
+
+
+def known_tensors(document: Document) -> list[View]:
+    """Return the tensors without range or with a note of each calibration, by what is said of them."""
+    found = []
+    for one in document["calibrations"]:
+        groups: dict[str, list[str]] = {}
+        for tensor, why in one["unranged"].items():
+            groups.setdefault(f"no range: {why}", []).append(tensor)
+        for tensor, note in one["notes"].items():
+            groups.setdefault(note, []).append(tensor)
+        counts = {"unranged": len(one["unranged"]), "notes": len(one["notes"])}
+        if groups:
+            found.append({"method": one["method"], **counts, "groups": list(groups.items())})
+    return found
+
+
+def _run_command(command: Any) -> str | None:
+    """Return the command that made the run, if it was noted."""
+    if isinstance(command, list):
+        return shlex.join(map(str, command))
+    return None if command is None else str(command)
+
+
+def commands(document: Document) -> Iterator[str]:
+    """Yield the stages' commands, with the names of this run where they are known."""
+    methods = [one["method"] for one in document["calibrations"]] or ["percentile"]
+    targets = {(one["backend"], one["target"]) for one in document["builds"]}
+    for method in dict.fromkeys(methods):
+        output = shlex.quote(f"calibration-{method}.json")
+        chosen = f"--method {shlex.quote(method)} -o {output}"
+        yield f"trtcal calibrate MODEL.onnx --data CALIBRATION_DATA {chosen}"
+    yield "trtcal quantize MODEL.onnx --calibration CALIBRATION.json [--plan PLAN.json] -o INT8.onnx"
+    for one in document["optimizations"]:
+        improve = f"--improve {shlex.quote(one['effort'])} --data CALIBRATION_DATA -o INT8.onnx"
+        yield f"trtcal quantize MODEL.onnx {improve}"
+    for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
+        where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
+        yield f"trtcal build INT8.onnx {where} -o {shlex.quote(f'builds/{target}')}"
+    yield "trtcal log builds/TARGET/build.log"
+    yield "trtcal compare MODEL.onnx INT8.onnx --data TEST_DATA"
+    yield "trtcal report RUN_FOLDER -o report.html"
+
+
+def made_by(document: Document, rows: Sequence[View]) -> list[View]:
+    """Return the command that made each variant, with the names that the run gave its files."""
+    stages = (document["measured"]["run"] or {}).get("stages", ())
+    outputs = {stage["digest"]: shlex.quote(stage["output"]) for stage in stages}
+    optimized = {
+        name: one["optimizations"] for one in document["optimizations"] for name in one["variants"]
+    }
+    found = []
+    for row in rows:
+        made, name = row["quantization"], row["name"]
+        if "calibration" in made:
+            ranges = outputs.get(made["calibration"], "CALIBRATION.json")
+            parts = ["trtcal quantize MODEL.onnx --calibration", ranges]
+            if name in optimized:
+                parts += ["--optimizations", outputs.get(optimized[name], "OPTIMIZATIONS.npz")]
+            plan = made.get("plan")
+            if plan in outputs or plan not in (None, PLAIN):
+                parts += ["--plan", outputs.get(plan, "PLAN.json")]
+            output = outputs.get(row["model"], shlex.quote(f"{name}.onnx"))
+            command = " ".join([*parts, "-o", output])
+            found.append({"name": name, "command": command, "point": row["number"]})
+    return found
+
+
+def digests(document: Document) -> list[tuple[str, str]]:
+    """Return every digest and fingerprint that the report rests on, with what it is of."""
+    comparison = document["comparison"]
+    found = [("this report", document["digest"])]
+    if comparison:
+        found.append(("comparison", comparison["digest"]))
+        found.append((f"test data {comparison['dataset_name']}", comparison["dataset"]))
+        rows = comparison["rows"]
+        found += [(f"fingerprint of model {row['name']}", row["model"]) for row in rows]
+    for one in document["tests"]:
+        found.append((f"A/B test of {one['candidate']} against {one['baseline']}", one["digest"]))
+    for one in document["calibrations"]:
+        found.append((f"calibration {one['method']}", one["digest"]))
+        found.append((f"calibration data of {one['method']}", one["dataset"]))
+        found.append((f"histograms of {one['method']}", one["histograms"]))
+    for one in document["optimizations"]:
+        names = ", ".join(one["variants"]) or "no variant"
+        found.append((f"optimizations of {names}", one["optimizations"]))
+        found.append((f"record of optimizations of {names}", one["digest"]))
+        found += [(f"ranges of {names}", ranges["digest"]) for ranges in one["calibrations"]]
+    if document["data_check"]:
+        found.append(("data check", document["data_check"]["digest"]))
+    found += [(f"plan, default {plan['default']}", plan["digest"]) for plan in document["plans"]]
+    for one in document["builds"]:
+        found.append((f"build of {one['model_name']} for {one['target']}", one["digest"]))
+    return found
