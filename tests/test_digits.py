@@ -10,7 +10,7 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import observe
 from trtcal.calibration.choose import calibrate
 from trtcal.data import open_dataset
-from trtcal.evaluate import compare, open_variant
+from trtcal.evaluate import CompareSettings, compare, open_variant
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 
@@ -30,7 +30,7 @@ def drops(digits, folder, data):
         write_quantized(folder / f"{method}.onnx", quantize(prepared, calibration))
         variants.append(open_variant(folder / f"{method}.onnx"))
     test = open_dataset(digits / "test.npz", model)
-    made = compare(open_variant(model.path), variants, test, (), rounds=2)
+    made = compare(open_variant(model.path), variants, test, (), CompareSettings(rounds=2))
     assert made.rows[0].accuracy.top1 >= 97.5
     return {row.name: row.accuracy.top1_drop for row in made.rows[1:]}
 

@@ -10,7 +10,13 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import compare, open_variant, read_comparison, write_comparison
+from trtcal.evaluate import (
+    CompareSettings,
+    compare,
+    open_variant,
+    read_comparison,
+    write_comparison,
+)
 from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
@@ -31,7 +37,9 @@ def scene(tmp_path):
 
 def test_a_comparison_survives_being_written(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
+    made = compare(
+        open_variant(reference), [open_variant(variant)], data, (), CompareSettings(rounds=4)
+    )
     write_comparison(tmp_path / "comparison.json", made)
     assert read_comparison(tmp_path / "comparison.json") == made
     assert [row.name for row in made.rows] == ["net", "int8"]
@@ -41,7 +49,9 @@ def test_a_comparison_survives_being_written(scene, tmp_path):
 def test_the_digest_is_of_accuracy_not_of_time(scene):
     reference, variant, data = scene
     first, second = (
-        compare(open_variant(reference), [open_variant(variant)], data, (), rounds=n)
+        compare(
+            open_variant(reference), [open_variant(variant)], data, (), CompareSettings(rounds=n)
+        )
         for n in (3, 4)
     )
     assert first.digest == second.digest
@@ -96,7 +106,7 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
         read_attributes(tmp_path / "slices.csv", len(data)), load_metric(tmp_path / "metric.py")
     )
     everyone = [open_variant(reference), open_variant(variant)]
-    made = compare(everyone[0], everyone[1:], data, (), 8, 4, wanted=wanted, batch_sizes=(1, 4))
+    made = compare(everyone[0], everyone[1:], data, (), CompareSettings(8, 4, wanted, None, (1, 4)))
     made = with_layers(made, load_model(reference), everyone[1:], data)
     write_comparison(tmp_path / "comparison.json", made)
     assert read_comparison(tmp_path / "comparison.json") == made
@@ -112,7 +122,9 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
 
 def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
+    made = compare(
+        open_variant(reference), [open_variant(variant)], data, (), CompareSettings(rounds=4)
+    )
     document = made.to_document()
     for row in document["rows"]:
         for name in ("simulation", "own", "breakdowns", "worst", "layers"):
@@ -128,7 +140,9 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
 
 def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     reference, variant, data = scene
-    made = compare(open_variant(reference), [open_variant(variant)], data, (), rounds=4)
+    made = compare(
+        open_variant(reference), [open_variant(variant)], data, (), CompareSettings(rounds=4)
+    )
     group = Group("tier=\x1b[31mlow", 100, 85.0, 75.0, 10.0, (4.0, 16.0), 0.001, 0.003)
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
@@ -144,7 +158,13 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):
     reference, variant, data = scene
     with pytest.raises(InputError, match="with 24 samples"):
-        compare(open_variant(reference), [open_variant(variant)], data, (), batch_sizes=[25])
+        compare(
+            open_variant(reference),
+            [open_variant(variant)],
+            data,
+            (),
+            CompareSettings(batch_sizes=[25]),
+        )
 
 
 def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
@@ -152,4 +172,4 @@ def test_a_file_that_changes_meanwhile_is_not_simulated(scene):
     opened = open_variant(variant)
     variant.write_bytes(reference.read_bytes())
     with pytest.raises(InputError, match="was changed"):
-        compare(open_variant(reference), [opened], data, (), rounds=4)
+        compare(open_variant(reference), [opened], data, (), CompareSettings(rounds=4))

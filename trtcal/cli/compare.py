@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,10 +28,13 @@ from trtcal.cli.output import (
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.evaluate import Comparison
+    from trtcal.config import EvaluationConfig
+    from trtcal.data import Dataset
+    from trtcal.evaluate import CompareSettings, Comparison
     from trtcal.evaluate.comparison import Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+    from trtcal.model import Model
 
 
 GROUPS_SHOWN = 8
@@ -196,13 +200,13 @@ def _show_throughput(comparison: Comparison) -> None:
 @click.option(
     "--layer-samples",
     type=click.IntRange(1),
-    help="On how many samples --per-layer looks.  [default: all]",
+    help="Samples that --per-layer runs.  [default: all]",
 )
 @click.option(
     "--simulate/--no-simulate",
     default=True,
     show_default=True,
-    help="Run the Q/DQ in float too, and tell where integer kernels differ.",
+    help="Run the Q/DQ in float too, and report where integer kernels differ.",
 )
 @limit_option
 @trust_option
@@ -216,76 +220,91 @@ def _show_throughput(comparison: Comparison) -> None:
 )
 @config_option
 @json_option
-def command(
-    reference: Path,
-    variants: tuple[Path, ...],
-    data: Path | None,
-    batch: int | None,
-    rounds: int | None,
-    interval: float | None,
-    batch_sizes: str | None,
-    slices: Path | None,
-    metric_file: Path | None,
-    per_layer: bool,
-    layer_samples: int | None,
-    simulate: bool,
-    limits: tuple[str, ...],
-    trust: bool,
-    output: Path,
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
-    """Compare CANDIDATEs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
+def command(**given: Any) -> None:
+    """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
 
     Latency is measured here, in turns. The status is 1 if a variant breaks a limit, given here or in
     trtcal.toml.
     """
+    run(Options(**given))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `trtcal compare`, by the names that the command gives them."""
+
+    reference: Path
+    variants: tuple[Path, ...]
+    data: Path | None
+    batch: int | None
+    rounds: int | None
+    interval: float | None
+    batch_sizes: str | None
+    slices: Path | None
+    metric_file: Path | None
+    per_layer: bool
+    layer_samples: int | None
+    simulate: bool
+    limits: tuple[str, ...]
+    trust: bool
+    output: Path
+    config_path: Path | None
+    as_json: bool
+
+
+def run(options: Options) -> None:
+    """Compare, write the comparison, show it and hold it to its limits."""
     from trtcal.data import open_dataset
     from trtcal.evaluate import compare, open_variant, write_comparison
-    from trtcal.evaluate.collectors import read_wanted
-    from trtcal.evaluate.comparison import batch_for, with_layers
+    from trtcal.evaluate.comparison import with_layers
     from trtcal.evaluate.variant_limits import is_compared, judge_variants
     from trtcal.limits import require
     from trtcal.model import load_model
 
-    config = config_here(config_path)
-    settings = config.evaluation
-    model = load_model(reference)
-    source = required(data or settings.data, "the data", "--data")
-    dataset = open_dataset(source, model, config.images, settings.labels)
-    everyone = [open_variant(path, trust=trust, reference=model) for path in (reference, *variants)]
-    size = batch_for(model, batch or settings.batch)
-    wanted = read_wanted(
-        dataset, slices or settings.slices, metric_file or settings.metric, simulate
+    config = config_here(options.config_path)
+    model = load_model(options.reference)
+    source = required(options.data or config.evaluation.data, "the data", "--data")
+    dataset = open_dataset(source, model, config.images, config.evaluation.labels)
+    first, *others = (
+        open_variant(path, trust=options.trust, reference=model)
+        for path in (options.reference, *options.variants)
     )
+    limits = limits_here(config, options.limits, is_compared)
+    settings = _settings(options, config.evaluation, model, dataset)
     with progress("comparing", len(dataset)) as advance:
-        result = compare(
-            everyone[0],
-            everyone[1:],
-            dataset,
-            limits_here(config, limits, is_compared),
-            size,
-            rounds or settings.rounds,
-            advance,
-            wanted,
-            interval / 100 if interval else None,
-            _sizes(batch_sizes),
-        )
-    if per_layer:
-        seen = min(layer_samples or len(dataset), len(dataset))
-        with progress("layer by layer", seen * len(variants)) as advance:
-            result = with_layers(result, model, everyone[1:], dataset, advance, seen)
-    document = write_comparison(output, result)
-    if as_json:
+        result = compare(first, others, dataset, limits, settings, advance)
+    if options.per_layer:
+        seen = min(options.layer_samples or len(dataset), len(dataset))
+        with progress("layer by layer", seen * len(others)) as advance:
+            result = with_layers(result, model, others, dataset, advance, seen)
+    document = write_comparison(options.output, result)
+    if options.as_json:
         print_json(document)
         _say_warnings(result, note)
     else:
         show_details(result)
         show(result)
-        say(f"wrote {output}  {document['digest'][:19]}")
+        say(f"wrote {options.output}  {document['digest'][:19]}")
     if result.limits:
         judged = [one for found in judge_variants(result).values() for one in found]
         require(judged, "choose another method, or leave the layers that lose most in float")
+
+
+def _settings(
+    options: Options, config: EvaluationConfig, model: Model, dataset: Dataset
+) -> CompareSettings:
+    from trtcal.evaluate import CompareSettings
+    from trtcal.evaluate.collectors import read_wanted
+    from trtcal.evaluate.comparison import batch_for
+
+    slices, metric = options.slices or config.slices, options.metric_file or config.metric
+    return CompareSettings(
+        batch_for(model, options.batch or config.batch),
+        options.rounds or config.rounds,
+        read_wanted(dataset, slices, metric, options.simulate),
+        options.interval / 100 if options.interval else None,
+        _sizes(options.batch_sizes),
+    )
 
 
 def _sizes(text: str | None) -> list[int]:
@@ -324,8 +343,8 @@ def show(comparison: Comparison) -> None:
     _say_warnings(comparison, say)
 
 
-def _say_warnings(comparison: Comparison, tell: Callable[[str], None]) -> None:
+def _say_warnings(comparison: Comparison, print_line: Callable[[str], None]) -> None:
     from trtcal.evaluate.comparison import warnings
 
     for warning in warnings(comparison):
-        tell(f"care: {warning}")
+        print_line(f"care: {warning}")

@@ -120,30 +120,41 @@ class Comparison:
         return str(self.to_document()["digest"])
 
 
+@dataclass(frozen=True)
+class CompareSettings:
+    """What `compare` runs, collects and times.
+
+    `batch` is in samples. `rounds` are the runs timed of each, more if the speed-ups' intervals are to
+    have a relative `width`; `batch_sizes` are those to measure throughput at.
+    """
+
+    batch: int = 32
+    rounds: int = 60
+    wanted: Wanted = field(default_factory=Wanted)
+    width: float | None = None
+    batch_sizes: Sequence[int] = ()
+
+
 def compare(
     reference: Variant,
     variants: Sequence[Variant],
     dataset: Dataset,
     limits: tuple[Limit, ...],
-    batch: int = 32,
-    rounds: int = 60,
+    settings: CompareSettings | None = None,
     progress: Callable[[int], None] = lambda done: None,
-    wanted: Wanted | None = None,
-    width: float | None = None,
-    batch_sizes: Sequence[int] = (),
 ) -> Comparison:
     """Measure accuracy on all of the dataset and latency on its first batch, in turns.
 
-    `rounds` are the runs timed of each, more if the speed-ups' intervals are to have a `width`;
-    `batch_sizes` are those to measure throughput at. `InputError` if two variants bear one name or
-    their inputs differ from the reference's, or a batch size can't be had.
+    `InputError` if two variants bear one name or their inputs differ from the reference's, or a batch
+    size can't be had.
     """
+    settings = settings or CompareSettings()
     everyone = [reference, *variants]
     check_variants(everyone)
-    check_sizes(reference, dataset, batch_sizes)
-    found = evaluate(everyone, dataset, batch, wanted or Wanted(), progress)
-    latencies = measure(*_runs(everyone, dataset, batch), rounds, width)
-    for size in batch_sizes:
+    check_sizes(reference, dataset, settings.batch_sizes)
+    found = evaluate(everyone, dataset, settings.batch, settings.wanted, progress)
+    latencies = measure(*_runs(everyone, dataset, settings.batch), settings.rounds, settings.width)
+    for size in settings.batch_sizes:
         rates = measure_throughput(*_runs(everyone, dataset, size))
         latencies = [
             replace(one, throughput=(*one.throughput, rate))
@@ -152,7 +163,7 @@ def compare(
     rows = tuple(map(_row, everyone, found, latencies))
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
-    return Comparison(*data, batch, limits, rows, where)
+    return Comparison(*data, settings.batch, limits, rows, where)
 
 
 def _device(everyone: Sequence[Variant]) -> str:

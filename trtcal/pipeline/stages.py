@@ -24,7 +24,7 @@ from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfi
 from trtcal.data import Dataset, open_dataset
 from trtcal.documents import Document, read_document, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.evaluate import compare, open_variant, write_comparison
+from trtcal.evaluate import CompareSettings, compare, open_variant, write_comparison
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import batch_for, with_layers
@@ -403,10 +403,10 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
                 others,
                 data,
                 tuple(filter(is_compared, inputs.config.limits)),
-                batch_for(inputs.model, settings.batch),
-                settings.rounds,
+                CompareSettings(
+                    batch_for(inputs.model, settings.batch), settings.rounds, inputs.wanted
+                ),
                 advance,
-                inputs.wanted,
             )
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
