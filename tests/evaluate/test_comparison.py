@@ -69,7 +69,7 @@ def test_an_onnxruntime_build_is_a_variant_too(scene, tmp_path):
         [engine, open_variant(variant, "onnx")],
         data,
         (),
-        rounds=3,
+        CompareSettings(rounds=3),
     )
     assert made.rows[1].accuracy == made.rows[2].accuracy
     (tmp_path / "build" / "engine.onnx").write_bytes(reference.read_bytes())
