@@ -90,7 +90,7 @@ def test_every_profile_has_its_layers(tmp_path):
     heavy = [layer.nodes[0] for layer in result.layers if layer.is_heavy]
     assert sorted(heavy) == sorted(["first", "second", "gemm"] * 2)
     assert {outcome.got for outcome in result.outcomes} == {"int8"}
-    asked = asked_precisions(model)
+    asked = asked_precisions(model.proto)
     lost = find_outcomes(asked, tuple(map(without_int8, result.layers)), 2)
     assert [(one.node, one.got) for one in lost if one.is_lost] == [("first", "fp32")]
     assert lost[0].reason.startswith("in profile 1, ")

@@ -220,7 +220,7 @@ def _outcomes(
 ) -> tuple[Outcome, ...]:
     """Return what every node got; the log explains first why one was lost, then its Q/DQ."""
     ops = {node.name: node.op_type for node in model.proto.graph.node}
-    asked = options.route.asked(asked_precisions(model))
+    asked = options.route.asked(asked_precisions(model.proto))
     outcomes = find_outcomes(asked, layers, len(options.profiles))
     known = tuple(
         backend.explain(outcome, ops[outcome.node], options.target) if outcome.is_lost else outcome

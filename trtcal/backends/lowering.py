@@ -20,13 +20,12 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model import unique
 from trtcal.model.graph import (
+    all_names,
     clip_bounds,
     constant,
     export_model,
     import_graph,
-    node_names,
     only_consumer,
-    tensor_names,
 )
 from trtcal.model.ops import CONVOLUTIONS, MOVES, QDQ
 
@@ -65,7 +64,7 @@ class _Lowering:
 
     def __init__(self, graph: gs.Graph) -> None:
         self.graph = graph
-        self.names = tensor_names(graph) | node_names(graph.nodes)
+        self.names = all_names(graph)
 
     def move_up(self) -> None:
         """Quantize the inputs of each moving operator whose output alone is quantized."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -318,6 +318,6 @@ def tensor_names(graph: gs.Graph) -> set[str]:
     return names
 
 
-def node_names(nodes: Iterable[gs.Node]) -> set[str]:
-    """Return the names of the nodes."""
-    return {node.name for node in nodes}
+def all_names(graph: gs.Graph) -> set[str]:
+    """Return the names of all tensors and of the graph's nodes: new ones of either avoid both."""
+    return tensor_names(graph) | {node.name for node in graph.nodes}

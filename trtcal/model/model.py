@@ -93,7 +93,7 @@ class Model:
 
     @property
     def reference(self) -> onnx.ModelProto:
-        """The float model that losses are told against."""
+        """The float model that INT8 is compared with."""
         return self.proto if self.given is None else self.given
 
     @property

@@ -51,7 +51,7 @@ class View:
     """The main graph of a model; its nodes go by their number, with the names that a build gives them.
 
     `makers` and `readers` are the nodes that make and read each tensor, `held` what subgraphs read.
-    `inner` counts the nodes of subgraphs and functions, which are not looked at.
+    `inner` counts the nodes of subgraphs and functions, which the view leaves out.
     """
 
     def __init__(self, model: Model) -> None:

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from trtcal.errors import InputError
 from trtcal.model import unique
-from trtcal.model.graph import constant, export_model, import_graph, is_op, node_names, tensor_names
+from trtcal.model.graph import all_names, constant, export_model, import_graph, is_op, tensor_names
 from trtcal.model.model import Floats
 from trtcal.ptq.channels import weight_axes
 from trtcal.ptq.compensation import own_bias
@@ -114,7 +114,7 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
     graph = import_graph(proto)
     layers = {one.name: one for one in place(graph).layers}
     known = graph.tensors()
-    names = tensor_names(graph) | node_names(graph.nodes)
+    names = all_names(graph)
     for name in tensors:
         readers = affine_readers(known[name], layers) if name in known else []
         if not readers:

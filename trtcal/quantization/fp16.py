@@ -1,4 +1,4 @@
-"""Which nodes are in float16: what each of them may be, and the split with the fewest casts."""
+"""Which nodes run in float16: what each of them allows, and the split with the fewest casts."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def is_cast_to(dtype: type, node: gs.Node) -> bool:
 
 
 def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> str | None:
-    """Return why a node can't be computed in float16, None if nothing that is known speaks against.
+    """Return why a node would overflow float16, None if no constant or range shows that it does.
 
-    `observed` has the largest magnitude that was seen of a tensor.
+    `observed` has the largest magnitude that was observed of a tensor.
     """
     for tensor in at_places(node, places):
         if isinstance(tensor, gs.Constant):
@@ -100,8 +100,8 @@ def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> st
             if reason:
                 return reason
         elif observed.get(tensor.name, 0.0) > MOST:
-            seen = observed[tensor.name]
-            return f"tensor {tensor.name!r} reached {seen:.6g}, and float16 ends at {MOST:.0f}"
+            largest = observed[tensor.name]
+            return f"tensor {tensor.name!r} reached {largest:.6g}, and float16 ends at {MOST:.0f}"
     return None
 
 
@@ -139,8 +139,8 @@ def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
 def fp16_scale(node: gs.Node) -> Array:
     """Return the scale of a Q or DQ node in float16.
 
-    An activation's is rounded up, so that no value leaves the range. A weight's int8 values stand
-    already: its scales are rounded to the nearest, so that their errors have no direction.
+    An activation's is rounded up, so that no value leaves the range. A weight is quantized already:
+    its scales are rounded to the nearest, so that their errors have no direction.
     """
     scale = np.asarray(constant(node.inputs[1]))
     if isinstance(node.inputs[0], gs.Constant):
@@ -149,7 +149,7 @@ def fp16_scale(node: gs.Node) -> Array:
 
 
 class Survey:
-    """What each node may be, and which tensors lie between nodes that have a choice."""
+    """The precisions that each node allows, and the tensors between nodes that have a choice."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Survey:
             self.fixed[id(node)] = FP32 if obstacle else str(wanted)
 
     def _wanted(self, node: gs.Node, decision: Decision) -> str | None:
-        """Return what a node has to be, None if it goes with its neighbours."""
+        """Return the precision that a plan asks of a node, None if it follows its neighbours."""
         if node.name in self.quantized or (decision.is_default and node.op not in HEAVY):
             return None
         if decision.precision == FP16:
@@ -210,12 +210,12 @@ class Survey:
         All readers of a DQ node are tied: TensorRT-RTX 1.7 fails to compile some graphs in which one
         INT8 tensor is dequantized to both types.
         """
-        shown = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
+        kept = {id(tensor) for tensor in (*self.graph.outputs, *captured(self.graph))}
         made = (tensor for node in self.graph.nodes for tensor in node.outputs)
         for tensor in filter(is_fp32, (*self.graph.inputs, *made)):
             producer = tensor.inputs[0] if tensor.inputs else None
             found = {self._reader(node, tensor): None for node in tensor.outputs}
-            found |= {FP32: None} if id(tensor) in shown else {}
+            found |= {FP32: None} if id(tensor) in kept else {}
             readers = [reader for reader in found if reader is not None]
             if producer is not None and producer.op in QDQ and self._takes_fp16(producer):
                 if readers:
@@ -224,7 +224,7 @@ class Survey:
                 yield id(producer) if id(producer) in self.places else FP32, readers, CAST
 
     def _reader(self, node: gs.Node, tensor: gs.Tensor) -> Hashable | None:
-        """Return who reads a tensor: a node with a choice, float32, or None if any type will do."""
+        """Return the reader of a tensor: a node with a choice, float32, or None for any type."""
         places = self.places.get(id(node))
         if places and any(node.inputs[index] is tensor for index in places.inputs):
             return id(node)
@@ -232,7 +232,7 @@ class Survey:
         return None if any_type or is_cast_to(np.float16, node) else FP32
 
     def unbounded(self, nodes: list[gs.Node], known: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the tensors of float16 nodes that nothing known keeps within float16."""
+        """Return the tensors of float16 nodes that have no known bound within float16."""
         floats = (one for node in nodes for one in at_places(node, self.places[id(node)]))
         names = (one.name for one in floats if not isinstance(one, gs.Constant))
         return tuple(dict.fromkeys(name for name in names if known.get(name, np.inf) > MOST))
@@ -253,10 +253,10 @@ def split(
     crossings: Iterable[Crossing],
     preferred: str = FP32,
 ) -> set[Hashable]:
-    """Return what is in float16.
+    """Return what is in float16, by the split with the fewest casts.
 
-    `fixed` gives the precision of what has no choice; of several splits with the fewest casts the
-    one with most in the `preferred` precision is taken.
+    `fixed` gives the precision of what has no choice. Of several such splits, the one with most nodes
+    in the `preferred` precision is taken.
     """
     network = _Network()
     for name, precision in fixed.items():

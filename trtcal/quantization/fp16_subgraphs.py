@@ -1,7 +1,7 @@
-"""Float16 fp16_subgraphs in a float32 graph: which nodes are in them, and the casts at their shores.
+"""Float16 subgraphs in a float32 graph: which nodes are in them, and the casts at their borders.
 
-Tensors keep their names and types; what an island computes is called `<tensor>/fp16`. A cast is
-written where a tensor crosses, once, and none where a DequantizeLinear can give either type.
+Tensors keep their names and types; the float16 form of one is called `<tensor>/fp16`. A tensor that
+crosses the border is cast once, and not at all where a DequantizeLinear can give either type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.model import unique
-from trtcal.model.graph import constant, tensor_names
+from trtcal.model.graph import all_names, constant
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
@@ -35,10 +35,10 @@ from trtcal.quantization.plan import Decision
 
 @dataclass(frozen=True)
 class Fp16Subgraphs:
-    """What was made float16: the nodes, the casts written, and what a user should know of it.
+    """The nodes that became float16, the number of casts, and what a user should know of them.
 
     `skipped` says why a node that was asked in float16 is not, `subnormal` how many values of a
-    constant lose digits, `unknown` are float16 tensors that nothing known keeps below 65504.
+    constant lose digits, `unknown` are the float16 tensors without a known bound below 65504.
     """
 
     nodes: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def make_fp16_subgraphs(
     """Turn what `decisions` ask in fp16, by node name, into float16, in place.
 
     `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. Other nodes
-    join an island where that saves casts.
+    join a float16 subgraph where that saves casts.
     """
     survey = Survey(graph.toposort(), decisions, quantized, observed)
     defaults = [one.precision for one in decisions.values() if one.is_default]
@@ -78,14 +78,14 @@ class _Writer:
 
     def __init__(self, graph: gs.Graph) -> None:
         self.graph = graph
-        self.names = {node.name for node in graph.nodes} | tensor_names(graph)
+        self.names = all_names(graph)
         self.narrow: dict[str, gs.Tensor] = {}
         self.limits: list[gs.Constant] = []
         self.casts: set[str] = set()
         self.subnormal: dict[str, int] = {}
 
     def convert(self, node: gs.Node, places: Places) -> None:
-        """Make a node read and write float16; what it wrote comes from a cast, if anyone reads it."""
+        """Make a node read and write float16; a cast gives its float32 readers their tensor."""
         for index in places.inputs:
             node.inputs[index] = self._fp16(node.inputs[index])
         for index in places.outputs:
@@ -94,7 +94,7 @@ class _Writer:
             self._cast(self.narrow[tensor.name], tensor)
 
     def meet_casts(self) -> None:
-        """Let Q nodes, and the model's own casts to float16, read what fp16_subgraphs compute."""
+        """Let Q nodes, and the model's own casts to float16, read float16 tensors directly."""
         for node in self.graph.nodes:
             if not (node.inputs and self._is_ours(node.inputs[0])):
                 continue
@@ -131,13 +131,13 @@ class _Writer:
         known = next(casts, None)
         if known:
             return known.outputs[0]
-        return self._cast(self._fenced(tensor), self._variable(tensor))
+        return self._cast(self._clipped(tensor), self._variable(tensor))
 
-    def _fenced(self, tensor: gs.Tensor) -> gs.Tensor:
-        """Return a float32 layer's output within the limits of float16, other tensors as they are.
+    def _clipped(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return a float32 layer's output clipped to the limits of float16, other tensors as they are.
 
-        TensorRT-RTX 1.7 computes Cast, Conv, Cast in float16 throughout, even if the weights overflow
-        there; with a Clip between it obeys.
+        TensorRT-RTX 1.7 computes Conv and Cast in float16 throughout, even if the weights overflow
+        there; a Clip before the Cast prevents that.
         """
         heavy = any(one.op in HEAVY and not any(pairs_before(one)) for one in tensor.inputs)
         if not heavy:
@@ -164,7 +164,7 @@ class _Writer:
         return gs.Constant(self._name(tensor), values.astype(np.float16))
 
     def _dequantized(self, node: gs.Node) -> gs.Variable:
-        """Return what a DQ node gives in float16; the other DQ goes if nobody reads it."""
+        """Return a float16 form of what a DQ node gives; the float32 one goes if nothing reads it."""
         result = self._variable(node.outputs[0])
         inputs = [node.inputs[0], self._scale(node), *node.inputs[2:]]
         name = unique(f"{node.name}/fp16", self.names)

@@ -276,7 +276,7 @@ def decide(plan: Plan, graph: gs.Graph, placement: Placement) -> dict[str, Decis
 def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
     """Return every node of a prepared model, in the order of its graph.
 
-    Ranges are not looked at: what overflows float16 is found when the model is quantized.
+    Ranges play no part: what overflows float16 is found when the model is quantized.
     """
     placement = find_layers(model)
     graph = import_graph(model.proto)

@@ -63,7 +63,7 @@ class _Walk:
     def visit(self, node: gs.Node) -> None:
         """Decide on a node's output, then on its input."""
         for tensor in node.outputs:
-            self._look(tensor)
+            self._update(tensor)
         if node.op not in {"Concat", *POOLS} or not is_activation(node.inputs[0]):
             return
         result = node.outputs[0]
@@ -76,9 +76,9 @@ class _Walk:
     def _take_all(self, tensor: gs.Tensor) -> None:
         for reader, index in readers(tensor):
             self._take(reader, index)
-        self._look(tensor)
+        self._update(tensor)
 
-    def _look(self, tensor: gs.Tensor) -> None:
+    def _update(self, tensor: gs.Tensor) -> None:
         found = list(readers(tensor))
         takes = [self._takes(reader, index) for reader, index in found]
         if found and all(takes) and tensor.name not in self.shown:

@@ -16,11 +16,10 @@ from trtcal.documents import canonical_json
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, load_model, unique
 from trtcal.model.files import OnnxFile, write_onnx
-from trtcal.model.graph import constant, export_model, import_graph, is_fp16, tensor_names
+from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
 from trtcal.model.ops import MULTIPLIES
 from trtcal.model.passes import raised_for_fp16
-from trtcal.model.tensors import producers_of
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
@@ -48,13 +47,12 @@ class QuantizedModel:
     excluded: dict[str, str] = field(default_factory=dict)
     fp16_subgraphs: Fp16Subgraphs = field(default_factory=Fp16Subgraphs)
 
-    def to_bytes(self) -> bytes:
-        """Return the ONNX file's bytes: the same model, calibration and plan give the same ones."""
-        return OnnxFile(self.proto).data
-
     @property
     def digest(self) -> str:
-        """Digest of the ONNX file that `write_quantized` writes; it covers weights beside it."""
+        """Digest of the ONNX file that `write_quantized` writes; it covers weights beside it.
+
+        The same model, calibration and plan give the same one.
+        """
         return OnnxFile(self.proto).digest
 
 
@@ -84,7 +82,8 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     done |= dict.fromkeys(names, "int8")
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
-    result = QuantizedModel(proto, _checked_layers(proto, done), skipped, excluded, fp16_subgraphs)
+    asked = {name: done.get(name, one) for name, one in asked_precisions(proto).items()}
+    result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs)
     _describe(result, calibration, plan, done, model.overrides.moved)
     return result
 
@@ -127,7 +126,7 @@ def _check_same_model(model: Model, calibration: Calibration) -> None:
 
 
 class _Writer:
-    """Puts pairs into one graph and remembers those that stand already."""
+    """Puts Q/DQ pairs into one graph and remembers those that it has."""
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class _Writer:
         self.overrides = overrides or Int8Overrides()
         self.placement, self.second_qdq = placement, second_qdq
         self.nodes = {node.name: node for node in graph.nodes}
-        self.names = set(self.nodes) | tensor_names(graph)
+        self.names = all_names(graph)
         self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
         self.weights: dict[tuple[str, int | None, int | None], gs.Variable] = {}
 
@@ -267,50 +266,40 @@ def _describe(
     proto.metadata_props.append(onnx.StringStringEntryProto(key=METADATA, value=value))
 
 
-def _checked_layers(proto: onnx.ModelProto, done: dict[str, str]) -> dict[str, str]:
-    return {name: done.get(name, precision) for name, precision in _read_precisions(proto).items()}
-
-
-def _float_precisions(proto: onnx.ModelProto) -> dict[str, str]:
-    """Return what the heavy nodes compute in without Q/DQ, as far as types are stated: node -> fp16."""
-    graph = proto.graph
-    values = (*graph.value_info, *graph.input, *graph.output)
-    types = {value.name: value.type.tensor_type.elem_type for value in values}
-    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    fp16 = {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
-    return {
-        node.name: "fp32" if fp16.isdisjoint((*node.input, *node.output)) else "fp16"
-        for node in graph.node
-        if node.op_type in MULTIPLIES
-    }
-
-
 def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
     """Write the ONNX file, and beside it the weights of a model that is too large for one file."""
     return write_onnx(path, quantized.proto)
 
 
-def asked_precisions(model: Model) -> dict[str, str]:
-    """Return node -> precision for the heavy nodes of any model, read off its Q/DQ.
+def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return node -> precision for the heavy nodes of any model, read off its Q/DQ and its types.
 
     A node is asked in INT8 if one of its two operands comes from a DQ node, so that models quantized
     by other tools are understood too, and one-sided Q/DQ, which compilers run in float, is found.
     """
-    return _read_precisions(model.proto)
-
-
-def _read_precisions(proto: onnx.ModelProto) -> dict[str, str]:
-    producers = producers_of(proto.graph)
-
-    def dequantized(name: str) -> bool:
-        return name in producers and producers[name].op_type == "DequantizeLinear"
-
-    floats = _float_precisions(proto)
-    return {
-        node.name: "int8" if any(map(dequantized, node.input[:2])) else floats[node.name]
+    dequantized = {
+        name
         for node in proto.graph.node
-        if node.op_type in MULTIPLIES
+        if node.op_type == "DequantizeLinear"
+        for name in node.output
     }
+    fp16 = _fp16_tensors(proto.graph)
+
+    def precision(node: onnx.NodeProto) -> str:
+        if not dequantized.isdisjoint(node.input[:2]):
+            return "int8"
+        return "fp32" if fp16.isdisjoint((*node.input, *node.output)) else "fp16"
+
+    heavy = (node for node in proto.graph.node if node.op_type in MULTIPLIES)
+    return {node.name: precision(node) for node in heavy}
+
+
+def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that are float16, as far as types are stated."""
+    values = (*graph.value_info, *graph.input, *graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
 
 
 def read_quantized(path: Path) -> QuantizedModel:
@@ -318,7 +307,7 @@ def read_quantized(path: Path) -> QuantizedModel:
     model = load_model(path)
     record = quantization_record(model.proto)
     skipped, excluded = record.get("skipped", {}), record.get("excluded", {})
-    return QuantizedModel(model.proto, asked_precisions(model), skipped, excluded)
+    return QuantizedModel(model.proto, asked_precisions(model.proto), skipped, excluded)
 
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:

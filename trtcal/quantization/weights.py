@@ -88,7 +88,7 @@ def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]
 def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     """Round each value up or down so that a channel's errors add up to half a step at most.
 
-    What a layer reads is rarely centred on zero (it comes from a Relu, say), and then the sum of a
+    The mean of what a layer reads is rarely zero (after a Relu, for example), and then the sum of a
     channel's rounding errors shifts that channel of its output for every sample. All are rounded to
     the nearest; then as many as the sum has steps, those nearest to the middle between two steps, go
     to the other side. Whole numbers stay as they are.

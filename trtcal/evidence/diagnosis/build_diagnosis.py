@@ -335,7 +335,7 @@ def check_engine(
     model = uniquely_named(model)
     if not engine.layers:
         return check_case(Case(), config, logs, [*_faults(model), *_fusions(model)])
-    asked = {node: one for node, one in asked_precisions(model).items() if one == "int8"}
+    asked = {node: one for node, one in asked_precisions(model.proto).items() if one == "int8"}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
     skipped = quantization_record(model.proto).get("skipped", {})
     case = Case(outcomes, skipped, engine.layers, tensors=tensors_of(model.proto))

@@ -14,7 +14,7 @@ from trtcal.model.graph import clean, constant, is_op, only_consumer, tensor_nam
 from trtcal.model.model import unique
 from trtcal.model.ops import CONVOLUTIONS, output_axis
 from trtcal.model.passes.base import Pass, current
-from trtcal.model.passes.redundant import View
+from trtcal.model.passes.redundant import KeptTensors
 
 Array = npt.NDArray[Any]
 
@@ -36,17 +36,17 @@ def fold_scales(graph: gs.Graph) -> int:
     The convolution must have no other reader; the last output keeps its name.
     """
     names, count = tensor_names(graph), 0
-    view = View(graph)
+    kept = KeptTensors(graph)
     for conv in list(graph.nodes):
-        while (fold := _next(conv, graph, view)) is not None:
+        while (fold := _next(conv, graph, kept)) is not None:
             _write(fold, names)
             count += 1
     clean(graph)
     return count
 
 
-def _next(conv: gs.Node, graph: gs.Graph, view: View) -> Fold | None:
-    if not is_op(conv, *CONVOLUTIONS) or not conv.outputs or not view.is_free(conv.outputs[0]):
+def _next(conv: gs.Node, graph: gs.Graph, kept: KeptTensors) -> Fold | None:
+    if not is_op(conv, *CONVOLUTIONS) or not conv.outputs or not kept.is_free(conv.outputs[0]):
         return None
     following = only_consumer(conv.outputs[0], graph)
     weight = constant(conv.inputs[1])
@@ -145,8 +145,8 @@ def _by_channel(value: Array | None, channels: int, rank: int) -> Array | None:
 
 
 def _left(graph: gs.Graph) -> Iterator[Fold]:
-    view = View(graph)
-    folds = (_next(conv, graph, view) for conv in graph.nodes)
+    kept = KeptTensors(graph)
+    folds = (_next(conv, graph, kept) for conv in graph.nodes)
     return (fold for fold in folds if fold is not None)
 
 

@@ -17,7 +17,6 @@ from trtcal.model.graph import (
     is_op,
     is_weight,
     load_weights,
-    node_names,
     tensor_names,
     type_of,
 )
@@ -187,7 +186,7 @@ def _unfold(node: gs.Node, graph: gs.Graph) -> None:
         for reader in list(inner.outputs):
             reader.inputs = [result if one is inner else one for one in reader.inputs]
     node.inputs.clear()
-    taken = node_names(graph.nodes)
+    taken = {one.name for one in graph.nodes}
     for one in branch.nodes:
         one.name = unique(one.name or one.op, taken)
     place = next(index for index, one in enumerate(graph.nodes) if one is node)

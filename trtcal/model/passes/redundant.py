@@ -17,7 +17,7 @@ Source = Callable[[gs.Node], gs.Tensor | None]
 """Returns the tensor that a node's first output always equals, None if there is none."""
 
 
-class View:
+class KeptTensors:
     """Which tensors of a graph have to stay: its outputs, and what subgraphs read or return."""
 
     def __init__(self, graph: gs.Graph) -> None:
@@ -59,8 +59,8 @@ class View:
 def removal(name: str, purpose: str, source: Source, on_request: bool = False) -> Pass:
     """Return the pass that takes out every node whose output equals what `source` says."""
 
-    def found(graph: gs.Graph) -> Iterator[tuple[View, gs.Node, gs.Tensor]]:
-        view = View(graph)
+    def found(graph: gs.Graph) -> Iterator[tuple[KeptTensors, gs.Node, gs.Tensor]]:
+        view = KeptTensors(graph)
         for node in graph.nodes:
             equal = source(node) if node.outputs else None
             if equal is not None and view.allows(node, equal):
@@ -178,7 +178,7 @@ def _transposed_back(node: gs.Node) -> gs.Tensor | None:
 
 
 def _sized(transpose: gs.Node) -> Iterator[Sequence[Any]]:
-    """Yield what tells the rank of a Transpose's input."""
+    """Yield what shows the rank of a Transpose's input: its axes, its shape."""
     for axes in (transpose.attrs.get("perm"), transpose.inputs[0].shape):
         if axes is not None:
             yield axes
