@@ -33,8 +33,7 @@ from scipy.stats import binomtest
 from benchmarks.int8_speed import describe_machine
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.data.dataset import Labels
 from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, class_scores
@@ -84,7 +83,9 @@ def ours(model: Model, dataset: Dataset) -> Iterator[Candidate]:
     """Yield the model quantized by each of trtcal's methods, all from one observation."""
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
-    observation = observe(prepared, dataset, tensors, batch=fixed_batch(model) or BATCH)
+    observation = observe(
+        prepared, dataset, tensors, ObserveOptions(batch=fixed_batch(model) or BATCH)
+    )
     for method, parameters in METHODS:
         label = " ".join([method, *(str(value) for value in parameters.values())])
         calibration = calibrate(observation, method, parameters)

@@ -24,7 +24,7 @@ from onnxruntime.quantization.calibrate import create_calibrator
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
+from trtcal.calibration import ObserveOptions, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.model import Model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
@@ -62,7 +62,7 @@ def ratios(model: Model, dataset: Dataset, threads: int) -> list[float]:
             run_session(session, None, feeds)
 
     def look() -> None:
-        observe(prepared, dataset, tensors, batch=1, threads=threads)
+        observe(prepared, dataset, tensors, ObserveOptions(batch=1, threads=threads))
 
     infer()
     look()

@@ -30,8 +30,7 @@ import onnx
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from calibrators import Histogram
-from trtcal.calibration import Observation, observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
@@ -97,14 +96,20 @@ def killed_and_resumed(here: Scene, batch: int) -> Observation:
         from trtcal.calibration import accumulator as accumulator
 
         accumulator.SPACING_S = 0.0
-        observe(model, dataset, tensors, batch, threads=1, checkpoint=kept)
+        observe(model, dataset, tensors, ObserveOptions(batch=batch, threads=1, checkpoint=kept))
         os._exit(1)
     while not kept.exists():
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     said: list[str] = []
-    seen = observe(model, dataset, tensors, batch, checkpoint=kept, threads=1, say=said.append)
+    seen = observe(
+        model,
+        dataset,
+        tensors,
+        ObserveOptions(batch=batch, checkpoint=kept, threads=1),
+        say=said.append,
+    )
     assert said, "nothing was resumed"  # noqa: S101
     return seen
 
@@ -116,7 +121,7 @@ def shuffled(here: Scene) -> Observation:
     (feeds,) = dataset.batches(len(dataset))
     order = np.random.default_rng(0).permutation(len(dataset))
     np.savez(path, **{name: array[order] for name, array in feeds.items()})
-    return observe(model, open_dataset(path, model), tensors, 1, threads=1)
+    return observe(model, open_dataset(path, model), tensors, ObserveOptions(batch=1, threads=1))
 
 
 @contextlib.contextmanager
@@ -143,10 +148,17 @@ def exactness(names: list[str], samples: int) -> None:
     print(f"# {describe_machine()}, {samples} samples")
     for name in names:
         with scene(name, samples, free=True) as here:
-            straight = {batch: observe(*here, batch, threads=1) for batch in (1, 7, 32)}
+            straight = {
+                batch: observe(*here, ObserveOptions(batch=batch, threads=1))
+                for batch in (1, 7, 32)
+            }
             equal = {batch: digest_of(seen) for batch, seen in straight.items()}
             ways: list[tuple[str, int, Observation]] = [
-                (f"{workers} workers", batch, observe(*here, batch, threads=1, workers=workers))
+                (
+                    f"{workers} workers",
+                    batch,
+                    observe(*here, ObserveOptions(batch=batch, threads=1, workers=workers)),
+                )
                 for workers in (2, 4)
                 for batch in (1, 7, 32)
             ]
@@ -156,7 +168,11 @@ def exactness(names: list[str], samples: int) -> None:
             ways += [("shuffled", 1, shuffled(here))]
             with ray_cluster() as there:
                 ways += [
-                    ("ray", batch, observe(*here, batch, cluster="ray"))
+                    (
+                        "ray",
+                        batch,
+                        observe(*here, ObserveOptions(batch=batch, cluster="ray")),
+                    )
                     for batch in (1, 7, 32)
                     if there
                 ]
@@ -197,11 +213,11 @@ def scale(names: list[str], samples: int) -> None:
     Histogram().update(np.ones(1, np.float32))  # so that compiled code is loaded
     for name in names:
         with scene(name, samples, free=False) as here:
-            one, expected = timed(lambda: observe(*here, threads=1))
-            two, other = timed(lambda: observe(*here, threads=1, workers=2))
+            one, expected = timed(lambda: observe(*here, ObserveOptions(threads=1)))
+            two, other = timed(lambda: observe(*here, ObserveOptions(threads=1, workers=2)))
             kill_one_soon(two / 2)
-            hurt, third = timed(lambda: observe(*here, threads=1, workers=2))
-            again, _ = timed(lambda: observe(*here, threads=1))
+            hurt, third = timed(lambda: observe(*here, ObserveOptions(threads=1, workers=2)))
+            again, _ = timed(lambda: observe(*here, ObserveOptions(threads=1)))
             same = other.digest == expected.digest == third.digest
             print(
                 f"{name:14} one {one:.1f} s, {again:.1f} s; two workers {one / two:.2f} and "

@@ -14,8 +14,7 @@ import calibrators
 from benchmarks.calibration_split import scene, timed
 from benchmarks.int8_speed import describe_machine
 from calibrators.counting import load_kernels
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 
 
 def main() -> None:
@@ -26,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     load_kernels()
     with scene(options.network, options.samples, free=False) as (model, dataset, tensors):
-        observed, seen = timed(lambda: observe(model, dataset, tensors, threads=1))
+        observed, seen = timed(lambda: observe(model, dataset, tensors, ObserveOptions(threads=1)))
     print(f"# {describe_machine()}, {options.network}, {options.samples} samples")
     print(f"observing {len(seen.histograms)} tensors once: {observed:.1f} s")
     for method in calibrators.names():

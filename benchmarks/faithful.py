@@ -15,8 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.calibration import Observation, observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.variants import open_variant
@@ -32,7 +31,9 @@ def look(model: Model, path: Path) -> tuple[Model, Observation]:
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
     dataset = open_dataset(path, model)
-    return prepared, observe(prepared, dataset, tensors, batch=fixed_batch(model) or BATCH)
+    return prepared, observe(
+        prepared, dataset, tensors, ObserveOptions(batch=fixed_batch(model) or BATCH)
+    )
 
 
 def both_modes(model: Model, path: Path, dataset: Dataset) -> Evaluation:

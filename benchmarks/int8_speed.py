@@ -20,8 +20,7 @@ from benchmarks.networks import light_network, random_images
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.targets import machine, packages
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.evaluate.latency import Latency, measure
 from trtcal.model import Model
@@ -37,7 +36,7 @@ def quantized(model: Model, folder: Path) -> onnx.ModelProto:
     np.savez(path, **{model.inputs[0].name: random_images(model, 2)})
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
-    observation = observe(prepared, open_dataset(path, model), tensors, batch=1)
+    observation = observe(prepared, open_dataset(path, model), tensors, ObserveOptions(batch=1))
     return quantize(prepared, calibrate(observation, "minmax")).proto
 
 

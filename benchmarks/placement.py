@@ -44,8 +44,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.errors import BackendError
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
@@ -101,7 +100,7 @@ def subject(name: str, model: Model, samples: dict[str, Array], folder: Path) ->
     dataset = open_dataset(folder / "samples.npz", model)
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
-    seen = observe(prepared, dataset, tensors, batch=1)
+    seen = observe(prepared, dataset, tensors, ObserveOptions(batch=1))
     return Subject(name, prepared, dataset, calibrate(seen, "minmax"))
 
 

@@ -11,8 +11,7 @@ import onnx
 from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import Dataset
 from trtcal.evaluate.metrics import Loss, rows_of, total
 from trtcal.evaluate.search.costs import Costs, Storage

@@ -24,8 +24,7 @@ import onnx
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, open_dataset
 from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.model import Model, load_model
@@ -69,7 +68,7 @@ def measure(name: str, samples: int) -> None:
         dataset = open_dataset(folder / "data.npz", model)
         prepared = prepare(model)
         placement = find_layers(prepared)
-        seen = observe(prepared, dataset, tensors_to_observe(placement), batch=1)
+        seen = observe(prepared, dataset, tensors_to_observe(placement), ObserveOptions(batch=1))
         calibration = calibrate(seen, "percentile")
         heavy = len(placement.layers) - len(placement.residual)
         before = float_pass(prepared, dataset)

@@ -14,11 +14,11 @@ from calibrators.range import Calibrator
 
 GROUP = "trtcal.calibrators"
 BUILT_IN = {
-    "auto": "calibrators.auto:Auto",
-    "entropy": "calibrators.entropy:Entropy",
-    "minmax": "calibrators.minmax:MinMax",
-    "mse": "calibrators.mse:MSE",
-    "percentile": "calibrators.percentile:Percentile",
+    "auto": "calibrators.methods:Auto",
+    "entropy": "calibrators.methods:Entropy",
+    "minmax": "calibrators.methods:MinMax",
+    "mse": "calibrators.methods:MSE",
+    "percentile": "calibrators.methods:Percentile",
 }
 
 Factory = Callable[..., Calibrator]

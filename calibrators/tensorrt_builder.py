@@ -30,7 +30,7 @@ from typing import Any
 
 from calibrators.device_memory import Memory, PyCudaMemory
 from calibrators.feeder import Failures, Feeder, Feeds, NoData, Shapes, never_raises
-from calibrators.scale import problem
+from calibrators.range import problem
 from calibrators.tensorrt_cache import cache_of_ranges
 
 KINDS = {
@@ -68,7 +68,7 @@ class Legacy:
     """Parameters of TensorRT's legacy calibrator, shares from 0 to 1.
 
     `quantile` chooses the largest value that counts, `regression_cutoff` the share of it at which
-    the regression is cut off. The formulas are not published: `calibrators.percentile` is something
+    the regression is cut off. The formulas are not published: `calibrators.methods` is something
     else, and reaches TensorRT as Q/DQ or in an exported cache.
     """
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from calibrators.scale import scale_of
+from calibrators.range import scale_of
 
 ALGORITHMS = {
     "entropy": "EntropyCalibration",

@@ -7,8 +7,7 @@ import pytest
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.evaluate import CompareSettings, compare, open_variant
 from trtcal.model import load_model

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 
 from tests.zoo_net import Entry
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
@@ -49,7 +48,9 @@ def quantized_scene(path: Path, data: Path, folder: Path, batch: int = 32) -> Sc
     given = load_model(path)
     prepared = prepare(given)
     tensors = tensors_to_observe(find_layers(prepared))
-    seen = observe(prepared, open_dataset(data, given), tensors, batch, threads=1)
+    seen = observe(
+        prepared, open_dataset(data, given), tensors, ObserveOptions(batch=batch, threads=1)
+    )
     calibration = calibrate(seen, "minmax")
     quantized = quantize(prepared, calibration)
     write_quantized(folder / "int8.onnx", quantized)

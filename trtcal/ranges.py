@@ -1,12 +1,16 @@
-"""The table of ranges that a calibrator chose from an observation: `calibration.json`."""
+"""The table of ranges that a calibrator chose from an observation, `calibration.json`, and its diff."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calibrators.scale import LEAST, MOST
+import numpy as np
+
+from calibrators.range import LEAST, MOST, scale_of
 from trtcal.documents import Sealed
+from trtcal.errors import InputError
 
 KIND = "calibration"
 Parameters = Mapping[str, int | float | str]
@@ -53,3 +57,79 @@ def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]
             share = one.amax / one.observed_amax if one.observed_amax else 1.0
             left[name] = min(share, left.get(name, 1.0))
     return sorted((name for name in left if left[name] < 1.0), key=lambda name: left[name])[:count]
+
+
+def scales_of(calibration: Calibration) -> dict[str, np.float32]:
+    """Return the scale of every range; `InputError` if there is none."""
+    if not calibration.ranges:
+        raise InputError("the calibration has no range", "calibrate with data that reach a layer")
+    return {name: scale_of(item.amax) for name, item in calibration.ranges.items()}
+
+
+@dataclass(frozen=True)
+class RangeChange:
+    """One tensor's range in both: `ratio` is after / before, also in percent and in dB (20 log10)."""
+
+    tensor: str
+    before: float
+    after: float
+    ratio: float
+    percent: float
+    db: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """Which calibration one side of a difference is."""
+
+    method: str
+    model: str
+    dataset: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class CalibrationDiff(Sealed, kind="calibration-diff", command="trtcal calibration diff"):
+    """Ranges that moved, largest change first; `only_*` says why the other side has no such range.
+
+    `same` counts the tensors that both give the same float32 scale.
+    """
+
+    before: Side
+    after: Side
+    moved: tuple[RangeChange, ...]
+    same: int
+    only_before: dict[str, str]
+    only_after: dict[str, str]
+
+
+def diff(a: Calibration, b: Calibration) -> CalibrationDiff:
+    """Return what moved from `a` to `b`; a range moved if its float32 scale, amax / 127, did.
+
+    `InputError` if a side has no range.
+    """
+    before, after = scales_of(a), scales_of(b)
+    common = [name for name in before if name in after]
+    changed = [name for name in common if before[name] != after[name]]
+    moved = [_change(name, a.ranges[name].amax, b.ranges[name].amax) for name in changed]
+    moved.sort(key=lambda item: (-abs(item.db), item.tensor))
+    same = len(common) - len(changed)
+    return CalibrationDiff(_side(a), _side(b), tuple(moved), same, _only(a, b), _only(b, a))
+
+
+def _change(tensor: str, before: float, after: float) -> RangeChange:
+    ratio = after / before
+    percent = 100.0 * (after - before) / before
+    return RangeChange(tensor, before, after, ratio, percent, 20.0 * math.log10(ratio))
+
+
+def _side(calibration: Calibration) -> Side:
+    return Side(calibration.method, calibration.model, calibration.dataset, calibration.digest)
+
+
+def _only(here: Calibration, there: Calibration) -> dict[str, str]:
+    return {
+        name: there.unranged.get(name, "it is not there")
+        for name in here.ranges
+        if name not in there.ranges
+    }

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trtcal.calibration import observe
+from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.ray import RayWorker
 from trtcal.errors import BackendError, InputError
 
@@ -38,8 +38,8 @@ def cluster(monkeypatch):
 
 
 def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster, monkeypatch):
-    expected = observe(*scene, threads=1).digest
-    assert observe(*scene, 7, cluster="ray").digest == expected
+    expected = observe(*scene, ObserveOptions(threads=1)).digest
+    assert observe(*scene, ObserveOptions(batch=7, cluster="ray")).digest == expected
 
     used = []
     submit = RayWorker.submit
@@ -58,7 +58,7 @@ def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster
             cluster.remove_node(second, allow_graceful=False)
 
     started = time.monotonic()
-    assert observe(*scene, 1, lose_a_node, cluster="ray").digest == expected
+    assert observe(*scene, ObserveOptions(batch=1, cluster="ray"), lose_a_node).digest == expected
     assert removed
     assert len(set(map(id, used))) > 1
     assert time.monotonic() - started < 120
@@ -66,16 +66,16 @@ def test_a_cluster_of_two_nodes_gives_the_same_though_one_is_lost(scene, cluster
 
 def test_more_workers_than_cores_are_refused(scene, cluster):
     with pytest.raises(InputError, match="cores for 2 workers with 1 threads, not 3"):
-        observe(*scene, cluster="ray", workers=3)
+        observe(*scene, ObserveOptions(cluster="ray", workers=3))
 
 
 def test_errors_of_workers_are_the_users(scene, cluster, tmp_path):
     (tmp_path / "data.npz").unlink()
     with pytest.raises(InputError, match=r"data\.npz"):
-        observe(*scene, cluster="ray")
+        observe(*scene, ObserveOptions(cluster="ray"))
 
 
 def test_no_cluster_is_a_clear_error(scene, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(BackendError, match="no Ray cluster can be reached"):
-        observe(*scene, cluster="ray")
+        observe(*scene, ObserveOptions(cluster="ray"))

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from tests.networks import conv_net, samples, save, weight
-from trtcal.calibration.memory import resident_bytes, tensor_bytes
+from trtcal.calibration.job import resident_bytes, tensor_bytes
 from trtcal.model import load_model
 from trtcal.quantization import prepare
 
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from trtcal.data import open_dataset
 from trtcal.model import load_model
-from trtcal.calibration import observe
+from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration import observer as observing
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 
@@ -32,7 +32,10 @@ model = load_model(Path(net))
 prepared = prepare(model)
 tensors = tensors_to_observe(find_layers(prepared))
 made = observe(
-    prepared, open_dataset(Path(data), model), tensors, threads=1, max_memory=int(ceiling) or None
+    prepared,
+    open_dataset(Path(data), model),
+    tensors,
+    ObserveOptions(threads=1, max_memory=int(ceiling) or None),
 )
 print(made.digest)
 lines = Path("/proc/self/status").read_text().splitlines()

@@ -6,8 +6,14 @@ from onnx import helper
 from calibrators import Histogram
 from tests.data.pictures import everything
 from tests.networks import samples, save
-from trtcal.calibration import cached, observe, read_observation, write_observation
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import (
+    ObserveOptions,
+    cached,
+    calibrate,
+    observe,
+    read_observation,
+    write_observation,
+)
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
@@ -18,7 +24,7 @@ from trtcal.ranges import Calibration
 def test_histograms_hold_what_the_network_computes(scene):
     model, data, tensors = scene
     assert tensors == ["x", "b", "g"]
-    seen = observe(model, data, tensors, batch=5)
+    seen = observe(model, data, tensors, ObserveOptions(batch=5))
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
     proto.graph.output.extend([helper.ValueInfoProto(name=name) for name in ("b", "g")])
@@ -34,7 +40,7 @@ def test_histograms_hold_what_the_network_computes(scene):
 
 
 def test_an_observation_survives_being_written(scene, tmp_path):
-    seen = observe(*scene, batch=8)
+    seen = observe(*scene, ObserveOptions(batch=8))
     write_observation(tmp_path / "histograms.npz", seen)
     assert read_observation(tmp_path / "histograms.npz").digest == seen.digest
     (tmp_path / "bad.npz").write_bytes((tmp_path / "histograms.npz").read_bytes()[:-200])

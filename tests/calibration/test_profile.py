@@ -1,9 +1,10 @@
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
-from trtcal.calibration import Profile, Settings, observe
+from trtcal.calibration import ObserveOptions, Profile, Settings, observe
 from trtcal.calibration.profile import DATA
 from trtcal.cli.main import run_command
 from trtcal.cli.output import size_in_bytes
@@ -31,31 +32,29 @@ class Slow:
 
 
 def profile_of(model, data, tensors, **options):
-    profiles = []
-    seen = observe(model, data, tensors, 1, threads=1, profiled=profiles.append, **options)
-    (profile,) = profiles
-    return profile, seen
+    return observe(model, data, tensors, ObserveOptions(batch=1, threads=1, **options)).profile
 
 
-def test_slow_data_are_found_and_the_prediction_is_checked(scene):
+def test_slow_data_are_found_and_the_prediction_is_checked(scene, tmp_path):
     model, data, tensors = scene
-    observe(model, data, tensors, threads=1)  # so that compiled code is loaded
-    slow, seen = profile_of(model, Slow(data), tensors)
+    observe(model, data, tensors, ObserveOptions(threads=1))  # so that compiled code is loaded
+    slow = profile_of(model, Slow(data), tensors)
     assert slow.waited_s > 30 * 0.01
-    slow.elapsed_s = 1.5 * slow.waited_s  # whatever else this machine was busy with
-    slow.busy = 0.5 * slow.cores
+    # whatever else this machine was busy with
+    slow = replace(slow, elapsed_s=1.5 * slow.waited_s, busy=0.5 * slow.cores)
     advice = slow.advice()
     assert (advice.limit, advice.change) == ("loading the data", DATA)
-    fast, _ = profile_of(model, data, tensors)
+    fast = profile_of(model, data, tensors)
     gain = slow.elapsed_s / fast.elapsed_s
     assert advice.gain == pytest.approx(3.0)
-    text = fast.checked(slow.to_document(model.fingerprint, seen.dataset))
+    slow.write(tmp_path / "profile.json")
+    text = fast.compare_prediction(Profile.read(tmp_path / "profile.json"))
     assert text.startswith(f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f}")
 
 
 def test_every_byte_and_sample_is_in_it(scene):
     model, data, tensors = scene
-    profile, _ = profile_of(model, data, tensors)
+    profile = profile_of(model, data, tensors)
     assert profile.samples == 30
     assert profile.bytes["load"] == data.arrays["x"][:].nbytes
     assert set(profile.seconds) == {"load", "infer", "count", "checkpoint"}
@@ -69,8 +68,8 @@ def test_every_byte_and_sample_is_in_it(scene):
     ("busy", "cores", "workers", "gain"), [(1.0, 4, 1, 4.0), (3.9, 4, 1, 1.0), (1.0, 4, 4, 1.0)]
 )
 def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain):
-    profile = Profile(Settings(workers, 1), {"infer": 9.0, "count": 1.0}, {}, 10, 10.0)
-    profile.busy, profile.cores = busy, cores
+    seconds = {"infer": 9.0, "count": 1.0}
+    profile = Profile("", "", Settings(workers, 1), seconds, {}, 10, 10.0, busy=busy, cores=cores)
     advice = profile.advice()
     assert advice.gain == pytest.approx(gain)
     assert (f"--workers {cores}" in advice.change) == (gain > 1)

@@ -3,7 +3,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.calibration.shards import SHARDS, batches, count, joined, missing, shards
+from trtcal.calibration.job import SHARDS, count, joined, missing, shards
+from trtcal.data.dataset import spans as split
 
 samples = st.integers(1, 3000)
 spans = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 30)).map(lambda x: (x[0], sum(x))))
@@ -24,7 +25,7 @@ def test_shards_hold_every_sample_once_and_in_order(number, unit):
 @given(samples, st.integers(1, 40))
 def test_batches_end_where_their_shard_does(number, size):
     for shard in shards(number):
-        parts = batches(shard, size)
+        parts = list(split(size, *shard))
         assert members(parts) == members([shard])
         assert all(stop - start <= size for start, stop in parts)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tests.networks import conv_net, samples
+from trtcal.calibration import ObserveOptions, observe, unfinished
 from trtcal.calibration import (
     accumulator as accumulator,
 )
-from trtcal.calibration import observe, unfinished
 from trtcal.calibration import observer as observing
 from trtcal.calibration import (
-    scheduler as hands,
+    scheduler as scheduling,
 )
 from trtcal.calibration.scheduler import LocalWorker
 from trtcal.data import open_dataset
@@ -28,19 +28,19 @@ COUNT = 150
 
 @pytest.fixture
 def expected(scene):
-    return observe(*scene, threads=1).digest
+    return observe(*scene, ObserveOptions(threads=1)).digest
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batches_and_threads_do_not_matter(scene, expected, batch, threads):
-    assert observe(*scene, batch=batch, threads=threads).digest == expected
+    assert observe(*scene, ObserveOptions(batch=batch, threads=threads)).digest == expected
 
 
 @pytest.mark.parametrize(("workers", "batch"), [(2, 1), (4, 7), (2, 32)])
 def test_workers_do_not_matter(scene, expected, workers, batch):
     seen = []
-    made = observe(*scene, batch=batch, workers=workers, threads=1, progress=seen.append)
+    made = observe(*scene, ObserveOptions(batch=batch, workers=workers, threads=1), seen.append)
     assert made.digest == expected
     assert sum(seen) == COUNT
 
@@ -50,8 +50,8 @@ def test_order_of_samples_does_not_matter(scene, expected, tmp_path):
     order = np.random.default_rng(0).permutation(COUNT)
     np.savez(tmp_path / "shuffled.npz", x=data.arrays["x"][:][order])
     shuffled = open_dataset(tmp_path / "shuffled.npz", model)
-    made = observe(model, shuffled, tensors, threads=1)
-    straight = observe(*scene, threads=1)
+    made = observe(model, shuffled, tensors, ObserveOptions(threads=1))
+    straight = observe(*scene, ObserveOptions(threads=1))
     assert made.dataset != straight.dataset
     for name, histogram in made.histograms.items():
         assert histogram == straight.histograms[name]
@@ -85,10 +85,19 @@ def test_broken_off_work_goes_on_from_its_checkpoint(
     monkeypatch.setattr(accumulator, "SHARE", float("inf"))
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
-        observe(*scene, 2, breaking_after(40), 1, workers=workers, checkpoint=where)
+        observe(
+            *scene,
+            ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where),
+            breaking_after(40),
+        )
     assert where.exists()
     seen = []
-    made = observe(*scene, 2, seen.append, 1, workers=workers, checkpoint=where, say=said.append)
+    made = observe(
+        *scene,
+        ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where),
+        seen.append,
+        say=said.append,
+    )
     assert made.digest == expected
     assert said == [f"going on from {where}"]
     assert seen[0] >= 30
@@ -101,8 +110,17 @@ def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monke
     model, data, tensors = scene
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
-        observe(model, data, tensors[:1], 2, breaking_after(40), 1, checkpoint=where)
-    assert observe(*scene, threads=1, checkpoint=where, say=said.append).digest == expected
+        observe(
+            model,
+            data,
+            tensors[:1],
+            ObserveOptions(batch=2, threads=1, checkpoint=where),
+            breaking_after(40),
+        )
+    assert (
+        observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
+        == expected
+    )
     assert said == [f"{where} is unfinished work of another kind; starting again"]
 
 
@@ -111,10 +129,13 @@ def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, mo
     monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     where, said = tmp_path / "kept", []
     with pytest.raises(BrokenError):
-        observe(*scene, 2, breaking_after(40), 1, checkpoint=where)
+        observe(*scene, ObserveOptions(batch=2, threads=1, checkpoint=where), breaking_after(40))
     whole = where.read_bytes()
     where.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    assert observe(*scene, threads=1, checkpoint=where, say=said.append).digest == expected
+    assert (
+        observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
+        == expected
+    )
     assert "starting again" in said[0]
 
 
@@ -126,16 +147,22 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="kept in") as caught:
-        observe(*scene, 2, interrupt, 1, workers=workers, checkpoint=where)
+        observe(
+            *scene, ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where), interrupt
+        )
     assert caught.value.exit_status == 130
     assert "same command" in caught.value.hint
-    assert observe(*scene, 2, threads=1, checkpoint=where).digest == expected
+    assert observe(*scene, ObserveOptions(batch=2, threads=1, checkpoint=where)).digest == expected
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
     with pytest.raises(Interrupted, match="not kept"):
-        observe(*scene, 2, lambda done: signal.raise_signal(signal.SIGTERM), 1)
+        observe(
+            *scene,
+            ObserveOptions(batch=2, threads=1),
+            lambda done: signal.raise_signal(signal.SIGTERM),
+        )
 
 
 def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
@@ -151,21 +178,21 @@ def test_a_killed_worker_costs_nothing_but_time(scene, expected, monkeypatch):
         return future
 
     monkeypatch.setattr(LocalWorker, "submit", submit_and_kill)
-    assert observe(*scene, 1, workers=2, threads=1).digest == expected
+    assert observe(*scene, ObserveOptions(batch=1, workers=2, threads=1)).digest == expected
     assert killed
 
 
 def test_work_that_kills_every_worker_is_given_up(scene, monkeypatch):
-    monkeypatch.setattr(hands, "_work", die)  # what a worker is asked to do
+    monkeypatch.setattr(scheduling, "_work", die)  # what a worker is asked to do
     with pytest.raises(BackendError, match=r"died 3 times at samples \d+ to \d+"):
-        observe(*scene, workers=2, threads=1)
+        observe(*scene, ObserveOptions(workers=2, threads=1))
 
 
 def test_an_error_in_a_worker_is_the_users(scene, tmp_path):
     model, data, tensors = scene
     (tmp_path / "data.npz").unlink()
     with pytest.raises(InputError):
-        observe(model, data, tensors, workers=2, threads=1)
+        observe(model, data, tensors, ObserveOptions(workers=2, threads=1))
 
 
 SCRIPT = """
@@ -199,12 +226,15 @@ def test_sigkill_at_any_moment_and_the_same_command_resumes(tmp_path, workers):
     subprocess.run([sys.executable, script, *words, "-o", straight], check=True)
     assert result.read_bytes() == straight.read_bytes()
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"net.onnx", "data.npz", "main.py", result.name, straight.name}
+    checks = {f"{path.stem}.data-check.json" for path in (result, straight)}
+    assert left == {"net.onnx", "data.npz", "main.py", result.name, straight.name} | checks
 
 
 def test_outside_the_main_thread_signals_are_left_alone(scene, expected):
     made = []
-    thread = threading.Thread(target=lambda: made.append(observe(*scene, threads=1)))
+    thread = threading.Thread(
+        target=lambda: made.append(observe(*scene, ObserveOptions(threads=1)))
+    )
     thread.start()
     thread.join()
     assert made[0].digest == expected
@@ -213,11 +243,11 @@ def test_outside_the_main_thread_signals_are_left_alone(scene, expected):
 def test_several_passes_give_the_same(scene, expected, monkeypatch):
     monkeypatch.setattr(observing, "passes_within", lambda *others: [[name] for name in others[2]])
     seen = []
-    made = observe(*scene, 7, seen.append, 1, max_memory=1)
+    made = observe(*scene, ObserveOptions(batch=7, threads=1, max_memory=1), seen.append)
     assert made.digest == expected
     assert sum(seen) == COUNT
 
 
 def test_a_ceiling_that_is_too_low_is_refused(scene):
     with pytest.raises(ResourceError, match="too low"):
-        observe(*scene, max_memory=10**6)
+        observe(*scene, ObserveOptions(max_memory=10**6))

@@ -6,8 +6,8 @@ from scipy.stats import entropy as kullback_leibler
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, Range, UnknownCalibratorError, create
-from calibrators.entropy import linear_bins
 from calibrators.histogram import KEPT
+from calibrators.methods import linear_bins
 from calibrators.range import FLOOR
 
 

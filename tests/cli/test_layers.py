@@ -26,7 +26,13 @@ def test_show_prints_shares_layers_findings_and_sums(place, capsys):
     status, out, err = run(capsys, "show", "a", "--target", "a100-sxm4-40gb", "--top", 4)
     assert status == 0
     assert "times: a/profile.json" in err
-    for text in ("60.9 %", "share of time", "estimates for A100", "unfused_qdq: a quantize", "layer QuantizeLinear_2"):
+    for text in (
+        "60.9 %",
+        "share of time",
+        "estimates for A100",
+        "unfused_qdq: a quantize",
+        "layer QuantizeLinear_2",
+    ):
         assert text in out
     assert "copies, origin QDQ: 3, 0.11 ms" in out
     assert "10 layers, 0.64 ms" in out

@@ -8,8 +8,7 @@ import pytest
 from tests.data.pictures import PLAIN, model_of
 from tests.data.test_parts import COUNT, KINDS, stored
 from tests.networks import conv_net, samples
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import count_read, counted, held_back, open_dataset, part
 from trtcal.errors import InputError
 from trtcal.model import load_model

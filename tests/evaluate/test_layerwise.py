@@ -7,8 +7,7 @@ import pytest
 from tests.networks import conv_net, samples
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.documents import from_fields
 from trtcal.evaluate import layerwise

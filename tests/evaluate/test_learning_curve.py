@@ -9,8 +9,7 @@ from scipy import stats
 
 from calibrators import Histogram
 from tests.networks import conv_net, rng, transposed_net
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset, part
 from trtcal.errors import InputError
 from trtcal.evaluate.learning_curve import (
@@ -144,7 +143,10 @@ def test_a_loss_is_that_of_the_ranges_of_these_very_samples(scene):
     curve, subsets = learning_curve(model, dataset, "minmax"), choose_subsets(model, dataset)
     (first, *_) = subsets.of[8]
     samples = part(dataset, first[0] * 8, first[0] * 8 + 8)
-    ranges = calibrate(observe(model, samples, tensors_to_observe(find_layers(model)), 8), "minmax")
+    ranges = calibrate(
+        observe(model, samples, tensors_to_observe(find_layers(model)), ObserveOptions(batch=8)),
+        "minmax",
+    )
     held_back = part(dataset, subsets.first, len(dataset))
     ranges = replace(ranges, dataset=dataset.identity)
     with Reference(model, held_back, len(held_back)) as reference:

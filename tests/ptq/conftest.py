@@ -7,8 +7,7 @@ import pytest
 from tests.networks import samples
 from tests.zoo import ZOO
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.evaluate.judging import Judge
 from trtcal.model import load_model

@@ -13,8 +13,7 @@ from onnx import helper
 from tests.networks import conv_net, rng, samples, save
 from tests.ptq.nets import block_net, idle_net, separable_net
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import read_document

@@ -10,8 +10,7 @@ from onnx import helper
 from tests.ptq.conftest import applied, assert_the_same
 from tests.ptq.nets import idle_net, offset_net, separable_net
 from tests.zoo import ZOO
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.errors import InputError
 from trtcal.model.model import Int8Overrides
 from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations

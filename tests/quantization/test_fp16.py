@@ -10,8 +10,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.model import load_model

@@ -13,8 +13,7 @@ from tests.quantization.towers import feeds_for, towers
 from trtcal.backends.base import BuildOptions, build
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
@@ -42,7 +41,14 @@ def calibrated(path, feeds=None):
     data = open_dataset(path.with_suffix(".npz"), model)
     prepared = prepare(model)
     tensors = tensors_to_observe(find_layers(prepared))
-    return prepared, calibrate(observe(prepared, data, tensors, 2), "minmax"), feeds
+    return (
+        prepared,
+        calibrate(
+            observe(prepared, data, tensors, ObserveOptions(batch=2)),
+            "minmax",
+        ),
+        feeds,
+    )
 
 
 def small(tmp_path, nodes, weights, shape=(4, 8), outputs=None, **options):

@@ -20,8 +20,7 @@ from trtcal.backends.base import build
 from trtcal.backends.onnxruntime import OnnxRuntime
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.evaluate.comparison import open_variant
 from trtcal.model import load_model

@@ -9,8 +9,7 @@ from onnx import helper, numpy_helper
 
 from tests.networks import conv_net, samples, save, transposed_net, weight
 from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model

@@ -21,9 +21,8 @@ from tests.reporting.samples import (
     write_build,
     write_improvement,
 )
-from trtcal.calibration import observe, write_observation
-from trtcal.calibration.choose import calibrate
-from trtcal.calibration.extremes import find_tails, write_tails
+from trtcal.calibration import calibrate, observe, write_observation
+from trtcal.calibration.extremes import find_tails
 from trtcal.data import open_dataset
 from trtcal.evaluate.comparison import write_comparison
 from trtcal.evaluate.layerwise import compare_layers
@@ -90,7 +89,7 @@ def _calibrated(folder: Path, layers: int) -> dict[str, dict[str, Any]]:
         figures = compare_layers(model, made, data) if name == VARIANTS[0] else None
         found[name] = {"model": made.fingerprint, "quantization": record, "layers": figures}
     stretched = most_stretched([calibrate(seen, "percentile")], 24)
-    write_tails(folder / "tails.json", find_tails(prepared, data, stretched))
+    find_tails(prepared, data, stretched).write(folder / "tails.json")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrators.feeder import Feeds
-from calibrators.scale import problem, scale_of, single
+from calibrators.range import problem, scale_of, single
 from calibrators.tensorrt_builder import (
     KINDS,
     BuilderCalibrator,

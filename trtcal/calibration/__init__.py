@@ -1,21 +1,26 @@
-"""Response once at the data: histograms of all tensors that a plan can give a range to."""
+"""One pass over the data gives histograms; ranges are chosen from these by any method."""
 
 from trtcal.calibration.observation import (
     Observation,
     cached,
+    calibrate,
+    create_calibrator,
     is_observation,
     read_observation,
     write_observation,
 )
-from trtcal.calibration.observer import observe, unfinished
+from trtcal.calibration.observer import ObserveOptions, observe, unfinished
 from trtcal.calibration.profile import Advice, Profile, Settings
 
 __all__ = [
     "Advice",
     "Observation",
+    "ObserveOptions",
     "Profile",
     "Settings",
     "cached",
+    "calibrate",
+    "create_calibrator",
     "is_observation",
     "observe",
     "read_observation",

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from calibrators import Histogram
+from trtcal.calibration.job import joined
 from trtcal.calibration.observation import pack, unpack
-from trtcal.calibration.shards import Span, joined
 from trtcal.data import Dataset
+from trtcal.data.dataset import Span
 from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
 from trtcal.errors import InputError
 
@@ -39,7 +40,7 @@ class HistogramAccumulator:
         return self.histograms.setdefault(tensor, Histogram())
 
     def finish(self, number: int, spans: list[Span]) -> None:
-        """Note that a pass has these samples in the histograms now."""
+        """Record that a pass has these samples in the histograms now."""
         self.done[number] = joined([*self.done.get(number, []), *spans])
 
     def add(self, other: HistogramAccumulator) -> None:
@@ -70,9 +71,9 @@ class HistogramAccumulator:
 
 
 class Checkpoint:
-    """A file beside the result that keeps a accumulator while the work is under way.
+    """A file beside the result that keeps an accumulator while the work is under way.
 
-    It belongs to one job: `job` says everything that the counts depend on.
+    It belongs to one job: `job` is everything that the counts depend on.
     """
 
     def __init__(self, path: Path, job: dict[str, Any], dataset: Dataset) -> None:
@@ -91,10 +92,7 @@ class Checkpoint:
         arrays = read_npz(self.path)
         if "job" not in arrays or str(arrays["job"]) != self.job:
             return None
-        found: tuple[HistogramAccumulator, list[list[str]]] = parsing(
-            self.path, lambda: self._parse(arrays)
-        )
-        return found
+        return parsing(self.path, lambda: self._parse(arrays))
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
         accumulator = HistogramAccumulator(unpack(arrays))
@@ -134,7 +132,7 @@ class Checkpoint:
 def resumed(
     checkpoint: Checkpoint | None, passes: list[list[str]]
 ) -> tuple[HistogramAccumulator, list[list[str]], str]:
-    """Return what to go on from, the tensors of each pass, and what to tell the user of it."""
+    """Return what to go on from, the tensors of each pass, and a message about it."""
     if checkpoint is None:
         return HistogramAccumulator(), passes, ""
     try:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trtcal import __version__
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch
-from trtcal.documents import Document, seal, write_document
+from trtcal.documents import Sealed
 from trtcal.model import Model
 
 KIND = "tails"
 KEPT = 3
-LOOKED_AT = 24  # tensors, in a run
+TENSORS = 24  # in a run, whose ranges cut most
 BATCH = 16
 
 
@@ -33,17 +31,13 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Tails:
+class Tails(Sealed, kind=KIND, command="trtcal calibration tails"):
     """Tensor -> the samples with its largest magnitudes, the largest first."""
 
     model: str
     dataset: str
     samples: int
     tensors: dict[str, tuple[Reach, ...]]
-
-    def to_document(self) -> Document:
-        """Return the sealed JSON form."""
-        return seal({"kind": KIND, "schema_version": 1, "trtcal": __version__, **asdict(self)})
 
 
 def find_tails(
@@ -81,8 +75,3 @@ def _reaches(array: npt.NDArray[Any], start: int, files: Sequence[str] | None) -
 
 def _farthest(reach: Reach) -> tuple[float, int]:
     return reach.value, -reach.index
-
-
-def write_tails(path: Path, tails: Tails) -> Document:
-    """Write `tails.json`."""
-    return write_document(path, tails.to_document())

@@ -1,20 +1,27 @@
-"""What was seen of a model's tensors over a dataset, and the file that keeps it."""
+"""The histograms of a model's tensors over a dataset, their file, and the ranges chosen from them."""
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrators import Histogram
+import calibrators
+from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
 from trtcal.data import Dataset
 from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
+from trtcal.errors import InputError
 from trtcal.model import Model
+from trtcal.ranges import Calibration, Parameters, TensorRange
+
+if TYPE_CHECKING:
+    from trtcal.calibration.profile import Profile
 
 KEYS = ("bins", "counts", "scalars", "extent")
 
@@ -27,6 +34,9 @@ class Observation:
     dataset: str
     samples: int
     histograms: dict[str, Histogram]
+    profile: Profile | None = field(
+        default=None, compare=False
+    )  # where the time went, if it was run
 
     @property
     def digest(self) -> str:
@@ -84,18 +94,79 @@ def cached(
     model: Model,
     dataset: Dataset,
     tensors: Sequence[str],
-    look: Callable[[], Observation],
+    make: Callable[[], Observation],
 ) -> Observation:
-    """Return the observation kept at `path` if it is of this model, data and tensors; else look.
+    """Return the observation kept at `path` if it is of this model, data and tensors, else a new one.
 
-    What was looked at is then kept there; a `path` of None keeps nothing.
+    What `make` gives is then kept there; a `path` of None keeps nothing.
     """
     if path is not None and path.exists():
         kept = read_observation(path)
         same_model = (kept.model, list(kept.histograms)) == (model.fingerprint, list(tensors))
         if same_model and kept.dataset == dataset.fingerprint:  # which may have to be read for it
             return kept
-    observation = look()
+    observation = make()
     if path is not None:
         write_observation(path, observation)
     return observation
+
+
+def calibrate(
+    observation: Observation, method: str, parameters: Parameters | None = None
+) -> Calibration:
+    """Choose a range for every observed tensor; no network is run.
+
+    `InputError` for an unknown method or parameters that it does not take.
+    """
+    chosen = dict(parameters or {})
+    calibrator = create_calibrator(method, chosen)
+    ranges: dict[str, TensorRange] = {}
+    unranged: dict[str, str] = {}
+    for name, histogram in observation.histograms.items():
+        try:
+            ranges[name] = _choose(calibrator, histogram)
+        except EmptyHistogramError as error:
+            unranged[name] = str(error)
+    return Calibration(
+        method,
+        _all_parameters(calibrator, chosen),
+        observation.model,
+        observation.dataset,
+        observation.samples,
+        observation.digest,
+        ranges,
+        unranged,
+    )
+
+
+def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
+    """Return the calibrator of this name; `InputError` if none has it or takes these parameters."""
+    try:
+        return calibrators.create(method, **parameters)
+    except UnknownCalibratorError:
+        known = ", ".join(calibrators.names())
+        raise InputError(f"unknown method {method!r}", f"choose one of: {known}") from None
+    except ValueError as error:
+        raise InputError(str(error), "see `trtcal calibrate --help`") from error
+
+
+def _all_parameters(
+    calibrator: calibrators.Calibrator, given: dict[str, int | float | str]
+) -> dict[str, int | float | str]:
+    """Return the parameters in force, defaults included where the calibrator is a dataclass."""
+    if dataclasses.is_dataclass(calibrator) and not isinstance(calibrator, type):
+        return dataclasses.asdict(calibrator)
+    return given
+
+
+def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
+    chosen = calibrator(histogram)
+    notes = [chosen.note] if chosen.note else []
+    infinite = histogram.positive_inf + histogram.negative_inf
+    if infinite:
+        notes.append(f"{infinite} infinite values were left out")
+    low, high, counts = histogram.magnitudes()
+    outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
+    return TensorRange(
+        chosen.amax, histogram.amax, outside / histogram.count, "; ".join(notes) or None
+    )

@@ -8,17 +8,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from calibrators import Histogram
 from trtcal.backends.taps import COLLECTED_BYTES, lay_out
 from trtcal.calibration.accumulator import Checkpoint, HistogramAccumulator, resumed
-from trtcal.calibration.memory import passes_within
+from trtcal.calibration.job import Job, count, passes_within
 from trtcal.calibration.observation import Observation
-from trtcal.calibration.profile import Profile, Settings
-from trtcal.calibration.scheduler import LocalWorker, Worker, share_out
-from trtcal.calibration.shards import Job, count
+from trtcal.calibration.profile import Settings, Stopwatch
+from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, count_read, fixed_batch
 from trtcal.errors import InputError, Interrupted
@@ -28,69 +28,66 @@ from trtcal.model.tensors import groups, sources
 Progress = Callable[[int], None]
 """Called with the number of samples just done."""
 Say = Callable[[str], None]
-"""Called with what the user should know of the work."""
+"""Called with a message about the work."""
+
+
+@dataclass(frozen=True)
+class ObserveOptions:
+    """How to observe a model.
+
+    `batch` is an upper limit: batches end where a shard (1/64 of the samples) does, and their tensors
+    take no more than 256 MiB. `workers` processes have `threads` each; 0 threads shares out all cores.
+    `cluster` "ray" takes the workers from a Ray cluster, of one thread each if nothing is given, and
+    as many as it has cores for. `max_memory` (bytes) is a ceiling for all processes on this machine:
+    the data are then read in several passes if need be. `checkpoint` is a file from which the same
+    call goes on after it was killed; in the end it is deleted.
+    """
+
+    batch: int = 32
+    threads: int = 0
+    workers: int = 0
+    cluster: str | None = None
+    max_memory: int | None = None
+    checkpoint: Path | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The number of workers and of threads in each."""
+        cores = 1 if self.cluster else (os.cpu_count() or 1) // max(self.workers, 1)
+        workers = self.workers if self.cluster else max(self.workers, 1)
+        return Settings(workers, self.threads or max(cores, 1), self.cluster)
 
 
 def observe(
     model: Model,
     dataset: Dataset,
     tensors: Sequence[str],
-    batch: int = 32,
+    options: ObserveOptions | None = None,
     progress: Progress = lambda done: None,
-    threads: int = 0,
-    *,
-    workers: int = 0,
-    cluster: str | None = None,
-    max_memory: int | None = None,
-    checkpoint: Path | None = None,
     say: Say = lambda message: None,
-    profiled: Callable[[Profile], None] = lambda profile: None,
 ) -> Observation:
     """Fill one histogram a tensor, holding a few batches at a time.
 
-    `model` is the prepared float model; `tensors` are names of its float inputs and activations.
-    `batch` is an upper limit: batches end where a shard (1/64 of the samples) does, and their tensors
-    take no more than 256 MiB. `workers` processes have `threads` each; 0 threads shares out
-    all cores. `cluster` "ray" takes the workers from a Ray cluster, of one thread each if nothing is
-    said, and as many as it has cores for. `max_memory` (bytes) is a ceiling
-    for all processes on this machine: the data are then looked at in several passes if need be.
-    `checkpoint` is a file from which the same call goes on after it was killed; in the end it is
-    deleted.
+    `model` is the prepared float model; `tensors` are names of its float inputs and activations. The
+    observation's `profile` has where the time went.
 
     `InputError` if a tensor takes a NaN, which no range can hold; `ResourceError` if memory does not
     suffice; `BackendError` if workers die; `Interrupted` after Ctrl-C, once the batch is done.
     """
-    settings = _settings(workers, threads, cluster)
-    needed = sources(model.proto, tensors)
-    into, made = groups(needed, [spec.name for spec in model.inputs])
-    counted = sorted(into)
-    unit = fixed_batch(model) or 1
-    with (
-        tempfile.TemporaryDirectory(prefix="trtcal-") as name,
-        Profile.measuring(settings) as profile,
-    ):
-        folder = Path(name)
-        lay_out(model.proto, folder)
-        passes, room = [counted], COLLECTED_BYTES
-        if max_memory is not None:
-            first = next(dataset.batches(unit, 0, unit))
-            processes = 1 if settings.alone else settings.workers + 1
-            passes, room = passes_within(max_memory, folder, counted, first, processes), 0
-        work = {
-            "model": model.fingerprint,
-            "tensors": into,
-            "batch": batch,
-            "memory": max_memory,
-        }
-        kept = checkpoint and Checkpoint(checkpoint, work, dataset)
-        accumulator, passes, message = resumed(kept or None, passes)
+    options = options or ObserveOptions()
+    watch, settings = Stopwatch(), options.settings
+    into, made = groups(sources(model.proto, tensors), [spec.name for spec in model.inputs])
+    with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
+        lay_out(model.proto, Path(name))
+        job = _job(model, dataset, into, Path(name), options)
+        kept = _checkpoint(model, dataset, into, options)
+        accumulator, passes, message = resumed(kept, job.passes)
         if message:
             say(message)
-        size = fixed_batch(model) or batch
-        job = Job(folder, dataset, passes, into, unit, size, settings.threads, room)
-        _Work(job, accumulator, kept or None, progress).do(settings)
-        profile.of(accumulator, len(dataset) * len(passes))
-    profiled(profile)
+        job = replace(job, passes=passes)
+        _Work(job, accumulator, kept, progress).do(settings)
+    samples = len(dataset) * len(passes)
+    profile = watch.profile(model.fingerprint, dataset.fingerprint, settings, accumulator, samples)
     for histogram in accumulator.histograms.values():
         histogram.compact()
     histograms = {
@@ -100,7 +97,34 @@ def observe(
         _check(tensor, histogram)
     if kept:
         kept.remove()
-    return Observation(model.fingerprint, dataset.fingerprint, len(dataset), histograms)
+    found = dataset.fingerprint, len(dataset), histograms
+    return Observation(model.fingerprint, *found, profile)
+
+
+def _job(
+    model: Model, dataset: Dataset, into: dict[str, str], folder: Path, options: ObserveOptions
+) -> Job:
+    unit, settings = fixed_batch(model) or 1, options.settings
+    passes, room = [sorted(into)], COLLECTED_BYTES
+    if options.max_memory is not None:
+        first = next(dataset.batches(unit, 0, unit))
+        processes = 1 if settings.alone else settings.workers + 1
+        passes = passes_within(options.max_memory, folder, sorted(into), first, processes)
+        room = 0
+    size = fixed_batch(model) or options.batch
+    return Job(folder, dataset, passes, into, unit, size, settings.threads, room)
+
+
+def _checkpoint(
+    model: Model, dataset: Dataset, into: dict[str, str], options: ObserveOptions
+) -> Checkpoint | None:
+    work = {
+        "model": model.fingerprint,
+        "tensors": into,
+        "batch": options.batch,
+        "memory": options.max_memory,
+    }
+    return None if options.checkpoint is None else Checkpoint(options.checkpoint, work, dataset)
 
 
 def unfinished(result: Path) -> Path:
@@ -120,54 +144,52 @@ class _Work:
     ) -> None:
         self.job, self.accumulator, self.checkpoint = job, accumulator, checkpoint
         self.whole = len(job.dataset) * len(job.passes)
-        self.steps = progress
+        self.progress = progress
         self.before = count(span for spans in accumulator.done.values() for span in spans)
         self.seen = 0
 
     def do(self, settings: Settings) -> None:
-        self._progress(self.before)
-        crew = (
-            [] if settings.alone else hands(self.job, settings)
-        )  # Ray takes signals when it begins
-        with finishing_on_interrupt() as asked:
-            if crew:
-                self._shared(crew, asked.is_set)
+        self._report(self.before)
+        workers = [] if settings.alone else start_workers(self.job, settings)
+        with finishing_on_interrupt() as asked:  # Ray sets signal handlers when it starts
+            if workers:
+                self._in_parallel(workers, asked.is_set)
             else:
                 self._alone(asked.is_set)
         if asked.is_set() and self.job.left(self.accumulator):
             self._interrupted()
 
-    def _progress(self, samples: int) -> None:
-        """Tell progress in samples of the dataset, whatever the number of passes."""
+    def _report(self, samples: int) -> None:
+        """Report progress in samples of the dataset, whatever the number of passes."""
         passes = len(self.job.passes)
         before, self.seen = self.seen // passes, self.seen + samples
         if self.seen // passes > before:
-            self.steps(self.seen // passes - before)
+            self.progress(self.seen // passes - before)
 
     def _alone(self, asked: Callable[[], bool]) -> None:
         with Observer(self.job) as observer:
 
-            def between(samples: int) -> bool:
+            def after_batch(samples: int) -> bool:
                 if self.checkpoint and self.checkpoint.due:
                     observer.settle()
                     self._keep()
-                self._progress(samples)
+                self._report(samples)
                 return not asked()
 
             for number in range(len(self.job.passes)):
                 spans = [span for other, span in self.job.left(self.accumulator) if other == number]
                 if spans and not asked():
-                    observer.look((number, spans), self.accumulator, between)
+                    observer.run((number, spans), self.accumulator, after_batch)
 
-    def _shared(self, crew: Sequence[Worker], asked: Callable[[], bool]) -> None:
-        def between(samples: int) -> bool:
+    def _in_parallel(self, workers: Sequence[Worker], asked: Callable[[], bool]) -> None:
+        def after_task(samples: int) -> bool:
             count_read(self.job.dataset, samples)
             if samples and self.checkpoint and self.checkpoint.due:
                 self._keep()
-            self._progress(samples)
+            self._report(samples)
             return not asked()
 
-        share_out(self.job, self.accumulator, crew, between)
+        run_parallel(self.job, self.accumulator, workers, after_task)
 
     def _keep(self) -> None:
         if self.checkpoint:
@@ -183,12 +205,7 @@ class _Work:
         )
 
 
-def _settings(workers: int, threads: int, cluster: str | None) -> Settings:
-    cores = 1 if cluster else (os.cpu_count() or 1) // max(workers, 1)
-    return Settings(workers if cluster else max(workers, 1), threads or max(cores, 1), cluster)
-
-
-def hands(job: Job, settings: Settings) -> Sequence[Worker]:
+def start_workers(job: Job, settings: Settings) -> Sequence[Worker]:
     """Return the workers, on this machine or of a cluster."""
     if settings.cluster:
         from trtcal.calibration.ray import ray_workers
@@ -210,7 +227,7 @@ def _check(name: str, histogram: Histogram) -> None:
     if histogram.nan:
         raise InputError(
             f"tensor {name!r} took {histogram.nan} NaN values in the FP32 model",
-            "run the FP32 model on the same data and mend it, or the data, first",
+            "run the FP32 model on the same data and correct it, or the data, first",
         )
 
 

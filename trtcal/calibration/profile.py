@@ -1,7 +1,7 @@
 """Where the time of an observation went, what limits it, and what a change would bring.
 
 Predictions are made from what was measured in the same run: the time in which the data were waited for,
-and how many cores were busy. The next run of the same work says whether they came true.
+and how many cores were busy. The next run of the same work shows whether they came true.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.documents import Document, seal
+from trtcal.documents import Document, Sealed
 
-KIND = "profile"
 STAGES = ("load", "infer", "count", "checkpoint")
+MEASURED = ("settings", "seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "cores")
 WORTH = 1.1  # a change that is not predicted to bring more is not proposed
 
 
@@ -48,41 +47,30 @@ class Advice:
     gain: float
 
 
-@dataclass
-class Profile:
-    """Seconds and bytes of each stage, summed over workers; `elapsed_s` is what the user waited.
+@dataclass(frozen=True)
+class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", measured=MEASURED):
+    """Seconds and bytes of each stage of observing a model, summed over workers.
 
-    `waited_s` is the time in which workers had no data to work on, `begun_s` what the process had
-    cost before, `busy` the mean number of cores that were busy, of `cores`.
+    `elapsed_s` is the time from begin to end, `waited_s` that in which workers had no data to work on,
+    `busy` the mean number of cores that were busy, of `cores`.
     """
 
+    model: str
+    dataset: str
     settings: Settings
-    seconds: dict[str, float] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    samples: int = 0
-    elapsed_s: float = 0.0
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+    samples: int
+    elapsed_s: float
     waited_s: float = 0.0
     busy: float = 0.0
     cores: int = 1
 
-    @classmethod
-    @contextmanager
-    def measuring(cls, settings: Settings) -> Iterator[Profile]:
-        """Yield a profile; time and cores are measured until the block ends."""
-        profile = cls(settings, cores=os.cpu_count() or 1)
-        started, spent = time.perf_counter(), _cpu_s()
-        yield profile
-        profile.elapsed_s = time.perf_counter() - started
-        profile.busy = (_cpu_s() - spent) / profile.elapsed_s
-
-    def of(self, accumulator: HistogramAccumulator, samples: int) -> None:
-        """Take in what the workers measured."""
-        self.samples = samples
-        self.seconds = {stage: accumulator.seconds[stage] for stage in STAGES}
-        self.bytes = {
-            stage: accumulator.bytes[stage] for stage in STAGES if accumulator.bytes[stage]
-        }
-        self.waited_s = accumulator.seconds["wait for data"] / max(self.settings.workers, 1)
+    def to_document(self) -> Document:
+        """Return the sealed document, with the advice."""
+        document = super().to_document()
+        document["measured"]["advice"] = dataclasses.asdict(self.advice())
+        return document
 
     def advice(self) -> Advice:
         """Return the change that should bring most."""
@@ -94,9 +82,8 @@ class Profile:
             return Advice("loading the data", DATA, by_data)
         if by_cores >= WORTH and not self.settings.cluster:
             change = f"use {self.cores} workers with a thread each: --workers {self.cores}"
-            return Advice(
-                f"{longest}, with {busy:.1f} of {self.cores} cores busy", change, by_cores
-            )
+            limit = f"{longest}, with {busy:.1f} of {self.cores} cores busy"
+            return Advice(limit, change, by_cores)
         return Advice(f"{longest}, and this machine's cores are busy", MACHINES, 1.0)
 
     def lines(self) -> Iterator[str]:
@@ -116,24 +103,47 @@ class Profile:
         gain = f" (predicted: {advice.gain:.2f} times as fast)" if advice.gain > 1 else ""
         yield f"{advice.change}{gain}"
 
-    def to_document(self, model: str, dataset: str) -> Document:
-        """Return the profile of observing this model over these data, as a document."""
-        advice = dataclasses.asdict(self.advice())
-        measured = {**dataclasses.asdict(self), "advice": advice}
-        fields = {"kind": KIND, "schema_version": 1, "model": model, "dataset": dataset}
-        return seal({**fields, "measured": measured})
-
-    def checked(self, earlier: Document) -> str | None:
-        """Say whether what an earlier profile of the same work predicted came true.
+    def compare_prediction(self, earlier: Profile) -> str | None:
+        """Return whether what an earlier profile of the same work predicted came true.
 
         None if that predicted nothing, or nothing was changed since.
         """
-        before = earlier["measured"]
-        advice, same = before["advice"], Settings(**before["settings"]) == self.settings
-        if advice["gain"] <= 1.0 or (same and advice["change"] != DATA):
+        advice, same = earlier.advice(), earlier.settings == self.settings
+        if advice.gain <= 1.0 or (same and advice.change != DATA):
             return None
-        gain = before["elapsed_s"] / before["samples"] / (self.elapsed_s / self.samples)
-        return f"predicted: {advice['gain']:.2f} times as fast; it is {gain:.2f} times as fast"
+        gain = earlier.elapsed_s / earlier.samples / (self.elapsed_s / self.samples)
+        return f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f} times as fast"
+
+
+class Stopwatch:
+    """Time and processor time of this process and its children since it was made."""
+
+    def __init__(self) -> None:
+        self.started, self.spent = time.perf_counter(), _cpu_s()
+
+    def profile(
+        self,
+        model: str,
+        dataset: str,
+        settings: Settings,
+        accumulator: HistogramAccumulator,
+        samples: int,
+    ) -> Profile:
+        """Return the profile of what was done up to now, with what the workers measured."""
+        elapsed_s = time.perf_counter() - self.started
+        seconds, sizes = accumulator.seconds, accumulator.bytes
+        return Profile(
+            model,
+            dataset,
+            settings,
+            {stage: seconds[stage] for stage in STAGES},
+            {stage: sizes[stage] for stage in STAGES if sizes[stage]},
+            samples,
+            elapsed_s,
+            seconds["wait for data"] / max(settings.workers, 1),
+            (_cpu_s() - self.spent) / elapsed_s,
+            os.cpu_count() or 1,
+        )
 
 
 DATA = "write the preprocessed samples once, uncompressed (numpy.savez), and calibrate from that"

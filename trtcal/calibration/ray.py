@@ -18,39 +18,31 @@ from typing import Any
 
 import numpy as np
 
-from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.calibration.shards import Job, Task
-from trtcal.calibration.worker import Observer
-from trtcal.errors import BackendError, InputError, TrtcalError
+from trtcal.calibration.job import Job, Task
+from trtcal.calibration.worker import TaskResult, TaskRunner
+from trtcal.errors import BackendError, InputError
 from trtcal.model import first_line
 
-CLUSTERS = ("ray",)
 ADDRESS = "RAY_ADDRESS"
 REACH_S = 10.0
 
 
 class RayActor:
-    """What runs in an actor: a observer over its own copy of the model."""
+    """What runs in an actor: an observer over its own copy of the model."""
 
     def __init__(self, job: Job, files: dict[str, Any]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="trtcal-")
         for name, content in files.items():
             content.tofile(Path(self.folder.name) / name)
-        self.observer = Observer(dataclasses.replace(job, folder=Path(self.folder.name)))
-        self.accumulator = HistogramAccumulator()
+        self.runner = TaskRunner(dataclasses.replace(job, folder=Path(self.folder.name)))
 
-    def hired(self) -> bool:
-        """Say that the actor is there."""
+    def started(self) -> bool:
+        """Return True as soon as the actor is there."""
         return True
 
-    def work(self, task: Task) -> HistogramAccumulator | TrtcalError:
-        """Count the samples of a task; errors of ours are returned, as Ray wraps what is raised."""
-        self.accumulator.clear()  # what it had was sent when the last task was done
-        try:
-            self.observer.look(task, self.accumulator, lambda samples: True)
-        except TrtcalError as error:
-            return error
-        return self.accumulator
+    def work(self, task: Task) -> TaskResult:
+        """Count the samples of a task."""
+        return self.runner.run(task)
 
 
 class RayWorker:
@@ -61,21 +53,21 @@ class RayWorker:
         self.lost: type[BaseException] = ray.exceptions.RayActorError
         options = {"num_cpus": job.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         self.actor = ray.remote(RayActor).options(**options).remote(job, files)
-        self.hired: Future[bool] = self.actor.hired.remote().future()
+        self.started: Future[bool] = self.actor.started.remote().future()
 
     @property
     def ready(self) -> bool:
         """Whether the cluster had room for it."""
-        if self.hired.done() and (error := self.hired.exception()) is not None:
+        if self.started.done() and (error := self.started.exception()) is not None:
             raise BackendError(
                 f"a worker cannot be started on the cluster: {error!r}"[:400],
                 "install the same trtcal on all its machines",
             ) from error
-        return self.hired.done()
+        return self.started.done()
 
-    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Begin a task."""
-        future: Future[HistogramAccumulator | TrtcalError] = self.actor.work.remote(task).future()
+        future: Future[TaskResult] = self.actor.work.remote(task).future()
         return future
 
     def again(self) -> RayWorker:

@@ -1,4 +1,4 @@
-"""Share the work out over workers, on this machine or others, and do again what a lost one had."""
+"""Give tasks to workers, on this machine or others, and give those of a lost worker again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from types import ModuleType
 from typing import Protocol
 
 from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.calibration.shards import Job, Span, Task, count
-from trtcal.calibration.worker import Observer
+from trtcal.calibration.job import Job, Task, count
+from trtcal.calibration.worker import TaskResult, TaskRunner
+from trtcal.data.dataset import Span
 from trtcal.errors import BackendError, TrtcalError
 
 TASK_S = 10.0  # about how long a worker is on its own
 LEAST_S = 1.0  # about how long at the end, where smaller pieces would cost more than they even out
 CHANCES = 3  # that a piece of work gets before it is held to be what kills workers
-PATIENCE_S = 0.2
-LONELY_S = 120.0
+WAIT_S = 0.2
+NO_WORKER_S = 120.0
 
 
 class Worker(Protocol):
@@ -40,7 +41,7 @@ class Worker(Protocol):
     def ready(self) -> bool:
         """Whether it can be given a task."""
 
-    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Begin a task."""
 
     def again(self) -> Worker:
@@ -50,7 +51,7 @@ class Worker(Protocol):
         """Ask it to end its task soon."""
 
     def close(self) -> None:
-        """Send it home."""
+        """End it."""
 
 
 class LocalWorker:
@@ -69,7 +70,7 @@ class LocalWorker:
         """A process can always be given a task."""
         return True
 
-    def submit(self, task: Task) -> Future[HistogramAccumulator | TrtcalError]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Begin a task."""
         with _alone():
             return self.pool.submit(_work, task)
@@ -102,18 +103,17 @@ def _alone() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-_looker: Observer
-_tally: HistogramAccumulator
-_stop: Event
+_process: TaskRunner
+"""What a worker process has; set when it begins."""
 
 
 def _begin(job: Job, stop: Event) -> None:
     """Make this process a worker: it leaves Ctrl-C to its parent, and ends when that does."""
-    global _looker, _tally, _stop
+    global _process
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _looker, _tally, _stop = Observer(job), HistogramAccumulator(), stop
+    _process = TaskRunner(job, lambda: not stop.is_set())
 
 
 def _end_with_parent() -> None:
@@ -123,41 +123,39 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(task: Task) -> HistogramAccumulator | TrtcalError:
-    _tally.clear()  # what it had was sent when the last task was done
-    _looker.look(task, _tally, lambda samples: not _stop.is_set())
-    return _tally
+def _work(task: Task) -> TaskResult:
+    return _process.run(task)
 
 
-def share_out(
+def run_parallel(
     job: Job,
     accumulator: HistogramAccumulator,
-    hands: Sequence[Worker],
-    between: Callable[[int], bool],
+    workers: Sequence[Worker],
+    after_task: Callable[[int], bool],
 ) -> None:
-    """Do what the accumulator lacks, with all hands, and add it to the accumulator.
+    """Do what the accumulator lacks, with all workers, and add it to the accumulator.
 
-    `between` is called whenever something was added, with the number of samples, and now and then
+    `after_task` is called whenever something was added, with the number of samples, and now and then
     with 0; once it returns False, no more is begun. `BackendError` if workers die again and again.
     """
-    office = _Scheduler(job, accumulator, list(hands))
+    scheduler = Scheduler(job, accumulator, list(workers))
     try:
-        while office.unfinished() and between(0):
-            office.assign()
-            for added in office.collect():
-                if not between(added):
+        while scheduler.unfinished() and after_task(0):
+            scheduler.assign()
+            for added in scheduler.collect():
+                if not after_task(added):
                     return
     finally:
-        office.close()
+        scheduler.close()
 
 
-class _Scheduler:
-    """Knows which hand does what."""
+class Scheduler:
+    """Which worker does what, what is left, and what each task took."""
 
-    def __init__(self, job: Job, accumulator: HistogramAccumulator, hands: list[Worker]) -> None:
-        self.accumulator, self.hands = accumulator, hands
+    def __init__(self, job: Job, accumulator: HistogramAccumulator, workers: list[Worker]) -> None:
+        self.accumulator, self.workers = accumulator, workers
         self.queue: deque[tuple[int, Span]] = deque(job.left(accumulator))
-        self.running: dict[Future[HistogramAccumulator | TrtcalError], tuple[int, Task, float]] = {}
+        self.running: dict[Future[TaskResult], tuple[int, Task, float]] = {}
         self.deaths: Counter[tuple[int, Span]] = Counter()
         self.pace_s = TASK_S  # of a shard; so that the first task is a single one
         self.idle_since = time.perf_counter()
@@ -167,23 +165,23 @@ class _Scheduler:
         return bool(self.queue or self.running)
 
     def assign(self) -> None:
-        """Give everybody something to do; `BackendError` if nobody has been there for long."""
-        working = {number for number, _, _ in self.running.values()}
-        for number, hand in enumerate(self.hands):
-            if number not in working and self.queue and hand.ready:
+        """Give each idle worker a task; `BackendError` if none has been there for long."""
+        busy = {number for number, _, _ in self.running.values()}
+        for number, worker in enumerate(self.workers):
+            if number not in busy and self.queue and worker.ready:
                 task = self._next_task()
-                self.running[hand.submit(task)] = number, task, time.perf_counter()
+                self.running[worker.submit(task)] = number, task, time.perf_counter()
         if self.running:
             self.idle_since = time.perf_counter()
-        elif time.perf_counter() - self.idle_since > LONELY_S:
+        elif time.perf_counter() - self.idle_since > NO_WORKER_S:
             raise BackendError(
-                f"no worker has been there for {LONELY_S:.0f} s",
-                "see what the cluster says of itself",
+                f"no worker has been there for {NO_WORKER_S:.0f} s",
+                "check the state of the cluster: `ray status`",
             )
 
     def _next_task(self) -> Task:
         """Take work for about `TASK_S`, less towards the end, so that all end together."""
-        fair = len(self.queue) // (2 * len(self.hands))
+        fair = len(self.queue) // (2 * len(self.workers))
         wanted = max(1, int(LEAST_S / self.pace_s), min(fair, int(TASK_S / self.pace_s)))
         number, span = self.queue.popleft()
         spans = [span]
@@ -194,32 +192,29 @@ class _Scheduler:
     def collect(self) -> list[int]:
         """Wait a little; add what is done, and return the numbers of samples."""
         if not self.running:
-            time.sleep(PATIENCE_S)
-        done, _ = wait(self.running, PATIENCE_S, FIRST_COMPLETED)
-        made = [accumulator for future in done if (accumulator := self._taken(future))]
+            time.sleep(WAIT_S)
+        done, _ = wait(self.running, WAIT_S, FIRST_COMPLETED)
+        results = [result for future in done if (result := self._result(future))]
         self.assign()  # before the sums are made, so that nobody waits for them
-        for accumulator in made:
-            self.accumulator.add(accumulator)
-        return [sum(count(spans) for spans in accumulator.done.values()) for accumulator in made]
+        for result in results:
+            self.accumulator.add(result)
+        return [sum(count(spans) for spans in result.done.values()) for result in results]
 
-    def _taken(
-        self, future: Future[HistogramAccumulator | TrtcalError]
-    ) -> HistogramAccumulator | None:
+    def _result(self, future: Future[TaskResult]) -> HistogramAccumulator | None:
         """Return what a task gave; None if its worker was lost."""
         number, task, started = self.running.pop(future)
-        hand = self.hands[number]
         try:
-            made = future.result()
-        except hand.lost as error:
-            self._again(number, task, error)
+            result = future.result()
+        except self.workers[number].lost as error:
+            self._replace(number, task, error)
             return None
-        if isinstance(made, TrtcalError):
-            raise made
+        if isinstance(result, TrtcalError):
+            raise result
         self.pace_s = (time.perf_counter() - started) / len(task[1])
-        return made
+        return result
 
-    def _again(self, number: int, task: Task, error: BaseException) -> None:
-        """Put back what a lost worker had, and hire another."""
+    def _replace(self, number: int, task: Task, error: BaseException) -> None:
+        """Put back what a lost worker had, and start another."""
         pieces = [(task[0], span) for span in task[1]]
         self.deaths.update(pieces)
         if self.deaths[pieces[0]] >= CHANCES:
@@ -228,16 +223,15 @@ class _Scheduler:
                 "if memory ran out, give fewer --workers or set --max-memory",
             ) from error
         self.queue.extendleft(reversed(pieces))
-        self.hands[number] = self.hands[number].again()
+        self.workers[number] = self.workers[number].again()
 
     def close(self) -> None:
-        """Let workers finish their batch, take what they have, and send them home."""
-        for hand in self.hands:
-            hand.stop()
+        """Let workers finish their batch, add what they have, and end them."""
+        for worker in self.workers:
+            worker.stop()
         for future in wait(self.running).done:
-            if future.exception() is None and isinstance(
-                made := future.result(), HistogramAccumulator
-            ):
-                self.accumulator.add(made)
-        for hand in self.hands:
-            hand.close()
+            result = None if future.exception() else future.result()
+            if isinstance(result, HistogramAccumulator):
+                self.accumulator.add(result)
+        for worker in self.workers:
+            worker.close()

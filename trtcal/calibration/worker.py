@@ -1,4 +1,4 @@
-"""Response at samples in this process: load, infer and count, each going on while the others do."""
+"""Observe samples in this process: load, infer and count, each going on while the others do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import numpy as np
 from trtcal.backends.sessions import give_back
 from trtcal.backends.taps import Reading, Taps
 from trtcal.calibration.accumulator import HistogramAccumulator
-from trtcal.calibration.shards import Job, Span, Task, batches
+from trtcal.calibration.job import Job, Task
 from trtcal.data import Feeds
+from trtcal.data.dataset import Span
+from trtcal.data.dataset import spans as split
+from trtcal.errors import TrtcalError
 
 BATCH_BYTES = 1 << 28  # of tensors held at once, unless one sample takes more
-Between = Callable[[int], bool]
-"""Called after each batch with its number of samples; says whether to go on."""
+AfterBatch = Callable[[int], bool]
+"""Called after each batch with its number of samples; returns whether to go on."""
 
 
 class Observer:
@@ -41,12 +44,12 @@ class Observer:
         if self.taps is not None:
             self.taps.close()
 
-    def look(self, task: Task, accumulator: HistogramAccumulator, between: Between) -> None:
-        """Count the samples of a task into `accumulator`, batch by batch while `between` says to go on."""
+    def run(self, task: Task, accumulator: HistogramAccumulator, after_batch: AfterBatch) -> None:
+        """Count the samples of a task batch by batch, while `after_batch` returns True."""
         number, spans = task
         self.accumulator = accumulator
         self._open(number)
-        parts = [part for span in spans for part in batches(span, self.size)]
+        parts = [part for span in spans for part in split(self.size, *span)]
         for part, feeds in zip(parts, self._loaded(spans), strict=False):
             self._count_inputs(feeds)
             with self._timed("infer"):
@@ -54,7 +57,7 @@ class Observer:
             self.collected.append(part)
             if readings or not self.computed:
                 self._count(readings)
-            if not between(part[1] - part[0]):
+            if not after_batch(part[1] - part[0]):
                 break
         self.settle()
 
@@ -65,7 +68,7 @@ class Observer:
 
     @property
     def _taps(self) -> Taps:
-        assert self.taps is not None  # noqa: S101  # look opens them
+        assert self.taps is not None  # noqa: S101  # run opens them
         return self.taps
 
     def _open(self, number: int) -> None:
@@ -144,6 +147,26 @@ class Observer:
         started = time.perf_counter()
         yield
         self.accumulator.seconds[stage] += time.perf_counter() - started
+
+
+TaskResult = HistogramAccumulator | TrtcalError
+"""What a task gives; an error of ours is returned, as pools and clusters wrap what is raised."""
+
+
+class TaskRunner:
+    """An observer for one task after the other, for worker processes and actors."""
+
+    def __init__(self, job: Job, go_on: Callable[[], bool] = lambda: True) -> None:
+        self.observer, self.accumulator, self.go_on = Observer(job), HistogramAccumulator(), go_on
+
+    def run(self, task: Task) -> TaskResult:
+        """Count the samples of a task; what it holds was sent when the last task was done."""
+        self.accumulator.clear()
+        try:
+            self.observer.run(task, self.accumulator, lambda samples: self.go_on())
+        except TrtcalError as error:
+            return error
+        return self.accumulator
 
 
 def _next(feeds: Iterator[Feeds]) -> tuple[Feeds | None, float]:

@@ -12,7 +12,7 @@ import onnx
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import Inside, showing
-from trtcal.calibration.memory import tensor_bytes
+from trtcal.calibration.job import tensor_bytes
 from trtcal.check.samples import Samples, find_image_input
 from trtcal.data import Feeds, fixed_batch
 from trtcal.data.dataset import Array

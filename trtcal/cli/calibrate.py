@@ -26,7 +26,7 @@ from trtcal.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trtcal.calibration import Observation, Profile
+    from trtcal.calibration import Observation
 
 NAMED = 10  # arrays or files that a note names, at most
 
@@ -109,8 +109,7 @@ def command(
     With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
     Nothing is written then, unless -o says where the learning curve goes.
     """
-    from trtcal.calibration import cached, observe, unfinished
-    from trtcal.calibration.choose import create_calibrator
+    from trtcal.calibration import ObserveOptions, cached, create_calibrator, observe, unfinished
     from trtcal.check import check_data
     from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
     from trtcal.data import open_dataset
@@ -119,8 +118,8 @@ def command(
     from trtcal.quantization import find_layers, tensors_to_observe
 
     if how_many:
-        options = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
-        refuse(options | {"max-memory": max_memory, "histograms": histograms})
+        foreign = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
+        refuse(foreign | {"max-memory": max_memory, "histograms": histograms})
     config = config_here(config_path)
     settings = config.calibration
     chosen = method or settings.method
@@ -143,31 +142,26 @@ def command(
     whole = dataset
     dataset, select = split_for_auto(prepared, whole, chosen)
     output = output or Path("calibration.json")
-    ceiling = None if max_memory is None else size_in_bytes(max_memory)
-    profiles: list[Profile] = []
+    options = ObserveOptions(
+        batch_for(loaded, batch or settings.batch),
+        workers=workers or (0 if cluster else settings.workers),
+        cluster=cluster,
+        max_memory=None if max_memory is None else size_in_bytes(max_memory),
+        checkpoint=unfinished(histograms or output),
+    )
 
-    def look() -> Observation:
-        checked = check_data(loaded, whole, batch_size=16 if ceiling is None else 1)
+    def make() -> Observation:
+        checked = check_data(loaded, whole, batch_size=16 if max_memory is None else 1)
         checked.write(output.with_suffix(".data-check.json"))
         warn(checked.issues)
         with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:
             return observe(
-                prepared,
-                dataset,
-                tensors,
-                batch_for(loaded, batch or settings.batch),
-                advance,
-                workers=workers or (0 if cluster else settings.workers),
-                cluster=cluster,
-                max_memory=ceiling,
-                checkpoint=unfinished(histograms or output),
-                say=lambda message: note(f"note: {message}"),
-                profiled=profiles.append,
+                prepared, dataset, tensors, options, advance, lambda text: note(f"note: {text}")
             )
 
-    observation = cached(histograms, loaded, dataset, tensors, look)
+    observation = cached(histograms, loaded, dataset, tensors, make)
     if profile:
-        show_profile(profiles, observation, output.with_suffix(".profile.json"))
+        show_profile(observation, output.with_suffix(".profile.json"))
     result = choose(prepared, observation, select, chosen, given, as_json)
     document = result.write(output)
     if as_json:
@@ -190,19 +184,17 @@ def command(
     say(f"wrote {output}  {document['digest'][:19]}")
 
 
-def show_profile(profiles: list[Profile], observation: Observation, path: Path) -> None:
+def show_profile(observation: Observation, path: Path) -> None:
     """Print where the time went, check what an earlier profile predicted, and keep this one."""
-    from trtcal.calibration.profile import KIND
-    from trtcal.documents import read_document, write_document
+    from trtcal.calibration import Profile
 
-    if not profiles:
+    profile = observation.profile
+    if profile is None:
         note("note: nothing was run, so there is nothing to profile")
         return
-    (profile,) = profiles
-    document = profile.to_document(observation.model, observation.dataset)
-    earlier = read_document(path, KIND) if path.exists() else None
-    write_document(path, document)
+    earlier = Profile.read(path) if path.exists() else None
+    profile.write(path)
     for line in profile.lines():
         note(line)
-    if earlier and all(earlier[key] == document[key] for key in ("model", "dataset")):
-        note(profile.checked(earlier) or "")
+    if earlier and (earlier.model, earlier.dataset) == (profile.model, profile.dataset):
+        note(profile.compare_prediction(earlier) or "")

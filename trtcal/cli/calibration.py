@@ -79,9 +79,9 @@ def _show(found: Calibration, title: str) -> None:
 @click.argument("b", type=click.Path(path_type=Path))
 @json_option
 def diff(a: Path, b: Path, as_json: bool) -> None:
-    """Say which ranges moved from A to B and by how much, the largest movement first."""
-    from trtcal.calibration.formats import diff as compare
+    """Show which ranges differ from A to B and by how much, the largest change first."""
     from trtcal.calibration.formats import read_ranges
+    from trtcal.ranges import diff as compare
 
     result = compare(read_ranges(a), read_ranges(b))
     if as_json:
@@ -206,21 +206,21 @@ def tails(
 
     TABLES are what `trtcal calibrate` wrote for MODEL.
     """
-    from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
+    from trtcal.calibration.extremes import TENSORS, find_tails
     from trtcal.data import open_dataset
     from trtcal.model import load_model
     from trtcal.ranges import Calibration, most_stretched
 
     config = config_here(config_path)
     settings = config.calibration
-    tensors = most_stretched([Calibration.read(path) for path in tables], LOOKED_AT)
+    tensors = most_stretched([Calibration.read(path) for path in tables], TENSORS)
     loaded = load_model(model)
     source = required(data or settings.data, "the data", "--data")
     dataset = open_dataset(source, loaded, config.images, settings.labels)
     prepared = prepared_model(loaded, config, ())
-    with progress(f"looking for what stretches {len(tensors)} ranges", len(dataset)) as advance:
+    with progress(f"finding what stretches {len(tensors)} ranges", len(dataset)) as advance:
         found = find_tails(prepared, dataset, tensors, advance)
-    document = write_tails(output, found)
+    document = found.write(output)
     if as_json:
         print_json(document)
         return

@@ -62,7 +62,7 @@ def choose(
     as_json: bool,
 ) -> Calibration:
     """Return a method's ranges, with samples to judge by those of the method that loses least."""
-    from trtcal.calibration.choose import calibrate
+    from trtcal.calibration import calibrate
     from trtcal.evaluate.judging import METHODS, choose_method
 
     if select is None:

@@ -15,8 +15,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.backends.sessions import Array, open_session
 from trtcal.backends.taps import showing
-from trtcal.calibration import Observation
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from scipy import optimize, stats
 
 from trtcal import __version__
-from trtcal.calibration import Observation
-from trtcal.calibration.choose import calibrate, create_calibrator
+from trtcal.calibration import Observation, calibrate, create_calibrator
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError

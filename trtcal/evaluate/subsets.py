@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrators import Histogram
-from trtcal.calibration import Observation, observe
+from trtcal.calibration import Observation, ObserveOptions, observe
 from trtcal.calibration.observation import pack, unpack
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.data.dataset import ArrayDataset
@@ -126,7 +126,7 @@ class Chunks:
         start = number * self.chunk
         feeds = next(self.dataset.batches(self.chunk, start, start + self.chunk))
         samples = ArrayDataset(self.dataset.name, feeds, None, self.dataset.identity)
-        seen = observe(self.model, samples, tensors, self.chunk)
+        seen = observe(self.model, samples, tensors, ObserveOptions(batch=self.chunk))
         self.spill.keep("histograms", number, dict(pack(seen.histograms)))
 
     def seen(self, subset: Subset) -> Observation:

@@ -16,9 +16,15 @@ from pathlib import Path
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes
 from trtcal.backends.registry import find_backend
-from trtcal.calibration import Observation, observe, unfinished, write_observation
-from trtcal.calibration.choose import calibrate
-from trtcal.calibration.extremes import LOOKED_AT, find_tails, write_tails
+from trtcal.calibration import (
+    Observation,
+    ObserveOptions,
+    calibrate,
+    observe,
+    unfinished,
+    write_observation,
+)
+from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check import DataIssue, check_data
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import Dataset, open_dataset
@@ -243,10 +249,12 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
             inputs.prepared,
             data,
             tensors,
-            batch_for(inputs.model, settings.batch),
+            ObserveOptions(
+                batch=batch_for(inputs.model, settings.batch),
+                workers=settings.workers,
+                checkpoint=unfinished(inputs.config.run_folder),
+            ),
             advance,
-            workers=settings.workers,
-            checkpoint=unfinished(inputs.config.run_folder),
             say=journal.say,
         )
         write_observation(journal.folder / "histograms.npz", observation)
@@ -275,7 +283,7 @@ def calibrate_all(
 
 def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: Journal) -> None:
     """Find the samples that stretch the ranges of which most is cut off."""
-    tensors = most_stretched(calibrations, LOOKED_AT)
+    tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
     data, title = inputs.calibration_data, f"finding what stretches {len(tensors)} ranges"
@@ -284,7 +292,7 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
         journal.progress(title, len(data)) as advance,
     ):
         tails = find_tails(inputs.prepared, data, tensors, advance)
-        record(str(write_tails(journal.folder / "tails.json", tails)["digest"]))
+        record(str(tails.write(journal.folder / "tails.json")["digest"]))
 
 
 def quantize_all(

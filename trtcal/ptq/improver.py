@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.documents import Document, write_document

@@ -9,8 +9,7 @@ from time import monotonic
 
 import onnx
 
-from trtcal.calibration import Observation, observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import Observation, ObserveOptions, calibrate, observe
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.documents import canonical_json, digest_bytes
@@ -125,7 +124,8 @@ class Context:
     def observe(self, model: Model, tensors: Sequence[str], reporter: Reporter) -> Observation:
         """Return the histograms of tensors on all samples to fit to."""
         with reporter(f"observing {len(tensors)} tensors", len(self.fit)) as advance:
-            return observe(model, self.fit, tensors, fixed_batch(model) or BATCH, advance)
+            options = ObserveOptions(batch=fixed_batch(model) or BATCH)
+            return observe(model, self.fit, tensors, options, advance)
 
 
 def now() -> float:

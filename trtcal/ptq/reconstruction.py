@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session
-from trtcal.calibration.memory import tensor_bytes
+from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import SpillCache

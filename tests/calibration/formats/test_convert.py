@@ -1,6 +1,6 @@
 import pytest
 
-from calibrators.scale import scale_of
+from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.networks import conv_net
 from trtcal.calibration.formats import (

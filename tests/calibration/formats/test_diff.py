@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 
 from tests.calibration.formats.tables import TABLES, calibration
-from trtcal.calibration.formats import diff
 from trtcal.documents import digest_document
 from trtcal.errors import InputError
+from trtcal.ranges import diff
 
 
 def test_the_largest_movement_comes_first_up_or_down():

@@ -9,7 +9,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from calibrators.scale import scale_of
+from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.networks import conv_net
 from trtcal.calibration.formats import import_calibration, read_ranges

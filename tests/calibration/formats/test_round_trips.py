@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrators.scale import scale_of, single
+from calibrators.range import scale_of, single
 from tests.calibration.formats.tables import FLOAT32, TABLES, calibration
 from tests.networks import conv_net
 from tests.tensorrt.stand_in import chain, module, ranges_of

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.scale import amax_of, scale_of
+from calibrators.range import amax_of, scale_of
 from tests.calibration.formats.tables import AMAXES, FLOAT32, TABLES, calibration, float32_of
 from trtcal.calibration.formats.tensorrt_cache import (
     ALGORITHMS,

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from tests.networks import conv_net, samples
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe

@@ -11,8 +11,7 @@ from tests.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
-from trtcal.calibration import observe
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.cli.main import run_command
 from trtcal.config import Config
 from trtcal.data import open_dataset
@@ -60,7 +59,12 @@ def faulty(tmp_path_factory):
     model = load_model(folder / "float.onnx")
     prepared = prepare(model)
     dataset = open_dataset(folder / "samples.npz", model)
-    seen = observe(prepared, dataset, tensors_to_observe(find_layers(prepared)), 8, threads=1)
+    seen = observe(
+        prepared,
+        dataset,
+        tensors_to_observe(find_layers(prepared)),
+        ObserveOptions(batch=8, threads=1),
+    )
     calibration = calibrate(seen, "minmax")
     (missing,) = next(
         layer.activations.values()

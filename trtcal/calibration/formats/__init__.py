@@ -8,15 +8,11 @@ from trtcal.calibration.formats.convert import (
     import_calibration,
     read_ranges,
 )
-from trtcal.calibration.formats.diff import Difference, Movement, diff
 
 __all__ = [
     "READABLE",
     "WRITABLE",
-    "Difference",
-    "Movement",
     "check_fits",
-    "diff",
     "export_calibration",
     "import_calibration",
     "read_ranges",

@@ -22,13 +22,12 @@ from trtcal.calibration.formats.table import (
     add_once,
     read_file,
     read_lines,
-    scales_of,
     table_of,
     writable,
 )
 from trtcal.documents import read_json, write_bytes, write_json, write_text
 from trtcal.errors import InputError
-from trtcal.ranges import Calibration
+from trtcal.ranges import Calibration, scales_of
 
 KEY, VALUE, DICT = 0, 1, 0  # places of the fields in their tables
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from calibrators.scale import LEVELS, amax_of, problem
+from calibrators.range import LEVELS, amax_of, problem
 from trtcal.calibration.formats.table import Table, imported
 from trtcal.errors import InputError
 from trtcal.model import Model

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from calibrators import tensorrt_cache
-from calibrators.scale import problem, scale_of
+from calibrators.range import problem
 from trtcal.errors import InputError
-from trtcal.ranges import Calibration, TensorRange
+from trtcal.ranges import TensorRange
 
 MAX_SHOWN = 5
 
@@ -40,13 +38,6 @@ def table_of(amaxes: Mapping[str, float]) -> Table:
     problems = {name: problem(amax) for name, amax in amaxes.items()}
     ranges = {name: imported(amax) for name, amax in amaxes.items() if not problems[name]}
     return Table(ranges, {name: text for name, text in problems.items() if text})
-
-
-def scales_of(calibration: Calibration) -> dict[str, np.float32]:
-    """Return the scale of every range; `InputError` if there is none."""
-    if not calibration.ranges:
-        raise InputError("the calibration has no range", "calibrate with data that reach a layer")
-    return {name: scale_of(item.amax) for name, item in calibration.ranges.items()}
 
 
 def listed(items: Iterable[str]) -> str:

@@ -12,19 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from calibrators import tensorrt_cache
-from calibrators.scale import amax_of
+from calibrators.range import amax_of
 from calibrators.tensorrt_cache import NoCacheError, cache_text, version_digits
 from trtcal.calibration.formats.table import (
     Table,
     add_once,
     read_lines,
-    scales_of,
     table_of,
     writable,
 )
 from trtcal.documents import write_text
 from trtcal.errors import InputError
-from trtcal.ranges import Calibration
+from trtcal.ranges import Calibration, scales_of
 
 ALGORITHMS = tuple(tensorrt_cache.ALGORITHMS.values())
 HEADER = re.compile(rf"TRT-([0-9X]+)-({'|'.join(ALGORITHMS)})")

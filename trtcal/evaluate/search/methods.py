@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from trtcal.calibration import Observation
-from trtcal.calibration.choose import calibrate
+from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import EvaluationCache

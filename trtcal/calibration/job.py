@@ -1,11 +1,18 @@
-"""Keep below a ceiling of memory: look at the data several times, at some tensors each time."""
+"""What is to be counted of which samples: shards of the data, and passes over them.
+
+Samples are cut into a fixed number of shards, by index alone, and batches never cross the end of a
+shard. So what runs together in a batch is the same for any number of workers, however often the work
+was broken off. Below a ceiling of memory the data are read in several passes, each for some tensors.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -14,13 +21,92 @@ import onnx.shape_inference
 from calibrators.counting import load_kernels
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import MODEL
-from trtcal.data import Feeds
+from trtcal.data import Dataset, Feeds
+from trtcal.data.dataset import Span
 from trtcal.errors import ResourceError
+
+if TYPE_CHECKING:
+    from trtcal.calibration.accumulator import HistogramAccumulator
+
+
+SHARDS = 64
+
+
+def shards(samples: int, unit: int = 1) -> list[Span]:
+    """Cut samples into at most `SHARDS` equal spans, multiples of `unit`; the last may be shorter."""
+    length = -(-samples // (SHARDS * unit)) * unit
+    return [(start, min(start + length, samples)) for start in range(0, samples, length)]
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the same samples in as few spans as possible, rising."""
+    result: list[Span] = []
+    for start, stop in sorted(spans):
+        if result and start <= result[-1][1]:
+            result[-1] = result[-1][0], max(stop, result[-1][1])
+        else:
+            result.append((start, stop))
+    return result
+
+
+def missing(wanted: Iterable[Span], done: Iterable[Span]) -> list[Span]:
+    """Return what is left of each wanted span; `done` are joined spans."""
+    left: list[Span] = []
+    for start, stop in wanted:
+        for first, last in done:
+            if first < stop and last > start:
+                if start < first:
+                    left.append((start, first))
+                start = max(start, last)
+        if start < stop:
+            left.append((start, stop))
+    return left
+
+
+def count(spans: Iterable[Span]) -> int:
+    """Return the number of samples in spans that do not overlap."""
+    return sum(stop - start for start, stop in spans)
+
+
+Task = tuple[int, list[Span]]
+"""The number of a pass over the data, and the samples to count in it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model, laid out in `folder`, over one dataset, in one or more passes.
+
+    `passes` are the tensors counted in each, `into` names the histogram of each tensor. `batch` is the
+    most samples run together and `unit` the least: both are the model's batch where that is fixed.
+    `threads` are those of each worker, `room` the bytes that collected tensors may take.
+    """
+
+    folder: Path
+    dataset: Dataset
+    passes: list[list[str]]
+    into: dict[str, str]
+    unit: int
+    batch: int
+    threads: int
+    room: int
+
+    def spans(self) -> list[Span]:
+        """Return all shards of the data."""
+        return shards(len(self.dataset), self.unit)
+
+    def left(self, accumulator: HistogramAccumulator) -> list[tuple[int, Span]]:
+        """Return what an accumulator lacks, in pieces that are no longer than a shard."""
+        return [
+            (number, span)
+            for number in range(len(self.passes))
+            for span in missing(self.spans(), joined(accumulator.done.get(number, [])))
+        ]
+
 
 COPIES = 4  # of a batch of a tensor: as expected, as found, collected, and in the runtime
 COUNTS_BYTES = 5 << 20  # of a histogram while it is filled
 KEPT_BYTES = 1 << 20  # of a histogram, from its pass to the end
-SPARE = 0.05  # of the ceiling, for what nobody can foresee
+SPARE = 0.05  # of the ceiling, for what cannot be foreseen
 MB = 10**6
 
 
@@ -66,7 +152,7 @@ def _with_model(folder: Path, first: Feeds) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; its peak where the system tells no more."""
+    """Return the resident memory of this process; its peak where the system reports no more."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
