@@ -1,0 +1,126 @@
+"""Intervals against exact enumeration and known laws: coverage, zero differences, choices, samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from trtcal.stats import (
+    Interval,
+    Moments,
+    holm_levels,
+    mcnemar,
+    mcnemar_mid_p,
+    mean_interval,
+    paired_difference,
+    proportion,
+    samples_needed,
+    unseen,
+)
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0.05, 0.0), (0.1, 0.05), (0.3, 0.1), (0.2, 0.2)])
+@pytest.mark.parametrize("level", [0.95, 0.995])
+def test_paired_differences_cover_the_truth_by_exact_enumeration(lost, won, level):
+    samples, covered, beyond = 20, 0.0, 0.0
+    law = stats.multinomial(samples, [lost, won, 1 - lost - won])
+    for a in range(samples + 1):
+        for b in range(samples + 1 - a):
+            found = paired_difference(a, b, samples, level)
+            chance = law.pmf([a, b, samples - a - b])
+            covered += chance * (found.low <= lost - won <= found.high)
+            beyond += chance * (found.high < lost - won)
+    assert covered >= level - 0.01
+    assert beyond <= 1.2 * (1 - level) / 2  # this is what ships by mistake
+
+
+@given(st.integers(1, 400), st.data())
+def test_paired_differences_lie_in_the_possible_range_and_have_a_width(samples, data):
+    lost = data.draw(st.integers(0, samples))
+    won = data.draw(st.integers(0, samples - lost))
+    found = paired_difference(lost, won, samples)
+    assert -1.0 <= found.low <= found.value <= found.high <= 1.0
+    assert found.high > found.low
+    wider = paired_difference(lost, won, samples, 0.99)
+    assert wider.low <= found.low + 1e-12
+    assert wider.high >= found.high - 1e-12
+
+
+@given(st.integers(1, 2000))
+def test_no_difference_seen_leaves_the_exact_bound(samples):
+    bound = 1 - 0.025 ** (1 / samples)
+    assert unseen(samples) == pytest.approx(bound)
+    assert proportion(0, samples).high == pytest.approx(bound)
+    assert paired_difference(0, 0, samples) == Interval(0.0, -unseen(samples), unseen(samples))
+
+
+@given(st.integers(1, 40))
+def test_rare_equal_losses_have_the_exact_interval_of_a_poisson_count(events):
+    values = np.zeros(10_000)
+    values[:events] = 0.5
+    found = mean_interval(Moments.of(values), 0.95, 0.0)
+    exact = stats.chi2.isf(0.025, 2 * events + 2) / 2
+    assert found.high * 10_000 / 0.5 == pytest.approx(exact, rel=0.01)
+
+
+def test_means_without_skewness_have_students_interval():
+    values = np.linspace(-1, 1, 101)
+    found = mean_interval(Moments.of(values), 0.95, 0.0)
+    low, high = stats.t.interval(0.95, 100, values.mean(), stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=8, max_size=40), st.integers(1, 7))
+def test_moments_of_parts_are_those_of_the_whole(values, at):
+    whole = Moments.of(np.array(values))
+    parts = Moments.of(np.array(values[:at])) + Moments.of(np.array(values[at:]))
+    assert vars(parts) == pytest.approx(vars(whole), rel=1e-9, abs=1e-3)
+
+
+def test_means_of_skewed_figures_are_covered():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(1000):
+        values = rng.gamma(0.5, 1.0, 60)
+        found = mean_interval(Moments.of(values), 0.95, 1.0)
+        inside += found.low <= 0.5 <= found.high
+    assert inside >= 940
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_mid_p_is_the_exact_one_less_half_of_what_was_seen(lost, won):
+    exact, mid = mcnemar(lost, won), mcnemar_mid_p(lost, won)
+    assert 0.0 <= mid <= exact
+    if lost != won:
+        tail = stats.binom.cdf(min(lost, won), lost + won, 0.5)
+        seen = stats.binom.pmf(won, lost + won, 0.5)
+        assert mid == pytest.approx(2 * (tail - seen / 2))
+
+
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=8))
+def test_levels_of_several_variants_accept_what_holm_does(ps):
+    levels = holm_levels(lambda i, level: ps[i] <= 1 - level, len(ps))
+    accepted = {i for i, level in enumerate(levels) if ps[i] <= 1 - level}
+    order, expected = np.argsort(ps), set()
+    for rank, i in enumerate(order.tolist()):
+        if ps[i] > 0.05 / (len(ps) - rank) * (1 + 1e-12):
+            break
+        expected.add(i)
+    assert accepted == expected
+
+
+def test_the_best_of_ten_at_the_limit_ships_no_more_often_than_one():
+    rng = np.random.default_rng(0)
+    shipped = 0
+    for _ in range(400):
+        ps = rng.random(10)
+        levels = holm_levels(lambda i, level, ps=ps: bool(ps[i] <= 1 - level), 10)
+        shipped += any(p <= 1 - level for p, level in zip(ps, levels, strict=True))
+    assert shipped / 400 <= 0.08
+
+
+def test_samples_needed_halve_the_interval_at_four_times_as_many():
+    assert samples_needed((-0.5, -1.5, 0.5), -1.0, 100) == 400
+    assert samples_needed((-1.0, -1.5, 0.5), -1.0, 100) is None
+    assert samples_needed((-0.5, -np.inf, 0.5), -1.0, 100) is None
