@@ -160,7 +160,9 @@ class InterimAnalyses:
         self.rule, self.samples, self.count = rule, samples, count
         self.slices, self.blocks = slices or {}, blocks
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
-        self.levels = sequential_levels(rule.alpha, tuple((i + 1) / count for i in range(count)))
+        self.levels = sequential_levels(
+            2 * rule.alpha, tuple((i + 1) / count for i in range(count))
+        )
         self.made: list[dict[str, Any]] = []
         self.verdict: Verdict | None = None
         self.seen = 0
@@ -175,7 +177,7 @@ class InterimAnalyses:
         A batch that passes several analyses at once is judged as the last of them.
         """
         due = samples * self.count // self.samples
-        alpha = 1 - self.levels[max(due, 1) - 1] if self.count > 1 else self.rule.alpha
+        alpha = (1 - self.levels[max(due, 1) - 1]) / 2 if self.count > 1 else self.rule.alpha
         here = {name: where[:samples] for name, where in self.slices.items()}
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
         answers = ask(replace(self.rule, alpha=alpha), figures, here, times, self.sizes)

@@ -26,6 +26,7 @@ from trtcal.stats import (
     holm,
     is_binary,
     mean_interval,
+    paired_difference,
     proportion,
     ratio_of_blocks,
 )
@@ -189,6 +190,32 @@ class _Data:
             min(1 - self.rule.alpha / max(len(self.slices), 1), 1.0) if self.slices else self.level
         )
 
+    @property
+    def one_sided(self) -> float:
+        """The level of intervals of which each end alone errs in `alpha` of cases, all limits together.
+
+        An equivalence test at alpha judges the interval of level 1 - 2 alpha (Schuirmann, 1987). Means
+        of figures that are not right or wrong keep the wider interval: theirs is no exact one.
+        """
+        return 2 * self.level - 1
+
+    def change(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[Paired, float]:
+        """Return the change of a metric for a limit, and the level of its interval."""
+        found = self.compared(metric, where, self.level)
+        if found.mid_p is None:
+            return found, self.level
+        lost, won = self.discordant(metric, where)
+        strict = paired_difference(won, lost, found.samples, self.one_sided, strict=True)
+        if self.rule.alone and metric in TO_REFERENCE:
+            strict = strict.within(-1.0, max(0.0, strict.value))
+        return replace(found, difference=strict), self.one_sided
+
+    def discordant(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
+        """Return how many samples only A has right, and how many only B."""
+        apart = self.figures[metric][1] - self.figures[metric][0]
+        apart = apart if where is None else apart[where]
+        return int((apart < 0).sum()), int((apart > 0).sum())
+
     def compared(self, metric: str, where: npt.NDArray[np.bool_] | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
         before, after = self.figures[metric]
@@ -285,7 +312,7 @@ def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> F
     """Return B's figure, or its change against A's, in the unit of the limit."""
     factor = 100.0 if limit.metric in PERCENT else 1.0
     if limit.is_change:
-        found = data.compared(limit.metric, where, data.level)
+        found, level = data.change(limit.metric, where)
         change = found.difference
         if limit.is_relative:
             factor = 100.0 / found.baseline if found.baseline else math.nan
@@ -293,9 +320,10 @@ def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> F
     else:
         values = data.figures[limit.metric][1]
         values = values if where is None else values[where]
-        ends = _own(values, limit.metric, data.level).scaled(factor)
+        level = data.level
+        ends = _own(values, limit.metric, level).scaled(factor)
     count = len(data.figures[limit.metric][1]) if where is None else int(where.sum())
-    return Figure(ends.value, ends.low, ends.high, count, data.level)
+    return Figure(ends.value, ends.low, ends.high, count, level)
 
 
 def _own(values: Values, metric: str, level: float) -> Interval:
