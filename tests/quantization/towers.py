@@ -127,10 +127,10 @@ def layer_norm(t, x):
 
 
 def written_norm(t, x):
-    centred = t.op("Sub", x, t.op("ReduceMean", x, t.const([-1], np.int64)))
-    squares = t.op("Pow", centred, t.const(2.0))
+    shifted = t.op("Sub", x, t.op("ReduceMean", x, t.const([-1], np.int64)))
+    squares = t.op("Pow", shifted, t.const(2.0))
     mean = t.op("Add", t.op("ReduceMean", squares, t.const([-1], np.int64)), t.const(1e-12))
-    return t.op("Mul", t.op("Div", centred, t.op("Sqrt", mean)), t.normal(8))
+    return t.op("Mul", t.op("Div", shifted, t.op("Sqrt", mean)), t.normal(8))
 
 
 def attention(t, x):

@@ -1,4 +1,4 @@
-"""ONNX files of any size: weights apart from the graph, in memory or in files beside the model.
+"""ONNX files of any size: weights separate from the graph, in memory or in files beside the model.
 
 A protobuf message ends at 2 GiB, and what takes a whole model (the checker, shape inference, the
 converter of opsets) copies it several times. So they get a stand-in in which every weight is an input

@@ -177,12 +177,12 @@ def sources(proto: onnx.ModelProto, tensors: Sequence[str]) -> dict[str, tuple[s
 
 
 def groups(
-    needed: Mapping[str, Sequence[str]], apart: Collection[str] = ()
+    needed: Mapping[str, Sequence[str]], separate: Collection[str] = ()
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return into whose histogram each source is counted, and which histograms make up each tensor's.
 
     Sources that are only ever summed together share one histogram, so that a Concat of many takes no
-    more memory than a tensor. Those in `apart` have one of their own.
+    more memory than a tensor. Those in `separate` have one of their own.
     """
     uses: dict[str, Counter[str]] = {}
     for tensor, parts in needed.items():
@@ -191,7 +191,7 @@ def groups(
     first: dict[object, str] = {}
     into = {}
     for part in sorted(uses):
-        key = part if part in apart else tuple(sorted(uses[part].items()))
+        key = part if part in separate else tuple(sorted(uses[part].items()))
         into[part] = first.setdefault(key, part)
     made = {}
     for tensor, parts in needed.items():

@@ -13,7 +13,7 @@ from trtcal.model import load_model
 from trtcal.model.passes import prepare_with_record
 
 node = helper.make_node
-FLOAT, HALF, BRAIN = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+FLOAT, FP16, BRAIN = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 HOSTILE = ['a"b', "two\nlines", "\x1b[31m", "ünïcödé/名前", "x'; DROP", "", "same", "same", " "]
 PARTS = ("gamma", "beta", "mean", "var")
 
@@ -266,7 +266,7 @@ def stored(kind, **arrays):
     }
 
 
-@pytest.mark.parametrize("kind", [HALF, BRAIN])
+@pytest.mark.parametrize("kind", [FP16, BRAIN])
 def test_half_and_bfloat_weights(kind):
     nodes = [
         node("Cast", ["x"], ["h"], "down", to=kind),
@@ -278,7 +278,7 @@ def test_half_and_bfloat_weights(kind):
     ]
     weights = stored(kind, w=weight(6, 3, 3, 3), one=np.ones(1, np.float32), **norm_weights())
     model = make(nodes, weights, IMAGE, {"y": ["n", 6, 6, 6]}, 22, 10)
-    if kind == HALF:
+    if kind == FP16:
         assert ops(prepared_alike(model, IMAGES, 1e-2)) == ["Cast", "Conv", "Cast"]
         return
     prepared = prepare_with_record(model)  # ONNX Runtime has no such convolution for a CPU

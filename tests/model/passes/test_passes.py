@@ -16,7 +16,7 @@ from trtcal.model.passes import prepare_with_record
 few = settings(max_examples=25)
 node = helper.make_node
 FLOAT, DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
-HALF, BRAIN = TensorProto.FLOAT16, TensorProto.BFLOAT16
+FP16, BRAIN = TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 def draw(*shape, seed=0):
@@ -102,7 +102,7 @@ def test_what_changes_one_value_is_not_neutral(op, values):
     assert ops(prepared_alike(model, {"x": draw(2, 3)})) == ["Neg", op, "Abs"]
 
 
-KINDS = [FLOAT, DOUBLE, HALF, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16,
+KINDS = [FLOAT, DOUBLE, FP16, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16,
          TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL]  # fmt: skip
 
 
@@ -141,8 +141,8 @@ def around(kinds):
 
 
 @pytest.mark.parametrize(("kinds", "left"), [
-    ([DOUBLE, FLOAT], 0), ([FLOAT], 0), ([HALF, FLOAT], 2), ([DOUBLE, HALF, DOUBLE, FLOAT], 4),
-    ([HALF, DOUBLE, HALF, FLOAT], 2), ([TensorProto.INT32, FLOAT], 2),
+    ([DOUBLE, FLOAT], 0), ([FLOAT], 0), ([FP16, FLOAT], 2), ([DOUBLE, FP16, DOUBLE, FLOAT], 4),
+    ([FP16, DOUBLE, FP16, FLOAT], 2), ([TensorProto.INT32, FLOAT], 2),
 ])  # fmt: skip
 def test_casts_that_round_stay_unless_asked(kinds, left):
     x = {"x": draw(9) * np.float32(100)}

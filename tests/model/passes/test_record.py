@@ -22,7 +22,7 @@ CHAIN = [
     node("Transpose", ["d"], ["e"], "back"),
     node("Cast", ["e"], ["f"], "wide", to=TensorProto.DOUBLE),
     node("Cast", ["f"], ["g"], "narrow", to=TensorProto.FLOAT),
-    node("Cast", ["g"], ["h"], "half", to=TensorProto.FLOAT16),
+    node("Cast", ["g"], ["h"], "narrow", to=TensorProto.FLOAT16),
     node("Cast", ["h"], ["i"], "whole", to=TensorProto.FLOAT),
     node("Add", ["i", "k"], ["j"], "shift"),
     node("Relu", ["j"], ["y"], "relu"),
