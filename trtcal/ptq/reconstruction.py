@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import onnx
 from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
@@ -38,6 +37,7 @@ from trtcal.ptq.adaptive_rounding import (
     rounded_steps,
 )
 from trtcal.ptq.bias_correction import activation_of, solve_shift
+from trtcal.ptq.changes import with_constants
 from trtcal.ptq.layer_inputs import (
     Mask,
     MatrixForm,
@@ -232,7 +232,9 @@ class LayerwiseReconstruction:
 
     def _run_layer(self, step: _Step, grid: Grid | None) -> None:
         """Run a layer in INT8, with its weight on the grid."""
-        part = _with_weight(self.pair.part(step.itself, ()), step, grid or self._nearest(step))
+        part = self.pair.part(step.itself, ())
+        values = (grid or self._nearest(step)).floats(step.weight.axis)
+        part = with_constants(part, {part.graph.node[0].input[step.weight.index]: values})
         self._run("int8", step.itself, open_session(part), quantized=step)
 
     def _token_weights(self, step: _Step) -> TokenWeights:
@@ -319,14 +321,3 @@ class LayerwiseReconstruction:
         np.clip(steps, -128, 127, out=steps)
         steps *= step.scale
         return steps
-
-
-def _with_weight(part: onnx.ModelProto, step: _Step, grid: Grid) -> onnx.ModelProto:
-    """Return a layer as a model, with a weight on the grid."""
-    name = part.graph.node[0].input[step.weight.index]
-    changed = onnx.ModelProto()
-    changed.CopyFrom(part)
-    for one in changed.graph.initializer:
-        if one.name == name:
-            one.CopyFrom(numpy_helper.from_array(grid.floats(step.weight.axis), name))
-    return changed
