@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.errors import GateFailed, InputError
-from trtcal.stats import samples_needed
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 RELATIONS = (">=", "<=", "==")
@@ -251,6 +250,8 @@ class Judgement:
     @property
     def samples_needed(self) -> int | None:
         """Roughly how many samples would decide; None where none would or none are needed."""
+        from trtcal.stats import samples_needed  # SciPy takes a second: no command waits for it
+
         figure = self.figure
         if figure is None or figure.samples is None or self.state != UNDECIDED:
             return None

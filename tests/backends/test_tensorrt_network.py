@@ -58,7 +58,7 @@ def test_later_versions_refuse_every_route_but_qdq(version, route):
         run(chain("x", "y"), request(route, ranges={"x": 1.0}), trt)
 
 
-def test_features_are_looked_for_and_not_told_from_the_version():
+def test_features_are_searched_and_not_derived_from_the_version():
     trt = module("10.16")
     del trt.ITensor.set_dynamic_range
     del trt.IInt8MinMaxCalibrator

@@ -73,7 +73,7 @@ def check(entry, target, folder):
 
 
 def why(node, outcome, skipped):
-    """Return what the user is told of a node that isn't INT8."""
+    """Return what is reported to the user of a node that isn't INT8."""
     return skipped.get(node) or (outcome and outcome.reason) or "nothing"
 
 

@@ -38,7 +38,7 @@ def refused(features: Features) -> list[str]:
 
 
 def answers(trt: object, kind: str) -> dict[str, str]:
-    """Return what a real calibrator object of ours, with ranges, tells TensorRT."""
+    """Return what a real calibrator object of ours, with ranges, returns to TensorRT."""
     made = calibrator_for(trt, {"route": "cache", "kind": kind, "ranges": RANGES})
     cache = calls(made).read_calibration_cache()  # through the bindings, as a builder does
     made.finish()

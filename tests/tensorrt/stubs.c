@@ -1,5 +1,5 @@
 /* What TensorRT's Python packages must find to be imported where its libraries are not installed:
-   functions that make nothing, under the names that the packages look for. */
+   functions that make nothing, under the names that the packages search. */
 void *createInferBuilder_INTERNAL(void) { return 0; }
 void *createInferRefitter_INTERNAL(void) { return 0; }
 void *createInferRuntime_INTERNAL(void) { return 0; }

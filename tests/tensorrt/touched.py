@@ -44,7 +44,7 @@ def touched() -> set[str]:
 
 
 def touched_in(source: str, path: Path | None = None) -> set[str]:
-    """Return what one module touches; `ValueError` where it cannot be told."""
+    """Return what one module touches; `ValueError` where that is unknown."""
     return set(Reader(ast.parse(source), path).paths())
 
 

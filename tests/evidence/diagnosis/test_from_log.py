@@ -1,4 +1,4 @@
-"""What a log alone tells: each thing once, warnings apart."""
+"""What a log alone shows: each thing once, warnings separately."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_every_tensor_without_a_range_is_a_finding_of_its_own_and_repeats_are_no
     assert [one.place for one in found[0].evidence] == ["build.log:1", "build.log:3"]
 
 
-def test_a_failure_is_told_by_its_cause_not_by_what_follows_from_it():
+def test_a_failure_is_reported_by_its_cause_not_by_what_follows_from_it():
     found = diagnosed(
         [
             f"[E] 10: [optimizer.cpp::computeCosts::9] Error Code 10: Internal Error "
@@ -69,7 +69,7 @@ def test_remarks_are_counted_and_are_no_findings():
     assert sum(made.notes.values()) == 2
 
 
-def test_a_guessed_range_is_the_first_thing_to_look_at():
+def test_a_guessed_range_is_the_first_finding():
     found = diagnosed(
         [
             MISSING.format("a"),

@@ -8,7 +8,7 @@ from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log import parse_lines
 
-LOST = Outcome("node", "int8", "fp32", "node + relu", "its layer computes in fp32", "look")
+LOST = Outcome("node", "int8", "fp32", "node + relu", "its layer computes in fp32", "hint")
 MISSING = (
     "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation "
     "for any layer consuming or producing given tensor"
@@ -80,13 +80,13 @@ def found_with(*lines, outcome=LOST):
 def test_a_fallback_is_silent_only_if_no_line_tells_of_it():
     assert [one.kind for one in found_with()] == ["silent_fallback"]
     assert [one.kind for one in found_with(SLOWER)] == ["fallback", "fallback"]
-    (told,) = found_with(IGNORED)
-    assert told.kind == "fallback"
-    assert {one.source for one in told.evidence} == {"node", "layer", "log"}
+    (finding,) = found_with(IGNORED)
+    assert finding.kind == "fallback"
+    assert {one.source for one in finding.evidence} == {"node", "layer", "log"}
 
 
 def test_a_precision_narrower_than_asked_is_a_risk_for_accuracy():
-    narrowed = Outcome("node", "fp32", "int8", "node + relu", "its layer computes in int8", "look")
+    narrowed = Outcome("node", "fp32", "int8", "node + relu", "its layer computes in int8", "hint")
     (found,) = found_with(outcome=narrowed)
     assert (found.kind, found.cost.risk) == ("narrowed", "high")
     assert found.cost.moved_bytes == 8 * 8 * 8 * 4

@@ -21,7 +21,7 @@ needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
 
 VERSION = "1.7.1"
 """The TensorRT-RTX of which what follows was seen; another may fuse more or less."""
-APART = {
+SEPARATE = {
     "attention": {"qkv"},
     "attention_masked": {"qkv"},
     "attention_quantized": {"qkv"},
@@ -76,7 +76,7 @@ def test_the_layers_of_every_graph(name, tmp_path):
     findings = [one.subject for one in found.findings if one.kind == "fusion_differs"]
     assert sorted(findings) == sorted(differing)
     if RTX.version.startswith(VERSION):
-        expected = dict.fromkeys(APART.get(name, ()), "whole")
+        expected = dict.fromkeys(SEPARATE.get(name, ()), "whole")
         assert differing == expected | dict.fromkeys(ACROSS.get(name, ()), "broken")
 
 
@@ -101,21 +101,21 @@ def layer(name, nodes, inputs=("a",), outputs=("b",), kind="kgen"):
     return Layer(name, kind, *tensors, nodes=tuple(nodes))
 
 
-def looked(layers, folder, name="conv_relu"):
+def checked(layers, folder, name="conv_relu"):
     model = GRAPHS[name].save(folder)
     return check_fusions(model, layers=Engine("by hand", tuple(layers)))
 
 
 def test_layers_that_only_synchronize_do_not_count(tmp_path):
     wait = layer("wait", ["c", "act"], (), (), "wait")
-    found = looked([layer("one", ["c", "act"]), wait], tmp_path)
+    found = checked([layer("one", ["c", "act"]), wait], tmp_path)
     assert found.seen[0].state == "one layer"
     assert found.verdicts == ("agrees",)
 
 
 def test_several_layers_are_a_finding_with_what_they_pass_on(tmp_path):
     layers = [layer("one", ["c"], ["a"], ["b"]), layer("two", ["act"], ["b"], ["d"])]
-    found = looked(layers, tmp_path)
+    found = checked(layers, tmp_path)
     (finding,) = found.findings
     assert (finding.kind, finding.subject) == ("fusion_differs", "act")
     assert [one.place for one in finding.evidence] == ["one", "two"]
@@ -123,21 +123,21 @@ def test_several_layers_are_a_finding_with_what_they_pass_on(tmp_path):
 
 
 def test_nodes_that_no_layer_lists_are_said_and_decide_nothing(tmp_path):
-    found = looked([layer("one", ["c"])], tmp_path)
+    found = checked([layer("one", ["c"])], tmp_path)
     assert found.seen[0].unlisted == ("act",)
     assert found.seen[0].state == "one layer"
-    found = looked([layer("one", ["elsewhere"])], tmp_path)
+    found = checked([layer("one", ["elsewhere"])], tmp_path)
     assert (found.seen[0].state, found.verdicts) == ("not listed", ("unknown",))
     assert found.findings == ()
 
 
 def test_a_compiled_subgraph_shows_nothing(tmp_path):
-    found = looked([layer("{ForeignNode[c...act]}", ["c", "act"], kind="Myelin")], tmp_path)
+    found = checked([layer("{ForeignNode[c...act]}", ["c", "act"], kind="Myelin")], tmp_path)
     assert (found.seen[0].state, found.verdicts) == ("opaque", ("unknown",))
 
 
 def test_a_broken_fusion_that_the_engine_has_in_one_layer_costs_nothing(tmp_path):
-    found = looked([layer("one", ["bn", "act"])], tmp_path, "story_batch_norm")
+    found = checked([layer("one", ["bn", "act"])], tmp_path, "story_batch_norm")
     assert {one.kind: one.cost.moved_bytes for one in found.findings} == {
         "broken_fusion": None,
         "fusion_differs": None,

@@ -130,7 +130,7 @@ def with_subgraph(net, inner):
     return proto
 
 
-def test_subgraphs_are_counted_not_looked_at_and_what_they_read_stays(tmp_path):
+def test_subgraphs_are_counted_not_checked_and_what_they_read_stays(tmp_path):
     net = image()
     net.done(net.act(net.conv3("c", "x")))
     found = checked(with_subgraph(net, "c:out"), tmp_path)

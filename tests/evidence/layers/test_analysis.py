@@ -121,7 +121,7 @@ def test_left_over_steps_say_what_keeps_them(engine):
         (Layer("QuantizeLinear_7 + Conv_9", "CaskConvolution", origin="QDQ"), False),
     ],
 )
-def test_quantize_steps_are_told_from_work(layer, step):
+def test_quantize_steps_are_distinguished_from_work(layer, step):
     assert is_quantize_step(layer) is step
 
 

@@ -100,7 +100,7 @@ def test_an_engine_and_itself_have_nothing_between_them(engines):
         ]
 
 
-def test_precision_that_changed_is_told(engines):
+def test_precision_that_changed_is_reported(engines):
     changed = [
         dataclasses.replace(layer, weights="fp16") if layer.name.startswith("c.") else layer
         for layer in engines[0].layers
@@ -139,7 +139,7 @@ def test_many_layers_that_came_apart_are_one_sentence():
     )
 
 
-def test_what_came_apart_is_told_of_the_layer_that_lists_its_node():
+def test_what_was_split_is_reported_of_the_layer_that_lists_its_node():
     x, y, z = (TensorInfo(name, "fp32", (8,)) for name in "xyz")
     one = Layer("one", "gemm", (x,), (y,), nodes=("one", "relu_1"), macs=1)
     two = Layer("two", "gemm", (y,), (z,), nodes=("two", "relu_2"), macs=2)

@@ -30,10 +30,10 @@ def test_a_measured_time_gives_an_efficiency():
 
 
 def test_each_precision_has_its_rate():
-    half = dataclasses.replace(conv(10**10), weights="fp16")
+    fp16 = dataclasses.replace(conv(10**10), weights="fp16")
     single = dataclasses.replace(conv(10**10), weights="fp32")
     tf32 = dataclasses.replace(single, tactic="sm80_xmma_f32f32_tf32f32_f32")
-    times = [estimate(layer, GPU).compute_ms for layer in (half, single, tf32)]
+    times = [estimate(layer, GPU).compute_ms for layer in (fp16, single, tf32)]
     assert times == [10.0, 20.0, pytest.approx(20 / 1.5)]
 
 

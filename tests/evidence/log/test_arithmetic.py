@@ -79,7 +79,7 @@ def test_a_transposed_convolution_multiplies_every_input():
         {"Kernel": [3, 3], "ParameterType": "Pooling", "OutMaps": 3},
     ],
 )
-def test_what_cannot_be_told_is_none(fields):
+def test_what_is_unknown_is_none(fields):
     assert read([2, 8, 10, 10], [2, 16, 5, 5], **fields).macs is None
 
 

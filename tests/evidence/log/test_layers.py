@@ -180,7 +180,7 @@ def test_a_constant_has_no_input():
     assert layer.outputs == (TensorInfo("k_out", "int32", (), "row major"),)
 
 
-def test_a_subgraph_of_which_nothing_is_told_is_opaque():
+def test_a_subgraph_without_a_listing_is_opaque():
     layer = read_layer(
         "Layer(Myelin): {ForeignNode[a...z]}, Tactic: 0x0, x (Int8[1]) -> y (Int8[1])"
     )
@@ -256,8 +256,8 @@ def test_inspector_json_of_the_new_form():
 
 
 def test_weight_only_quantization_computes_in_the_type_of_its_input():
-    half = TensorInfo("x", "fp16", (1, 8), "")
-    assert Layer("g", "CaskGemm", inputs=(half,), weights="int8").precision == "fp16"
+    fp16 = TensorInfo("x", "fp16", (1, 8), "")
+    assert Layer("g", "CaskGemm", inputs=(fp16,), weights="int8").precision == "fp16"
 
 
 @pytest.mark.parametrize(

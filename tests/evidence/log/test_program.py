@@ -160,7 +160,7 @@ def test_no_text_makes_the_reader_fail_otherwise(tmp_path_factory, pieces):
         return
 
 
-def told(layer, names):
+def described(layer, names):
     """Return what both readers must agree on; the program may have renamed an output."""
     sides = (layer.inputs, layer.constants, layer.outputs)
     tensors = [[(t.name if names else "", t.dtype, t.shape) for t in side] for side in sides]
@@ -180,9 +180,11 @@ def test_an_engine_tells_the_layers_of_its_own_listing(name, form, tmp_path):
     listed = parse_file(made.log).layers
     inside = read_engine_layers(made.engine)
     assert len(listed) > 3
-    assert [told(layer, False) for layer in inside] == [told(layer, False) for layer in listed]
-    assert [told(layer, True) for layer in inside[:-1]] == [
-        told(layer, True) for layer in listed[:-1]
+    assert [described(layer, False) for layer in inside] == [
+        described(layer, False) for layer in listed
+    ]
+    assert [described(layer, True) for layer in inside[:-1]] == [
+        described(layer, True) for layer in listed[:-1]
     ]
 
 

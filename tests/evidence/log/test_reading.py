@@ -86,7 +86,7 @@ def test_a_listing_without_end_is_bounded_and_says_so(tmp_path):
     assert document["summary"]["left_out"]["layers"] == 7
 
 
-def test_kinds_and_subjects_beyond_what_is_told_apart_are_counted(monkeypatch, tmp_path):
+def test_kinds_and_subjects_beyond_what_is_kept_separate_are_counted(monkeypatch, tmp_path):
     monkeypatch.setattr("trtcal.evidence.log.summary.MAX_GROUPS", 3)
     monkeypatch.setattr("trtcal.evidence.log.summary.MAX_SUBJECTS", 2)
     path = tmp_path / "build.log"

@@ -229,7 +229,7 @@ def _left(case: Case) -> Iterable[Finding]:
 
 
 def _merged(findings: list[Finding], case: Case) -> list[Finding]:
-    """Tell each thing once: what a line says of a node or tensor that a finding is about joins it."""
+    """Join what a log line says of a node or tensor to the finding about it."""
     about: dict[str, int] = {}
     kept: list[Finding] = []
     for finding in findings:
@@ -404,7 +404,7 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:
 
 
 def is_of_build(limit: Limit) -> bool:
-    """Tell whether a limit counts findings of a build."""
+    """Return whether a limit counts findings of a build."""
     return limit.is_of_findings
 
 

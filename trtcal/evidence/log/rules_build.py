@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trtcal.evidence.log.rules import Rule, table
 
-COURSE = "Tells how calibration goes."
-MEMORY = "Tells how much memory is taken."
-TIME = "Tells how long a step took."
+COURSE = "The progress of calibration."
+MEMORY = "How much memory is taken."
+TIME = "How long a step took."
 NOTHING = "Nothing to do."
 NUMBER = r"[\d.]{1,20}(?:e[-+]?\d{1,3})?"
 
@@ -51,7 +51,7 @@ CALIBRATION = table(
         starts="Generate|To regenerate",
         example="Generated calibration scales using calibration cache. Make sure that calibration "
         "cache has latest scales.",
-        meaning="The scales come from the cache; no data was looked at.",
+        meaning="The scales come from the cache; no data was read.",
         fix="Delete the cache when model, data or method change.",
     ),
     Rule(

@@ -9,7 +9,7 @@ PARSE_FIX = "Response at the messages beside it; replace the operator, or give a
 INT64 = "Make sure that the program binds a 64-bit buffer."
 SHAPES = "Give minimum, optimum and maximum shapes for this input."
 QDQ = "The model's Q/DQ nodes break a rule of TensorRT."
-LOOK = "Read the message, then the lines before it: the first error is mostly the cause."
+READ_ON = "Read the message, then the lines before it: the first error is mostly the cause."
 
 ERRORS = table(
     "error",
@@ -120,7 +120,7 @@ ERRORS = table(
         meaning="The tool ended with a failure.",
     ),
     severity="error",
-    fix=LOOK,
+    fix=READ_ON,
 )
 
 WARNINGS = table(
@@ -161,7 +161,7 @@ WARNINGS = table(
         starts="Unused Input|[RemoveDeadLayers]",
         example="Unused Input: mask",
         meaning="Nothing in the network reads this input.",
-        fix="Remove it from the model, or look why its consumer went away.",
+        fix="Remove it from the model, or find why its consumer went away.",
     ),
     Rule(
         "type_without_effect",
@@ -285,7 +285,7 @@ DEPRECATED = table(
         pattern=r"\b[Ff]alling back to (?P<target>.{1,60}?)(?:[.,;]|$)",
         example="Cannot fuse the block. Falling back to native code.",
         meaning="Something runs in another way than asked for.",
-        fix=LOOK,
+        fix=READ_ON,
         levels=("warning",),
     ),
     severity="warning",

@@ -151,7 +151,7 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """Return counts of events by category and severity, and the findings, worst first.
 
     `findings` holds one entry for each kind of message: how often, about which subjects, what it
-    means and what to do. `tactics` says in one sentence what was skipped; `is_failed` tells whether
+    means and what to do. `tactics` is one sentence about what was skipped; `is_failed` is whether
     the build made no engine; `left_out` what was not kept separate for lack of room.
     """
     summary = Summary()
