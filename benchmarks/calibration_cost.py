@@ -61,12 +61,12 @@ def ratios(model: Model, dataset: Dataset, threads: int) -> list[float]:
         for feeds in dataset.batches(1):
             run_session(session, None, feeds)
 
-    def look() -> None:
+    def run() -> None:
         observe(prepared, dataset, tensors, ObserveOptions(batch=1, threads=threads))
 
     infer()
-    look()
-    return [seconds(look) / seconds(infer) for _ in range(ROUNDS)]
+    run()
+    return [seconds(run) / seconds(infer) for _ in range(ROUNDS)]
 
 
 def peer_ratio(model: Model, dataset: Dataset, method: CalibrationMethod, threads: int) -> float:

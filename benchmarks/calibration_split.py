@@ -5,7 +5,7 @@
 
 `exactness` observes each network with {1, 2, 4} workers x {1, 7, 32} samples a batch, with the samples
 shuffled, killed (SIGKILL) and resumed, and on a Ray cluster of two nodes if Ray is installed. Where a
-batch size changes the runtime's own floats, it says how far the ranges are apart, in bins.
+batch size changes the runtime's own floats, it prints by how many bins the ranges differ.
 
 `scale` divides the time of one single-thread worker by that of two, and by that of two of which one is
 killed in mid-run; start and end of the workers are in it.
@@ -76,14 +76,14 @@ def digest_of(seen: Observation) -> str:
     return "".join(sorted(histogram.digest() for histogram in seen.histograms.values()))
 
 
-def bins_apart(one: Observation, other: Observation) -> float:
+def range_difference(one: Observation, other: Observation) -> float:
     """Return the largest distance of two ranges, for any method, in bins of 1/2048 of the range."""
     furthest = 0.0
     for method in METHODS:
         ours, theirs = calibrate(one, method).ranges, calibrate(other, method).ranges
         for name, item in ours.items():
-            apart = abs(item.amax - theirs[name].amax) / item.observed_amax * 2048
-            furthest = max(furthest, apart)
+            distance = abs(item.amax - theirs[name].amax) / item.observed_amax * 2048
+            furthest = max(furthest, distance)
     return furthest
 
 
@@ -183,8 +183,9 @@ def exactness(names: list[str], samples: int) -> None:
             text += "; ".join(differing) or "none"
             for batch in (7, 32):
                 same = equal[batch] == equal[1]
-                apart = f"ranges {bins_apart(straight[1], straight[batch]):.3f} bins apart at most"
-                text += f"\n{'':14} batch {batch} against 1: {'equal' if same else apart}"
+                bins = range_difference(straight[1], straight[batch])
+                difference = f"ranges differ by {bins:.3f} bins at most"
+                text += f"\n{'':14} batch {batch} against 1: {'equal' if same else difference}"
             print(text, flush=True)
 
 

@@ -44,7 +44,7 @@ class Device(Memory, Protocol):
         ...
 
     def launch(
-        self, kernel: str, blocks: int, values: int, elements: int, half: bool, words: int
+        self, kernel: str, blocks: int, values: int, elements: int, fp16: bool, words: int
     ) -> None:
         """Run a kernel over the elements at address `values`; on return, `words` are written."""
         ...
@@ -68,10 +68,10 @@ class PyCudaDevice(PyCudaMemory):
             self._cuda.memcpy_dtoh(array, address)
 
     def launch(
-        self, kernel: str, blocks: int, values: int, elements: int, half: bool, words: int
+        self, kernel: str, blocks: int, values: int, elements: int, fp16: bool, words: int
     ) -> None:
         """Run a kernel over the elements at address `values`; on return, `words` are written."""
-        arguments = np.uint64(values), np.uint64(elements), np.int32(half), np.uint64(words)
+        arguments = np.uint64(values), np.uint64(elements), np.int32(fp16), np.uint64(words)
         with self._context() as context:
             function = self._compiled().get_function(kernel)
             # What makes the tensor may run in another stream, for which the kernel would not wait,
@@ -135,35 +135,35 @@ class DeviceHistogram:
         return made
 
     def _add(self, address: int, elements: int, kind: np.dtype[Any]) -> None:
-        half = kind == np.float16
-        self._many = self._many or not self._keeps(address, elements, half)
+        fp16 = kind == np.float16
+        self._many = self._many or not self._keeps(address, elements, fp16)
         if self._many:
-            self._count(address, elements, half)
+            self._count(address, elements, fp16)
         else:
             values = np.empty(elements, kind)
             self._device.read(address, values)
             self._histogram.update(values)
 
-    def _keeps(self, address: int, elements: int, half: bool) -> bool:
+    def _keeps(self, address: int, elements: int, fp16: bool) -> bool:
         """Say whether the histogram keeps these values too."""
         if self._histogram.keeps(elements):
             return True
         number = np.zeros(1, np.uint32)
         place = self._counts() + NONZERO * number.itemsize
         self._device.copy(place, number)
-        self._launch("count_nonzero", address, elements, half)
+        self._launch("count_nonzero", address, elements, fp16)
         self._device.read(place, number)
         return self._histogram.keeps(int(number[0]))
 
-    def _count(self, address: int, elements: int, half: bool) -> None:
+    def _count(self, address: int, elements: int, fp16: bool) -> None:
         if self._pending + elements > COUNT_LIMIT:
             self._fold()
-        self._launch("count_values", address, elements, half)
+        self._launch("count_values", address, elements, fp16)
         self._pending += elements
 
-    def _launch(self, kernel: str, address: int, elements: int, half: bool) -> None:
+    def _launch(self, kernel: str, address: int, elements: int, fp16: bool) -> None:
         blocks = min(BLOCKS, -(-elements // (THREADS * ELEMENTS)))
-        self._device.launch(kernel, blocks, address, elements, half, self._counts())
+        self._device.launch(kernel, blocks, address, elements, fp16, self._counts())
 
     def _counts(self) -> int:
         """Return the address of the counts, which are there from the first time on."""

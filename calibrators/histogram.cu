@@ -1,7 +1,7 @@
 // Counts a tensor's values in the bins of counting.py. SHIFT and BINS are defined in front of this.
 //
 // Everything is done in integers on the values' bit patterns: no denormal can become zero, and no
-// half is rounded. Behind the counts of the bins lie the numbers of zeros, NaN, +Inf and -Inf, the
+// fp16 is rounded. Behind the counts of the bins lie the numbers of zeros, NaN, +Inf and -Inf, the
 // lowest and highest key of the finite values, and what `count_nonzero` counts.
 
 typedef unsigned long long Size;
@@ -16,10 +16,10 @@ typedef unsigned long long Size;
 #define SLOTS (1 << SLOT_BITS)
 #define NO_BIN 0xFFFFFFFFu
 
-// The float32 pattern of the same value. A denormal half's leading bit becomes the hidden one.
-__device__ unsigned widened(unsigned half)
+// The float32 pattern of the same value. A denormal fp16's leading bit becomes the hidden one.
+__device__ unsigned widened(unsigned fp16)
 {
-    const unsigned sign = (half & 0x8000u) << 16, magnitude = half & 0x7FFFu;
+    const unsigned sign = (fp16 & 0x8000u) << 16, magnitude = fp16 & 0x7FFFu;
     if (magnitude >= 0x7C00u) return sign | INFINITE | (magnitude & 0x3FFu) << 13;
     if (magnitude >= 0x0400u) return sign | ((magnitude << 13) + (112u << 23));
     if (magnitude == 0) return sign;
@@ -29,22 +29,22 @@ __device__ unsigned widened(unsigned half)
 
 // Calls `visit` with the pattern of every element, 16 bytes at a time where the address allows it.
 template <class Visit>
-__device__ void each(const void *values, Size elements, int half, Visit visit)
+__device__ void each(const void *values, Size elements, int fp16, Visit visit)
 {
     const Size first = (Size)blockIdx.x * blockDim.x + threadIdx.x;
     const Size step = (Size)gridDim.x * blockDim.x;
-    const Size in_vector = half ? 8 : 4;
+    const Size in_vector = fp16 ? 8 : 4;
     const Size vectors = (Size)values % 16 ? 0 : elements / in_vector;
     for (Size i = first; i < vectors; i += step) {
         const uint4 vector = ((const uint4 *)values)[i];
         const unsigned words[4] = {vector.x, vector.y, vector.z, vector.w};
         for (int j = 0; j < 4; ++j) {
-            visit(half ? widened(words[j] & 0xFFFFu) : words[j]);
-            if (half) visit(widened(words[j] >> 16));
+            visit(fp16 ? widened(words[j] & 0xFFFFu) : words[j]);
+            if (fp16) visit(widened(words[j] >> 16));
         }
     }
     for (Size i = vectors * in_vector + first; i < elements; i += step)
-        visit(half ? widened(((const unsigned short *)values)[i]) : ((const unsigned *)values)[i]);
+        visit(fp16 ? widened(((const unsigned short *)values)[i]) : ((const unsigned *)values)[i]);
 }
 
 // Adds one to a bin: in the block's own memory if the bin has the slot there, else in the device's.
@@ -62,7 +62,7 @@ __device__ void add(unsigned bin, unsigned *owners, unsigned *hits, unsigned *co
     else atomicAdd(&counts[bin], 1u);
 }
 
-extern "C" __global__ void count_values(const void *values, Size elements, int half, unsigned *counts)
+extern "C" __global__ void count_values(const void *values, Size elements, int fp16, unsigned *counts)
 {
     __shared__ unsigned owners[SLOTS], hits[SLOTS], numbers[4];
     __shared__ int lowest, highest;
@@ -79,7 +79,7 @@ extern "C" __global__ void count_values(const void *values, Size elements, int h
 
     unsigned zeros = 0, nan = 0, positive = 0, negative = 0;
     int low = 0x7FFFFFFF, high = -low - 1;
-    each(values, elements, half, [&](unsigned pattern) {
+    each(values, elements, fp16, [&](unsigned pattern) {
         const unsigned magnitude = pattern & MAGNITUDE;
         if (magnitude < INFINITE) {
             const int key = magnitude == 0 ? 0 : (int)(pattern >> 31 ? ~magnitude : magnitude);
@@ -109,13 +109,13 @@ extern "C" __global__ void count_values(const void *values, Size elements, int h
 }
 
 // Counts the finite values that are not zero.
-extern "C" __global__ void count_nonzero(const void *values, Size elements, int half, unsigned *counts)
+extern "C" __global__ void count_nonzero(const void *values, Size elements, int fp16, unsigned *counts)
 {
     __shared__ unsigned number;
     if (threadIdx.x == 0) number = 0;
     __syncthreads();
     unsigned mine = 0;
-    each(values, elements, half, [&](unsigned pattern) {
+    each(values, elements, fp16, [&](unsigned pattern) {
         const unsigned magnitude = pattern & MAGNITUDE;
         mine += magnitude > 0 && magnitude < INFINITE;
     });

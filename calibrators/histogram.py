@@ -51,8 +51,8 @@ Bins = tuple[Patterns, Counts]
 class Histogram:
     """Integer counts of a tensor's values.
 
-    `zeros` (of either sign), `nan`, `positive_inf` and `negative_inf` are counted apart; `minimum` and
-    `maximum` are exact over the finite values (`inf` and `-inf` while there are none). Up to `KEPT`
+    `zeros` (of either sign), `nan`, `positive_inf` and `negative_inf` are counted separately; `minimum`
+    and `maximum` are exact over the finite values (`inf` and `-inf` while there are none). Up to `KEPT`
     values take half a MiB, more take 4 MiB.
     """
 
@@ -229,11 +229,6 @@ class Histogram:
     def count(self) -> int:
         """Number of finite values."""
         return int(self._bins()[1].sum()) + self.zeros
-
-    @property
-    def non_finite(self) -> int:
-        """Number of NaN and infinite values."""
-        return self.nan + self.positive_inf + self.negative_inf
 
     @property
     def amax(self) -> float:

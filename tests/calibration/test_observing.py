@@ -52,14 +52,14 @@ def test_kept_histograms_are_used_only_for_the_same_model_and_data(scene, tmp_pa
     model, data, tensors = scene
     path, calls = tmp_path / "histograms.npz", []
 
-    def look():
+    def make():
         calls.append(1)
         return observe(model, data, tensors)
 
-    first = cached(path, model, data, tensors, look)
-    assert cached(path, model, data, tensors, look).digest == first.digest
+    first = cached(path, model, data, tensors, make)
+    assert cached(path, model, data, tensors, make).digest == first.digest
     assert len(calls) == 1
-    cached(path, model, data, tensors[:1], look)
+    cached(path, model, data, tensors[:1], make)
     assert len(calls) == 2
 
 

@@ -73,7 +73,7 @@ static void launch(Kernel kernel, unsigned blocks, unsigned threads, Arguments..
 
 #define LAUNCHER(kernel)                                                                          \
     extern "C" void launch_##kernel(unsigned blocks, unsigned threads, const void *values,        \
-                                    unsigned long long elements, int half, unsigned *words)       \
+                                    unsigned long long elements, int fp16, unsigned *words)       \
     {                                                                                             \
-        launch(kernel, blocks, threads, values, elements, half, words);                           \
+        launch(kernel, blocks, threads, values, elements, fp16, words);                           \
     }

@@ -127,7 +127,7 @@ def test_the_device_counts_what_the_host_counts(kernels, kept, limit, monkeypatc
 
 
 @pytest.mark.parametrize("kept", [0], indirect=True)
-def test_every_half_is_counted_as_its_value(kernels, kept):
+def test_every_fp16_value_is_counted_as_itself(kernels, kept):
     halves = np.arange(1 << 16, dtype=np.uint16)
     halves = np.repeat(halves, halves % 7 + 1).view(np.float16)  # each has a bin; numbers differ
     counted = DeviceHistogram(HostDevice(kernels, threads=8))

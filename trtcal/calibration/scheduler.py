@@ -81,7 +81,7 @@ class LocalWorker:
         return LocalWorker(self.job)
 
     def stop(self) -> None:
-        """Ask it to end its task after the batch at hand."""
+        """Ask it to end its task after the current batch."""
         self.asked.set()
 
     def close(self) -> None:

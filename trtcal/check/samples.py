@@ -1,6 +1,6 @@
 """The samples that are read, the image input among them, and checks that need no change of values.
 
-Layout is told from smoothness: neighbouring pixels of real images are alike. Channels-last values that
+Layout is judged by smoothness: neighbouring pixels of real images are alike. Channels-last values that
 were only reshaped to channels-first (or the other way round) put other channels and far rows beside
 each other.
 """

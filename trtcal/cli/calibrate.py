@@ -58,7 +58,7 @@ NAMED = 10  # arrays or files that a note names, at most
 @click.option(
     "--max-memory",
     metavar="SIZE",
-    help="Ceiling like 4GB: the data are then looked at several times if need be.",
+    help="Ceiling like 4GB: the data are then read several times if need be.",
 )
 @click.option("--profile", is_flag=True, help="Say where the time went and what would bring more.")
 @click.option(
@@ -124,7 +124,7 @@ def command(
     settings = config.calibration
     chosen = method or settings.method
     given = {**settings.parameters.get(chosen, {}), **parameters(pairs)}
-    create_calibrator(chosen, given)  # a wrong name is said before the work, not after
+    create_calibrator(chosen, given)  # a wrong name is refused before the work, not after
     loaded = load_model(required(model or config.model, "the model", "MODEL"))
     prepared = prepared_model(loaded, config, skipped)
     tensors = tensors_to_observe(find_layers(prepared))

@@ -13,7 +13,7 @@ from trtcal.errors import InputError
 from trtcal.model import TensorSpec
 
 LABELS = "labels"
-BLOCK = 1 << 20  # elements looked at together
+BLOCK = 1 << 20  # elements checked together
 
 AnyRows = TypeVar("AnyRows", bound=Rows)
 
@@ -88,7 +88,7 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
             sample = before + start + int(np.argmax(bad))
             raise InputError(
                 f"data {where}: {name!r} has NaN or infinite values (first in sample {sample})",
-                "mend or drop those samples: a range cannot be chosen from them",
+                "correct or drop those samples: a range cannot be chosen from them",
             )
 
 

@@ -136,7 +136,7 @@ def _failed(path: Path, error: BaseException, hint: str) -> InputError:
     at = f" at line {line}" if line else ""
     text = " ".join(str(error).split())[:300]
     return InputError(
-        f"script {path} failed{at}: {type(error).__name__}: {text}", f"mend the script; {hint}"
+        f"script {path} failed{at}: {type(error).__name__}: {text}", f"correct the script; {hint}"
     )
 
 

@@ -29,7 +29,7 @@ HINT = "its first line names the attributes, such as tier,source; then comes one
 
 @dataclass(frozen=True)
 class Attribute:
-    """What tells samples apart: `codes`, of shape (samples,), gives each one's place in `slices`.
+    """What distinguishes samples: `codes`, of shape (samples,), gives each one's place in `slices`.
 
     `slices` are named `tier=low`.
     """

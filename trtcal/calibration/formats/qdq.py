@@ -103,7 +103,7 @@ def _interval(
     """Return the range that holds all that can be represented; `zeros` have scales' shape or one."""
     notes = [f"largest of {scales.size} scales"] if scales.size > 1 else []
     low, high = float(((least - zeros) * scales).min()), float(((most - zeros) * scales).max())
-    if np.all(least - zeros == -(most - zeros) - 1):  # centred: -128..127, one level more below
+    if np.all(least - zeros == -(most - zeros) - 1):  # symmetric: -128..127, one level more below
         one = np.float32(scales.max())
         amax = amax_of(one) if most - least == 255 else high
     else:
