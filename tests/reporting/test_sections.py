@@ -8,6 +8,8 @@ import pytest
 
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
+from tests.reporting.test_schema import told as problems
+from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.groups import Breakdown, Group
@@ -19,7 +21,9 @@ from trtcal.quantization.plan import Plan, write_plan
 from trtcal.reporting import assemble, render, write_report
 from trtcal.reporting.document import read_report
 from trtcal.reporting.engines import findings, logs
+from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.prices import named_price, with_costs
+from trtcal.runs.figures import figures_of_run
 
 GOOD = accuracy(0.2, -0.3, 0.7)
 FAILED = (
@@ -232,3 +236,16 @@ def test_nodes_with_a_second_pair_are_shown(tmp_path):
     write_plan(folder / "tuned.json", Plan(second_qdq=("block/conv",)))
     page = render(assemble(folder))
     assert "with a second Q/DQ pair: <code>block/conv</code>" in page
+
+
+def test_data_issues_are_in_the_page_the_markdown_and_the_figures(tmp_path):
+    folder = write_run(tmp_path, comparison(row("a", GOOD)))
+    assert 'id="issues"' not in render(assemble(folder))
+    issue = DataIssue("channel_order", "x", "red and blue look swapped", {"share": 0.9}, "read RGB")
+    DataCheck("sha256:m", "sha256:d", "cal", 128, 32, (issue,)).write(folder / "data_check.json")
+    document = assemble(folder)
+    for text in (render(document), to_markdown(document)):
+        assert "red and blue look swapped" in text
+        assert "32 of 128 samples of cal checked" in text
+    assert figures_of_run(document)["digits", "data_issues"] == 1
+    assert problems(document) == []

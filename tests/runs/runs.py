@@ -32,6 +32,8 @@ def report(
         "trtcal": "0.1.0",
         "comparison": {"dataset": data, "rows": rows},
         "calibrations": [{"method": "percentile", "dataset": "sha256:cal", "digest": "sha256:c"}],
+        "data_check": None,
+        "optimizations": [],
         "builds": [],
         "measured": {
             "variants": measured,

@@ -61,7 +61,7 @@ class Findings:
 
     @property
     def failed_builds(self) -> dict[str, str]:
-        """What could not be built, and why: as the run says, else as logs without a build tell."""
+        """What could not be built, and why: as the run says, else logs without a build."""
         named = (self.run or {}).get("missing_builds")
         if isinstance(named, dict) and named:
             return {str(what): str(why) for what, why in named.items()}

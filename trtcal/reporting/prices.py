@@ -1,7 +1,7 @@
 """What a million inferences cost, from a measured latency and what that very machine costs by the hour.
 
 A latency says nothing of another machine: so a price counts only if it is for the device that was
-measured, or if the user names it. Without one, only the cost relative to FP32's is told. The cost is
+measured, or if the user names it. Without one, only the cost relative to FP32 is reported. The cost is
 that of a machine that does nothing else, batch after batch: idle time and storage are left out.
 """
 
@@ -36,9 +36,7 @@ OPTIONAL = ("source", "page")
 HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
 GPU = "GPU"
 MILLION, HOUR_MS = 1e6, 3.6e6
-UNKNOWN = (
-    "No price of the machine that was measured is known, so cost is told relative to FP32 only."
-)
+UNKNOWN = "No price of the machine that was measured is known, so cost is relative to FP32."
 
 
 @dataclass(frozen=True)

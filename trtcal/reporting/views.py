@@ -423,7 +423,7 @@ def _reach(tensor: View) -> tuple[float, float]:
 
 
 def known_tensors(document: Document) -> list[View]:
-    """Return the tensors without range or with a note of each calibration, by what is said of them."""
+    """Return the tensors without range or with a note of each calibration, by what is known of them."""
     found = []
     for one in document["calibrations"]:
         groups: dict[str, list[str]] = {}

@@ -41,6 +41,7 @@ TITLES = {
     "int8_share": "Heavy layers in INT8, %",
     "layers": "Engine layers: fewer if more was fused",
     "broken_fusions": "Broken fusions",
+    "data_issues": "Issues of the calibration data",
     "findings": "Findings of the diagnosis",
     "silent_fallbacks": "Silent fallbacks",
     "uncalibrated": "Tensors without range",
@@ -190,7 +191,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
-    environment.filters["told"] = count
+    environment.filters["counted"] = count
     environment.filters["label"] = lambda figure: metric_of(figure).label
     environment.globals["style"] = Markup(style)  # noqa: S704 (our own file)
     environment.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'"

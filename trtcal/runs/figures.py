@@ -16,8 +16,8 @@ LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
 
 
 def figures_of_run(report: Document) -> Figures:
-    """Return every figure of a report document, rows first, then builds."""
-    return dict([*_of_rows(report), *_of_builds(report)])
+    """Return every figure of a report document: of the variants, the data, then builds."""
+    return dict([*_of_rows(report), *_of_data(report), *_of_builds(report)])
 
 
 def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
@@ -30,6 +30,12 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
             figure = key if key == "speedup" else f"latency_{key.removesuffix('_ms')}"
             yield (name, figure), float(measured["latency"][key])
         yield (name, "size_bytes"), float(measured["size_bytes"])
+
+
+def _of_data(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    if report["data_check"]:
+        name = report["comparison"]["rows"][0]["name"]
+        yield (name, "data_issues"), float(len(report["data_check"]["issues"]))
 
 
 def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
@@ -70,7 +76,7 @@ def digests_of_run(report: Document) -> dict[str, str]:
         plan = row["quantization"].get("plan")
         if plan:
             found[f"plan of {row['name']}"] = plan
-    for one in report.get("optimizations", []):
+    for one in report["optimizations"]:
         found[f"optimizations, {one['effort']}"] = one["optimizations"]
     for build in report["builds"]:
         found[f"backend {build['backend']}"] = build["backend_version"]

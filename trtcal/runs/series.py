@@ -19,15 +19,15 @@ from trtcal.runs.history import Entry, History
 Values = npt.NDArray[np.float64]
 
 TOGETHER = 3  # runs that decide
-FEWEST = 10  # runs before, below which nothing is said
+FEWEST = 10  # runs before, below which no shift is reported
 BASELINE = 60  # runs before that count
 BOUND = 3.2  # of one run's deviation, in units of the scatter
 LIMIT = 4.2  # of the runs together, in units of the scatter of their mean
 UNCERTAIN = 3.5  # how much more is wanted of few runs
 LEAST = 0.0004  # scatter that is taken at least, relative to the level
-LEAST_SHIFT = 0.002  # relative change that is worth telling
+LEAST_SHIFT = 0.002  # relative change that is shown
 TINY = 1e-12
-CHUNK = 1024  # runs looked at together
+CHUNK = 1024  # runs examined together
 MAD = 1.4826  # makes the median absolute deviation the standard deviation of a normal distribution
 
 
@@ -116,7 +116,7 @@ def _level_and_scatter(before: Values) -> tuple[Values, Values]:
 
 WATCHED = (
     *("top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_share", "layers"),
-    *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated"),
+    *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated", "data_issues"),
 )
 
 

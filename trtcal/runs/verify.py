@@ -85,10 +85,10 @@ def _of_build(document: dict[str, Any], folder: Path, name: str) -> Iterator[Che
             yield _of_file(folder / Path(file).name, measured[key], f"{name}: {file}")
 
 
-def _of_file(path: Path, told: object, what: str) -> Check:
+def _of_file(path: Path, sealed: object, what: str) -> Check:
     if not path.is_file():
         return Check(what, "missing")
-    return Check(what, None if digest_file(path) == told else "changed: its digest is another")
+    return Check(what, None if digest_file(path) == sealed else "changed: its digest is another")
 
 
 def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:

@@ -67,15 +67,15 @@ for (const table of document.querySelectorAll("table.searchable")) {
 }
 
 // What the chart's points say, on hover and on focus, with the command that made each.
-const said = document.getElementById("chart-details");
+const pointDetails = document.getElementById("chart-details");
 for (const point of document.querySelectorAll(".chart [id^=point-]")) {
   const made = document.querySelector(`[data-point="${point.id.slice(6)}"] td`);
-  const tell = () => {
-    said.hidden = false;
-    said.textContent = point.getAttribute("aria-label") + (made ? `. Made by: ${made.textContent}` : "");
+  const show = () => {
+    pointDetails.hidden = false;
+    pointDetails.textContent = point.getAttribute("aria-label") + (made ? `. Made by: ${made.textContent}` : "");
   };
-  point.addEventListener("mouseenter", tell);
-  point.addEventListener("focus", tell);
+  point.addEventListener("mouseenter", show);
+  point.addEventListener("focus", show);
 }
 
 // A small histogram in every row that names a tensor; it opens a large one beneath.
