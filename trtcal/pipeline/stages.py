@@ -65,6 +65,7 @@ OUTPUTS = (
     "builds",
     "calibrations",
     "comparison.json",
+    "data_check.json",
     "histograms.npz",
     "models",
     "plans",
@@ -163,7 +164,9 @@ def run(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         inputs = open_inputs(config, say)
         journal = Journal(Path(name), _lineage(inputs), reporter, say)
-        issues = check_data(inputs.model, inputs.calibration_data).issues
+        check = check_data(inputs.model, inputs.calibration_data)
+        check.write(journal.folder / "data_check.json")
+        issues = check.issues
         warn(issues)
         counts = {"data_issues": len(issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
