@@ -174,7 +174,9 @@ class Bench:
             lost = [one.top1_drop for one in accuracies if one.top1_drop is not None]
             error = np.std(lost, ddof=1) / len(lost) ** 0.5
             agreement = np.mean([one.agreement for one in accuracies if one.agreement is not None])
-            sqnr = np.mean([one.sqnr_db for one in accuracies if one.sqnr_db is not None] or [np.inf])
+            sqnr = np.mean(
+                [one.sqnr_db for one in accuracies if one.sqnr_db is not None] or [np.inf]
+            )
             print(f"{label:36}{np.mean(lost):8.2f} ±{error:6.2f} {agreement:8.2f} {sqnr:8.2f}")
 
     def optimizations(self) -> None:

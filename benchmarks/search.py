@@ -64,7 +64,7 @@ FIGURES: dict[str, Callable[[Loss], float]] = {
 def against_brute_force(nets: int, layers: int, first: int) -> None:
     """Print one line a network and limit."""
     print(f"# {describe_machine()}")
-    print("net limit       plans measured int8 best-int8 apart figure best dominated seconds")
+    print("net limit       plans measured int8 best-int8 differ figure best dominated seconds")
     near = cases = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -105,15 +105,15 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
         assert got is not None  # noqa: S101  # the best plan holds the limits, so one does
         dominated = [p for p in found.front if any(q.dominates(p, "noise") for q in found.measured)]
         front = set(pareto(found.measured, "noise"))
-        apart = abs(len(got.int8) - len(best.int8))
+        difference = abs(len(got.int8) - len(best.int8))
         print(
             f"{seed:3} {name:11} {len(every):5} {len(found.measured):8} {len(got.int8):4} "
-            f"{len(best.int8):9} {apart:5} {order(got)[0] / order(best)[0] - 1:+7.2%} "
+            f"{len(best.int8):9} {difference:5} {order(got)[0] / order(best)[0] - 1:+7.2%} "
             f"{'same' if got.int8 == best.int8 else 'other':5} "
             f"{len(dominated) + (got not in front):9} {seconds:7.1f}",
             flush=True,
         )
-        yield apart <= 1
+        yield difference <= 1
 
 
 def on_a_model(options: argparse.Namespace) -> None:

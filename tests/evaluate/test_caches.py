@@ -18,7 +18,7 @@ def spill():
 def test_what_is_kept_comes_back_as_it_was(spill):
     kept = {
         "../../x": np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1),
-        "half": np.float16([[1.5, np.inf]]),
+        "fp16": np.float16([[1.5, np.inf]]),
         "yes": np.array([True, False]),
         "none": np.zeros((0, 5), np.int64),
         "one": np.array(7, np.int8),

@@ -147,12 +147,13 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     found = Breakdown("slices", "top1", "points", (group,))
     gap = Simulation(made.rows[1].accuracy, "top-1", -0.6, (-1.0, 0.2), 97.0, 25.0)
     rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
-    told = "\n".join(warnings(dataclasses.replace(made, rows=rows)))
+    printed = "\n".join(warnings(dataclasses.replace(made, rows=rows)))
     assert (
-        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)" in told
+        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)"
+        in printed
     )
-    assert "-0.60 points off" in told
-    assert "may be chance" in told
+    assert "-0.60 points off" in printed
+    assert "may be chance" in printed
 
 
 def test_a_batch_size_that_cannot_be_had_is_refused(scene):

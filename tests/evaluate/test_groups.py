@@ -38,11 +38,11 @@ def test_a_drop_of_ten_points_in_a_slice_of_five_percent_is_reported(seed):
     rng = np.random.default_rng(seed)
     tier = attribute("tier", rng.permutation(np.repeat([0, 1, 2], [1000, 900, 100])))
     source = attribute("source", rng.integers(0, 12, SAMPLES))
-    right, said = noisy(rng)
-    hit = np.flatnonzero((tier.codes == 2) & right & said)
-    said[rng.choice(hit, 10, replace=False)] = False
-    assert right.mean() - said.mean() < 0.01
-    found = broken_down([tier, source], right, said)
+    right, made = noisy(rng)
+    hit = np.flatnonzero((tier.codes == 2) & right & made)
+    made[rng.choice(hit, 10, replace=False)] = False
+    assert right.mean() - made.mean() < 0.01
+    found = broken_down([tier, source], right, made)
     assert found.groups[0].name == "tier=2"
     assert found.groups[0].rank == WORSE
     assert found.groups[0].interval[0] > 0
@@ -52,12 +52,12 @@ def test_where_everything_drops_only_the_slice_that_drops_more_is_told():
     rng = np.random.default_rng(0)
     group = attribute("g", rng.permutation(np.repeat(np.arange(8), 250)))
     right = rng.random(SAMPLES) < 0.9
-    said = right & (rng.random(SAMPLES) > 0.05)
-    assert broken_down([group], right, said).ranked(WORSE) == ()
-    said &= (group.codes != 5) | (rng.random(SAMPLES) > 0.15)
-    assert [one.name for one in broken_down([group], right, said).ranked(WORSE)] == ["g=5"]
+    made = right & (rng.random(SAMPLES) > 0.05)
+    assert broken_down([group], right, made).ranked(WORSE) == ()
+    made &= (group.codes != 5) | (rng.random(SAMPLES) > 0.15)
+    assert [one.name for one in broken_down([group], right, made).ranked(WORSE)] == ["g=5"]
     everything = attribute("all", np.zeros(SAMPLES, int))
-    assert broken_down([everything], right, said).groups[0].p == 1.0
+    assert broken_down([everything], right, made).groups[0].p == 1.0
 
 
 def test_without_a_drop_alarms_are_as_rare_as_agreed():
@@ -72,12 +72,12 @@ def test_without_a_drop_alarms_are_as_rare_as_agreed():
 def test_figures_are_those_of_numpy_whatever_the_batches(seed, split):
     rng = np.random.default_rng(seed)
     group = attribute("g", rng.integers(0, 5, SAMPLES))
-    right, said = noisy(rng)
-    for one in broken_down([group], right, said, split=split).groups:
+    right, made = noisy(rng)
+    for one in broken_down([group], right, made, split=split).groups:
         where = group.codes == int(one.name[2:])
         assert one.samples == where.sum()
         assert one.reference == pytest.approx(100 * right[where].mean(), rel=1e-5)
-        assert one.drop == pytest.approx(100 * (right[where].mean() - said[where].mean()), abs=1e-4)
+        assert one.drop == pytest.approx(100 * (right[where].mean() - made[where].mean()), abs=1e-4)
         assert one.interval[0] <= one.drop <= one.interval[1]
 
 
@@ -143,9 +143,9 @@ def test_what_is_kept_does_not_grow_with_the_samples():
         accumulator, meter, worst = GroupAccumulator([]), AccuracyMeter(), Worst(None)
         rng = np.random.default_rng(0)
         for number in range(batches):
-            expected, said = rng.standard_normal((2, 16, 8))
-            found = meter.update([expected], [said], rng.integers(0, 8, 16))
+            expected, made = rng.standard_normal((2, 16, 8))
+            found = meter.update([expected], [made], rng.integers(0, 8, 16))
             accumulator.add(16 * number, {"top1": (found["top1"], found["agreement"])})
-            worst.add(16 * number, found, ([expected], [said]), None)
+            worst.add(16 * number, found, ([expected], [made]), None)
         sizes.append(len(pickle.dumps((accumulator, meter, worst))))
     assert sizes[1] <= 1.05 * sizes[0]

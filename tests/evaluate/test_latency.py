@@ -29,9 +29,9 @@ def test_it_warms_up_first_and_says_how_long():
 def test_too_few_runs_for_an_interval_are_told_of():
     _, few = called("ab", 6)
     _, enough = called("ab", 12)
-    told = "too few for a 95 % interval"
-    assert told in " ".join(few[1].warnings)
-    assert told not in " ".join(enough[1].warnings)
+    warning = "too few for a 95 % interval"
+    assert warning in " ".join(few[1].warnings)
+    assert warning not in " ".join(enough[1].warnings)
     low, high = few[1].speedup_interval
     assert 0 < low <= few[1].speedup <= high < np.inf
 

@@ -1,4 +1,4 @@
-"""The learning curve: which subsets it takes, what it computes of losses, and what it says."""
+"""The learning curve: which subsets it takes, what it computes of losses, and its answer."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def scene(tmp_path):
 
 
 def sized(count):
-    """Images that nobody looks at."""
+    """Random images."""
     return np.zeros((count, 3, 8, 8), np.float32)
 
 
@@ -250,10 +250,10 @@ def test_both_parts_of_the_spread_are_found_again():
         size: 5 * (1 + np.sqrt(0.01 + 0.8 / size) * random.standard_normal(4000))
         for size in (8, 32, 128)
     }
-    spread = fit_variance(means, dict.fromkeys(means, 0.0))
-    assert spread.rounding == pytest.approx(0.01, rel=0.2)
-    assert spread.sampling == pytest.approx(0.8, rel=0.1)
-    assert spread.deviation(32) == pytest.approx(np.sqrt(0.035), rel=0.1)
+    variance = fit_variance(means, dict.fromkeys(means, 0.0))
+    assert variance.rounding == pytest.approx(0.01, rel=0.2)
+    assert variance.sampling == pytest.approx(0.8, rel=0.1)
+    assert variance.deviation(32) == pytest.approx(np.sqrt(0.035), rel=0.1)
 
 
 def test_subsets_that_overlap_do_not_pass_for_independent_ones():
@@ -269,9 +269,9 @@ def test_subsets_that_overlap_do_not_pass_for_independent_ones():
         distances.append(np.mean(subsets))
     variances = {size: np.mean([one.var(ddof=1) for one in all_]) for size, all_ in means.items()}
     pairs = {size: 1 + np.sqrt(one / 2) * np.array([-1.0, 1.0]) for size, one in variances.items()}
-    spread = fit_variance(pairs, {8: 0.0, 24: 0.75})
-    assert spread.sampling == pytest.approx(0.01, rel=0.15)
-    error = spread.margin(24, 8, 0.75) / stats.t.ppf(0.975, spread.degrees)
+    variance = fit_variance(pairs, {8: 0.0, 24: 0.75})
+    assert variance.sampling == pytest.approx(0.01, rel=0.15)
+    error = variance.margin(24, 8, 0.75) / stats.t.ppf(0.975, variance.degrees)
     assert error == pytest.approx(np.std(distances), rel=0.1)
 
 

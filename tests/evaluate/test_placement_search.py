@@ -180,11 +180,13 @@ def test_a_second_pair_spares_kernels_and_changes_no_value(
     assert len(trial.before.layers) - len(trial.after.layers) == fewer
     assert trial.after.bytes_moved <= trial.before.bytes_moved + 16
     plans = [replace(tuned.plan, second_qdq=()), tuned.plan]
-    plain, apart = (quantize(model, calibration, plan).proto for plan in plans)
-    pairs = [sum(one.op_type == "QuantizeLinear" for one in p.graph.node) for p in (plain, apart)]
+    plain, second = (quantize(model, calibration, plan).proto for plan in plans)
+    pairs = [sum(one.op_type == "QuantizeLinear" for one in p.graph.node) for p in (plain, second)]
     assert pairs[1] == pairs[0] + 1
     feeds = next(data.batches(1))
-    results = [run_session(open_session(one, as_it_is=True), None, feeds) for one in (plain, apart)]
+    results = [
+        run_session(open_session(one, as_it_is=True), None, feeds) for one in (plain, second)
+    ]
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 

@@ -24,7 +24,7 @@ def run_both(
     random_samples: int | None,
     images: ImagesConfig | None,
 ) -> Equality | None:
-    """Return how far apart two models' outputs are, on data or random samples; None with neither."""
+    """Return the difference of two models' outputs on data or random samples; None with neither."""
     from trtcal.data import open_dataset
     from trtcal.data.feeds import draw_batches
     from trtcal.evaluate.comparison import batch_for

@@ -288,7 +288,7 @@ def _simulated(found: Simulation, samples: int) -> str:
 
 
 def _dropped(found: Breakdown) -> Iterator[str]:
-    """Say where it got worse, and where it may have; the second only if nothing else is said."""
+    """Yield where it got worse, or else where it may have."""
     worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
     if worse:
         yield f"{found.figure} fell more than elsewhere in {_some(worse, found.unit)}"

@@ -155,11 +155,11 @@ class Judge:
     def _showing(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto if self.shown == self.names else showing(proto, self.shown)
 
-    def _powers(self, expected: Mapping[str, Array], said: Mapping[str, Array]) -> Values:
+    def _powers(self, expected: Mapping[str, Array], made: Mapping[str, Array]) -> Values:
         """Return noise and signal of each part in each sample of a batch, (2, parts, samples)."""
         found = []
         for part in self.parts:
-            noise = sum(_power(np.subtract(said[n], expected[n], dtype=float)) for n in part)
+            noise = sum(_power(np.subtract(made[n], expected[n], dtype=float)) for n in part)
             found.append([noise, sum(_power(expected[n]) for n in part)])
         return np.array(found).transpose(1, 0, 2)
 

@@ -138,7 +138,7 @@ def measure_until(
 ) -> Blocks:
     """Time both until the 95 % interval of the speed-up is as narrow as `width`, relative to it.
 
-    How wide it is decides when to stop, never what it says.
+    How wide it is decides when to stop, never the result.
     """
     blocks = measure_blocks(baseline, candidate, FIRST_BLOCKS)
     while len(blocks.baseline) < most and _block_width(blocks) > width:
@@ -227,7 +227,7 @@ def measure(
     """Time each callable `count` times (one more if odd), the first being the reference.
 
     With a `width` it goes on until the interval of every speed-up is as narrow as that, relative to
-    it, or all ran 1280 times. How wide they are decides when to stop, never what they say. It warms up
+    it, or all ran 1280 times. How wide they are decides when to stop, never the results. It warms up
     until times have settled, but for no more than half as many runs as are timed.
     """
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)

@@ -228,9 +228,9 @@ class Loss:
         return dataclasses.asdict(self) | ({} if self.is_fit else {"noise": None})
 
 
-def rows_of(expected: Sequence[Array], said: Sequence[Array], labels: Labels | None) -> Rows:
+def rows_of(expected: Sequence[Array], made: Sequence[Array], labels: Labels | None) -> Rows:
     """Return the figures of each sample of a batch, each of shape (samples,)."""
-    found = compare_rows(expected, said, labels)
+    found = compare_rows(expected, made, labels)
     rows = {name: values for name, values in found.items() if name in KEPT}
     scores = class_scores(expected[0])
     if "top1" in found and scores is not None and labels is not None:

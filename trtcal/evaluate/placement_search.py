@@ -4,8 +4,8 @@ Rules cannot know what a compiler makes of a light node (a residual Add, a pooli
 Concat) with Q/DQ and without. So each kind of them is tried in the other precision, then each node
 alone. Heavy layers stay as the plan has them, and so does every node that the plan decides on.
 
-Also tried, for what reads a pooling's result in INT8, is a second Q/DQ pair, one step of the float
-apart: all integers stay, but TensorRT-RTX 1.7 does not know that, and rounds in a generated kernel.
+For what reads a pooling's result in INT8, a second Q/DQ pair is tried too, one step of the float
+away: all integers stay, but TensorRT-RTX 1.7 does not know that, and rounds in a generated kernel.
 That one can also fill a Concat, of which it otherwise moves the pooling's part, and then fills every
 other part, with a kernel of its own; or pad the channels for a grouped convolution and give
 another reader the values in float, which are two kernels otherwise. By NVIDIA's rules TensorRT 8 to

@@ -21,7 +21,7 @@ def far_net(path: Path) -> Path:
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], "far1"),
         helper.make_node("Conv", ["x", "w2"], ["b"], "far2"),
-        helper.make_node("Sub", ["a", "b"], ["d"], "apart"),
+        helper.make_node("Sub", ["a", "b"], ["d"], "difference"),
         helper.make_node("ReduceMean", ["d"], ["p"], "pool", axes=[2, 3], keepdims=0),
         helper.make_node("Gemm", ["p", "w3"], ["y"], "gemm", transB=1),
     ]

@@ -114,9 +114,9 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
         )
         == 0
     )
-    said = capsys.readouterr().err
-    assert "differ by more than chance" in said
-    assert "breaks sqnr_db" in said
+    printed = capsys.readouterr().err
+    assert "differ by more than chance" in printed
+    assert "breaks sqnr_db" in printed
 
 
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):

@@ -24,8 +24,8 @@ def whole_run(one, int8):
     proto = quantize(one.prepared, one.calibration, plan).proto
     feeds = next(one.dataset.batches(len(one.dataset)))
     expected = run_session(open_session(one.prepared.proto), None, feeds)
-    said = run_session(open_session(proto, as_it_is=True), None, feeds)
-    return total(rows_of(expected, said, one.dataset.labels))
+    made = run_session(open_session(proto, as_it_is=True), None, feeds)
+    return total(rows_of(expected, made, one.dataset.labels))
 
 
 def check(one):

@@ -35,9 +35,9 @@ def test_layers_are_ranked_and_written(words, tmp_path, capsys):
 def test_the_table_names_the_worst_layer_first(words, capsys):
     capsys.readouterr()
     assert run_command([*words, "--samples", "8", "--exact"]) == 0
-    said = capsys.readouterr().out
-    assert "8 samples" in said
-    assert said.index("gemm") < min(said.index(name) for name in ("first", "second", "add"))
+    printed = capsys.readouterr().out
+    assert "8 samples" in printed
+    assert printed.index("gemm") < min(printed.index(name) for name in ("first", "second", "add"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ SLACKS = (1.05, 1.3, 1.7)  # by which a loss may be foreseen too high
 class Found:
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
-    Where no plan holds the limits, none is recommended, and `reliefs` say which would have to give.
+    Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have
+    to be relaxed.
     """
 
     front: tuple[Point, ...]

@@ -119,7 +119,7 @@ class Result:
     """Everything that was found; `builds` by plan, where a compiler was given.
 
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
-    `held_back` are samples that had no part in the search; `missing` says what there was no time for.
+    `held_back` are samples that had no part in the search; `missing` is what there was no time for.
     """
 
     sensitivities: Sensitivities
