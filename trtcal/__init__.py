@@ -1,3 +1,144 @@
-"""trtcal: calibrate a network to INT8, see what TensorRT really built, and explain the trade-off."""
+"""trtcal: calibrate a network to INT8, see what TensorRT really built, and explain the trade-off.
+
+    >>> import trtcal
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> calibration = trtcal.calibrate(digits, data)
+    >>> int8 = trtcal.quantize(digits, calibration)
+    >>> comparison = trtcal.compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> page = trtcal.report([calibration, comparison])
+
+A name is imported when it is first used. Errors are `TrtcalError`, with a message and a hint.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trtcal.backends.options import BuildOptions
+    from trtcal.check import DataCheck, DataIssue
+    from trtcal.config import Config, ImagesConfig
+    from trtcal.data import Dataset
+    from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
+    from trtcal.evaluate import Comparison
+    from trtcal.evaluate.ab import ABOptions, ABTest
+    from trtcal.evidence.diagnosis import Diagnosis
+    from trtcal.evidence.findings import Finding
+    from trtcal.evidence.manifest import Build
+    from trtcal.model import Model, load_model
+    from trtcal.pipeline.api import (
+        BuildLog,
+        Report,
+        ab_test,
+        build,
+        calibrate,
+        check_data,
+        compare,
+        diagnose,
+        improve,
+        open_dataset,
+        quantize,
+        read_log,
+        report,
+        run,
+        search,
+    )
+    from trtcal.pipeline.stages import RunResult
+    from trtcal.ptq import Improved
+    from trtcal.quantization import Plan, QuantizedModel
+    from trtcal.ranges import Calibration
+    from trtcal.runs import History
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "backends.options": ("BuildOptions",),
+    "check": ("DataCheck", "DataIssue"),
+    "config": ("Config", "ImagesConfig"),
+    "data": ("Dataset",),
+    "errors": ("BackendError", "GateFailed", "InputError", "ResourceError", "TrtcalError"),
+    "evaluate": ("Comparison",),
+    "evaluate.ab": ("ABOptions", "ABTest"),
+    "evidence.diagnosis": ("Diagnosis",),
+    "evidence.findings": ("Finding",),
+    "evidence.manifest": ("Build",),
+    "model": ("Model", "load_model"),
+    "pipeline.api": (
+        "BuildLog",
+        "Report",
+        "ab_test",
+        "build",
+        "calibrate",
+        "check_data",
+        "compare",
+        "diagnose",
+        "improve",
+        "open_dataset",
+        "quantize",
+        "read_log",
+        "report",
+        "run",
+        "search",
+    ),
+    "pipeline.stages": ("RunResult",),
+    "ptq": ("Improved",),
+    "quantization": ("Plan", "QuantizedModel"),
+    "ranges": ("Calibration",),
+    "runs": ("History",),
+}
+"""Module -> the names that stand here; the same as the imports for type checkers."""
+
+__all__ = [
+    "ABOptions",
+    "ABTest",
+    "BackendError",
+    "Build",
+    "BuildLog",
+    "BuildOptions",
+    "Calibration",
+    "Comparison",
+    "Config",
+    "DataCheck",
+    "DataIssue",
+    "Dataset",
+    "Diagnosis",
+    "Finding",
+    "GateFailed",
+    "History",
+    "ImagesConfig",
+    "Improved",
+    "InputError",
+    "Model",
+    "Plan",
+    "QuantizedModel",
+    "Report",
+    "ResourceError",
+    "RunResult",
+    "TrtcalError",
+    "ab_test",
+    "build",
+    "calibrate",
+    "check_data",
+    "compare",
+    "diagnose",
+    "improve",
+    "load_model",
+    "open_dataset",
+    "quantize",
+    "read_log",
+    "report",
+    "run",
+    "search",
+]
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"trtcal.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'trtcal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

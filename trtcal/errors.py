@@ -1,7 +1,7 @@
 """Every error that trtcal raises on purpose, and the exit status that each one becomes.
 
     TrtcalError
-    ├── GateFailed     1   the work is done and a limit that the user set does not hold
+    ├── GateFailed     1   the work is done and a limit that the user set is broken
     ├── InputError     2   a model, dataset, file, name or option is not usable
     ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
     ├── ResourceError  4   memory, disk or time ran out
@@ -26,8 +26,8 @@ class TrtcalError(Exception):
         self.hint = hint
 
 
-class GateFailed(TrtcalError):  # noqa: N818  # a gate that fails is not an error
-    """A limit that the user set does not hold; the results are written all the same."""
+class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
+    """A limit that the user set is broken; the results are written all the same."""
 
     exit_status = 1
 

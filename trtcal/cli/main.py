@@ -18,21 +18,21 @@ from trtcal.errors import INTERRUPTED, TrtcalError
 COMMANDS = {
     "run": "Do the whole job that trtcal.toml describes, and write a report.",
     "prepare": "Make a model ready for Q/DQ, and show what that changed.",
-    "check-data": "Say whether data look wrongly prepared for a model.",
+    "check-data": "Check whether data are prepared as a model needs them.",
     "calibrate": "Choose the range of every tensor from data.",
     "calibration": "Show, diff, import and export tables of ranges.",
-    "plan": "Show what a plan of precisions decides, and diff two of them.",
+    "plan": "Show what a plan of precisions decides, and how two plans differ.",
     "quantize": "Write Q/DQ, and float16, into an ONNX model.",
     "build": "Build an engine and list its layers.",
-    "log": "Say what a build log means.",
-    "layers": "Say what an engine spends its time on, and explain how two differ.",
-    "diagnose": "Say what is wrong with a build, what it costs and what to do.",
-    "fusion": "Say what should be one kernel, what breaks it, and what was built.",
+    "log": "Explain a build log.",
+    "layers": "Show what an engine spends its time on, and how two engines differ.",
+    "diagnose": "List what is wrong with a build, what it costs and the remedy.",
+    "fusion": "Show which fusions are expected, what breaks them, and what was built.",
     "compare": "Compare models with their FP32 reference.",
-    "ab": "Test whether one model may take the place of another.",
-    "history": "Follow figures over runs: what changed, and since when.",
+    "ab": "Test whether one model can replace another.",
+    "history": "Follow figures over runs: what changed, and since which run.",
     "sensitivity": "Measure what each layer loses in INT8.",
-    "search": "Find which layers to leave out of INT8, and what that brings.",
+    "search": "Find the layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
 def cli(context: click.Context) -> None:
     """Calibrate a network to INT8 for TensorRT, and see what you really get.
 
-    Exit status: 0 fine, 1 a gate failed, 2 bad input or usage, 3 a backend failed,
+    Exit status: 0 fine, 1 a limit is broken, 2 bad input or usage, 3 a backend failed,
     4 out of memory, disk or time, 130 interrupted.
     """
     if context.invoked_subcommand is None:
@@ -113,7 +113,7 @@ def _defect(error: Exception) -> int:
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
-    return _say(text, "set TRTCAL_DEBUG=1 to see where, and tell us", DEFECT)
+    return _say(text, "set TRTCAL_DEBUG=1 to see where, and report it", DEFECT)
 
 
 def _say(message: str, hint: str | None, status: int) -> int:

@@ -1,4 +1,4 @@
-"""What the commands share: printing that hostile names can't disturb, progress, and file defaults."""
+"""What the commands share: printing that hostile names cannot disturb, progress, common options."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error, where that is a terminal, how long work goes on and what it says."""
+    """Show the elapsed time and the latest message on standard error where that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -112,7 +112,7 @@ def clock(title: str) -> Iterator[Callable[[str], None]]:
     disable = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=disable) as bars:
         task = bars.add_task(printable(title), total=None)
-        yield lambda said: bars.update(task, description=printable(f"{title}: {said}"))
+        yield lambda text: bars.update(task, description=printable(f"{title}: {text}"))
 
 
 class StatusLine:
@@ -220,7 +220,7 @@ def prepared_model(
 ) -> Model:
     """Return a model made ready for Q/DQ, with optimizations if there are any.
 
-    What the passes left alone is said on standard error.
+    The nodes that the passes left alone are printed on standard error.
     """
     from trtcal.model.passes import prepare_with_record
 

@@ -36,8 +36,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     command_line = f"trtcal run {config.name}"
     settings = read_config(config)
     history = None if no_history else _history(settings)
-    tell = lambda message: note(f"note: {message}")  # noqa: E731
-    result = run(settings, command_line, progress, tell, history, warn)
+    result = run(settings, command_line, progress, _note, history, warn)
     if history is not None:
         _record(history, result)
     verdict = result.report["measured"]["verdict"]
@@ -53,6 +52,10 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     if verdict["word"] == "DO NOT SHIP":
         raise GateFailed(f"DO NOT SHIP: {verdict['sentence']}", "the report says what to change")
     require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
+
+
+def _note(message: str) -> None:
+    note(f"note: {message}")
 
 
 def _history(config: Config) -> History | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -118,6 +119,41 @@ class Comparison:
     def digest(self) -> str:
         """Digest of the lasting part: accuracy, not times."""
         return str(self.to_document()["digest"])
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: one row for each variant."""
+        columns = (
+            "variant",
+            "top-1",
+            "drop (points)",
+            "agreement",
+            "SQNR",
+            "latency p50",
+            "speed-up",
+            "size",
+        )
+        head = "".join(f"<th>{name}</th>" for name in columns)
+        rows = "".join(f"<tr>{_html_row(row)}</tr>" for row in self.rows)
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def _shown(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.4g}{unit}"
+
+
+def _html_row(row: Row) -> str:
+    accuracy, latency = row.accuracy, row.latency
+    cells = (
+        html.escape(row.name),
+        _shown(accuracy.top1, " %"),
+        _shown(accuracy.top1_drop),
+        _shown(accuracy.agreement, " %"),
+        _shown(accuracy.sqnr_db, " dB"),
+        _shown(latency.p50_ms, " ms"),
+        _shown(latency.speedup),
+        _shown(row.size_bytes / 1e6, " MB"),
+    )
+    return "".join(f"<td>{cell}</td>" for cell in cells)
 
 
 @dataclass(frozen=True)

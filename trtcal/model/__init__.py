@@ -2,6 +2,7 @@
 
 from trtcal.model.model import (
     Model,
+    ModelSource,
     TensorSpec,
     check_sample_axes,
     checked,
@@ -15,6 +16,7 @@ from trtcal.model.model import (
 
 __all__ = [
     "Model",
+    "ModelSource",
     "TensorSpec",
     "check_sample_axes",
     "checked",

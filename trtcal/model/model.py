@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from trtcal.documents import digest_file
+from trtcal.documents import digest_bytes, digest_file
 from trtcal.errors import InputError
 from trtcal.model.files import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
 
@@ -119,17 +120,52 @@ class Model:
         return opset_of(self.proto)
 
 
+ModelSource = str | os.PathLike[str] | onnx.ModelProto | Model
+"""What `load_model` takes."""
+
+
 def opset_of(proto: onnx.ModelProto) -> int:
     """Return the version of the default operator set that a model imports, 1 if it names none."""
     versions = (item.version for item in proto.opset_import if item.domain in ("", "ai.onnx"))
     return max(versions, default=1)
 
 
-def load_model(path: Path, embedded: int = EMBEDDED) -> Model:
-    """Load and check an ONNX file; `InputError` if it is missing, corrupt or not valid ONNX.
+def load_model(source: ModelSource, embedded: int = EMBEDDED) -> Model:
+    """Load and check an ONNX model; a `Model` stays itself.
 
-    If its external data are more than `embedded` bytes, the weights are left in their files.
+    A file's external data of more than `embedded` bytes are left in their files. `InputError` if the
+    file is missing or corrupt, if the model is not valid ONNX, or for any other type.
+
+    >>> model = load_model("samples/digits/digits.onnx")
+    >>> model.name, str(model.inputs[0]), model.opset
+    ('digits', 'image: float32[batch, 1, 8, 8]', 17)
     """
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, onnx.ModelProto):
+        return checked(_in_memory(source))
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(
+            f"an object of type {type(source).__name__} is not a model",
+            "give a path (str or Path), an onnx.ModelProto or a trtcal Model",
+        )
+    return checked(_of_file(Path(source), embedded))
+
+
+def _in_memory(proto: onnx.ModelProto) -> Model:
+    """Return a model with the fingerprint of the file that `onnx.save` would write of it."""
+    if any(uses_external_data(tensor) for tensor in tensors_of(proto)):
+        raise InputError("the model's weights are in files beside it", "give the model's path")
+    name = re.sub(r"[^\w.-]+", "_", proto.graph.name) or "model"
+    try:
+        digest = digest_bytes(proto.SerializeToString())
+    except (EncodeError, ValueError) as error:
+        raise InputError("the model has 2 GiB or more", "save it and give its path") from error
+    _check_sizes(proto)
+    return Model(Path(f"{name}.onnx"), proto, _combined([digest]))
+
+
+def _of_file(path: Path, embedded: int) -> Model:
     try:
         if not path.is_file():
             raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
@@ -142,7 +178,7 @@ def load_model(path: Path, embedded: int = EMBEDDED) -> Model:
             f"model {path} cannot be read as ONNX: {first_line(error)}",
             "export it again, and keep its external data files beside it",
         ) from error
-    return checked(Model(path, proto, fingerprint))
+    return Model(path, proto, fingerprint)
 
 
 def checked(model: Model) -> Model:
@@ -187,15 +223,18 @@ def first_line(error: Exception) -> str:
 
 
 def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
-    digest = hashlib.sha256()
     external = {
         ExternalDataInfo(tensor).location
         for tensor in tensors_of(proto)
         if uses_external_data(tensor)
     }
-    for file in [path, *(_inside(path.parent, name) for name in sorted(external))]:
-        digest.update(bytes.fromhex(digest_file(file).removeprefix("sha256:")))
-    return "sha256:" + digest.hexdigest()
+    files = [path, *(_inside(path.parent, name) for name in sorted(external))]
+    return _combined(map(digest_file, files))
+
+
+def _combined(digests: Iterable[str]) -> str:
+    raw = b"".join(bytes.fromhex(one.removeprefix("sha256:")) for one in digests)
+    return digest_bytes(raw)
 
 
 def _check_sizes(proto: onnx.ModelProto) -> None:

@@ -27,8 +27,8 @@ from trtcal.calibration import (
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check import DataIssue, check_data
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
-from trtcal.data import Dataset, open_dataset
-from trtcal.documents import Document, read_document, unwritable
+from trtcal.data import CountedDataset, Dataset, counted, open_dataset
+from trtcal.documents import Document, read_document, to_fields, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate import CompareSettings, compare, open_variant, write_comparison
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
@@ -61,11 +61,12 @@ from trtcal.runs import History, against_last
 from trtcal.runs.lineage import KIND as RUN
 from trtcal.runs.lineage import Lineage, Step
 
+DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
     "calibrations",
     "comparison.json",
-    "data_check.json",
+    DATA_CHECK,
     "histograms.npz",
     "models",
     "plans",
@@ -113,7 +114,7 @@ class Inputs:
     config: Config
     model: Model
     prepared: Model
-    calibration_data: Dataset
+    calibration_data: CountedDataset
     evaluation_data: Dataset
     wanted: EvaluationWanted
     plans: dict[str, Plan]
@@ -164,9 +165,7 @@ def run(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         inputs = open_inputs(config, say)
         journal = Journal(Path(name), _lineage(inputs), reporter, say)
-        check = check_data(inputs.model, inputs.calibration_data)
-        check.write(journal.folder / "data_check.json")
-        issues = check.issues
+        issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
@@ -185,6 +184,7 @@ def run_stages(
     variants = quantize_all(inputs, calibrations, journal)
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal)
     compare_all(inputs, variants, journal)
+    journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.lineage.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
         document = report_document(journal, inputs.config, history)
@@ -202,7 +202,7 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     if config.build.tune_placement is not None:
         find_backend(None, config.build.tune_placement)
     calibration, evaluation = config.calibration, config.evaluation
-    calibration_data = _open_data(model, config, calibration, "calibration.data")
+    calibration_data = counted(_open_data(model, config, calibration, "calibration.data"))
     evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
@@ -239,6 +239,16 @@ def _lineage(inputs: Inputs) -> Lineage:
     return Lineage(inputs.model.fingerprint, *data)
 
 
+def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
+    """Return what looks wrong in the calibration data, and record it."""
+    data = inputs.calibration_data
+    with journal.step("check-data", DATA_CHECK) as record, data.reading_for("data check"):
+        found = check_data(inputs.model, data)
+        record(str(found.write(journal.folder / DATA_CHECK)["digest"]))
+    journal.lineage.data_issues = [to_fields(issue) for issue in found.issues]
+    return found.issues
+
+
 def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
     """Return the histograms of all tensors that a plan can give a range to."""
     settings, data = inputs.config.calibration, inputs.calibration_data
@@ -246,6 +256,7 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
     title = f"observing {len(tensors)} tensors"
     with (
         journal.step("observe", "histograms.npz") as record,
+        data.reading_for("histograms"),
         journal.progress(title, len(data)) as advance,
     ):
         observation = observe(
@@ -292,6 +303,7 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
     data, title = inputs.calibration_data, f"finding what stretches {len(tensors)} ranges"
     with (
         journal.step("tails", "tails.json") as record,
+        data.reading_for("samples that stretch ranges"),
         journal.progress(title, len(data)) as advance,
     ):
         tails = find_tails(inputs.prepared, data, tensors, advance)
@@ -317,10 +329,9 @@ def quantize_all(
 def optimize(inputs: Inputs, effort: str, journal: Journal) -> Improved:
     """Return the optimizations that help on samples held back."""
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s)
-    with journal.step("improve", OPTIMIZATIONS_FILE) as record:
-        found = improve(
-            inputs.prepared, inputs.calibration_data, options, inputs.model, journal.progress
-        )
+    data = inputs.calibration_data
+    with journal.step("improve", OPTIMIZATIONS_FILE) as record, data.reading_for("optimizations"):
+        found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
         digests = write_improved(journal.folder, found)
         record(digests.pop(OPTIMIZATIONS_FILE))
     journal.lineage.steps += [Step("improve", *item) for item in digests.items()]

@@ -24,13 +24,19 @@ class Step:
 
 @dataclass
 class Lineage:
-    """The steps of a run in order, what they started from, and which builds could not be made."""
+    """The steps of a run in order, what they started from, and which builds could not be made.
+
+    `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
+    were read for which purpose.
+    """
 
     model: str
     calibration_data: str
     evaluation_data: str
     steps: list[Step] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    data_issues: list[Document] = field(default_factory=list)
+    data_reads: list[Document] = field(default_factory=list)
 
     def to_document(self, command: str) -> Document:
         """Return the run as a sealed document; times and the machine stand under `measured`."""
@@ -43,6 +49,8 @@ class Lineage:
             "command": command,
             "stages": steps,
             "missing_builds": self.missing,
+            "data_issues": self.data_issues,
+            "data_reads": self.data_reads,
             "measured": {
                 "seconds": {step.output: round(step.seconds, 3) for step in self.steps},
                 "machine": machine(),

@@ -1,0 +1,271 @@
+"""What `import trtcal` gives: its names, its examples, and what it takes as a model and as data."""
+
+import doctest
+import inspect
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+import calibrators
+import trtcal
+from tests.conftest import SAMPLES
+from tests.networks import conv_net, samples
+from trtcal.backends.registry import BACKENDS
+
+DIGITS = SAMPLES / "digits" / "digits.onnx"
+FUNCTIONS = (
+    "ab_test",
+    "build",
+    "calibrate",
+    "check_data",
+    "compare",
+    "diagnose",
+    "improve",
+    "load_model",
+    "open_dataset",
+    "quantize",
+    "read_log",
+    "report",
+    "run",
+    "search",
+)
+TYPES = {
+    "ABOptions",
+    "ABTest",
+    "BackendError",
+    "Build",
+    "BuildLog",
+    "BuildOptions",
+    "Calibration",
+    "Comparison",
+    "Config",
+    "DataCheck",
+    "DataIssue",
+    "Dataset",
+    "Diagnosis",
+    "Finding",
+    "GateFailed",
+    "History",
+    "ImagesConfig",
+    "Improved",
+    "InputError",
+    "Model",
+    "Plan",
+    "QuantizedModel",
+    "Report",
+    "ResourceError",
+    "RunResult",
+    "TrtcalError",
+}
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("api")
+    conv_net(folder / "net.onnx")
+    samples(folder / "data.npz")
+    return folder / "net.onnx"
+
+
+@pytest.fixture(scope="module")
+def arrays(net):
+    return dict(np.load(net.parent / "data.npz").items())
+
+
+def test_exactly_these_names_are_exported():
+    assert set(trtcal.__all__) == {*FUNCTIONS, *TYPES}
+    assert len(trtcal.__all__) == len(set(trtcal.__all__))
+    homes = [name for names in trtcal._HOMES.values() for name in names]
+    assert sorted(homes) == sorted(trtcal.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    source = inspect.getsource(trtcal)
+    imported = source.split("if TYPE_CHECKING:", 1)[1].split("__version__", 1)[0]
+    for home, names in trtcal._HOMES.items():
+        assert f"from trtcal.{home} import" in imported
+        for name in names:
+            assert name in imported
+
+
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS, *TYPES}))
+def test_every_name_is_documented_and_typed(name):
+    thing = getattr(trtcal, name)
+    assert (thing.__doc__ or "").strip()
+    if name in FUNCTIONS:
+        for parameter in inspect.signature(thing).parameters.values():
+            assert parameter.annotation is not inspect.Parameter.empty
+        assert thing.__annotations__["return"]
+
+
+def test_other_names_are_no_attributes():
+    with pytest.raises(AttributeError, match="has no attribute 'calibrat'"):
+        trtcal.calibrat  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "trtcal", "calibrators"])
+def test_the_examples_run(name, tmp_path, monkeypatch):
+    (tmp_path / "samples").symlink_to(SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    modules = {"trtcal": trtcal, "calibrators": calibrators}
+    thing = modules.get(name) or getattr(trtcal, name)
+    globs = {one: getattr(trtcal, one) for one in trtcal.__all__}
+    parser = doctest.DocTestParser()
+    example = parser.get_doctest(thing.__doc__, globs, name, None, 0)
+    assert example.examples, "without an example"
+    runner = doctest.DocTestRunner()
+    assert runner.run(example).failed == 0
+
+
+def test_import_costs_little():
+    """Compared with Python's own start, both the best of several."""
+
+    def best_s(code):
+        timed = (
+            f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
+        )
+        command = [sys.executable, "-c", timed]
+        environment = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
+        runs = [
+            subprocess.run(command, env=environment, capture_output=True, check=True)
+            for _ in range(3)
+        ]
+        return min(float(run.stdout) for run in runs)
+
+    assert best_s("import trtcal") < 0.05
+
+
+def test_a_model_is_a_path_a_proto_or_a_model(net):
+    path = trtcal.load_model(net)
+    assert trtcal.load_model(str(net)).fingerprint == path.fingerprint
+    proto = trtcal.load_model(onnx.load(net))
+    assert [spec.name for spec in proto.inputs] == [spec.name for spec in path.inputs]
+    assert trtcal.load_model(proto) is proto
+    onnx.save(proto.proto, net.parent / "again.onnx")
+    assert trtcal.load_model(net.parent / "again.onnx").fingerprint == proto.fingerprint
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"model", ["net.onnx"]])
+def test_other_types_of_models_are_refused(wrong):
+    with pytest.raises(trtcal.InputError, match="not a model") as caught:
+        trtcal.load_model(wrong)
+    assert "onnx.ModelProto" in caught.value.hint
+
+
+def test_data_in_every_form_give_the_same_ranges(net, arrays):
+    (name, array), *_ = ((k, v) for k, v in arrays.items() if k != "labels")
+    forms = [
+        net.parent / "data.npz",
+        str(net.parent / "data.npz"),
+        {name: array},
+        array,
+        [{name: array[:10]}, {name: array[10:]}],
+    ]
+    tables = [trtcal.calibrate(net, data).ranges for data in forms]
+    assert all(table == tables[0] for table in tables)
+
+
+def test_a_data_loader_is_data(net, arrays):
+    (name, array), *_ = ((k, v) for k, v in arrays.items() if k != "labels")
+    expected = trtcal.calibrate(net, {name: array}, "minmax").ranges
+    assert trtcal.calibrate(net, loader(array), "minmax").ranges == expected
+
+
+def loader(array):
+    """PyTorch's DataLoader where it is installed, else what one looks like from outside."""
+    try:
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+    except ImportError:
+        return Loader(array)
+    return DataLoader(TensorDataset(torch.from_numpy(array)), batch_size=5)
+
+
+class Tensor:
+    """Has `.numpy()`, as tensors of frameworks do."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def numpy(self):
+        return self.array
+
+
+class Loader:
+    """Yields a list of one tensor for each batch, anew in every pass."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __iter__(self):
+        for start in range(0, len(self.array), 5):
+            yield [Tensor(self.array[start : start + 5])]
+
+
+@pytest.mark.parametrize("wrong", [3, None])
+def test_other_types_of_data_are_refused(net, wrong):
+    with pytest.raises(trtcal.InputError, match=f"type {type(wrong).__name__}") as caught:
+        trtcal.calibrate(net, wrong)
+    assert "DataLoader" in caught.value.hint
+
+
+def test_from_memory_to_a_report(net, arrays, tmp_path):
+    proto = onnx.load(net)
+    calibration = trtcal.calibrate(proto, arrays)
+    int8 = trtcal.quantize(proto, calibration)
+    built = trtcal.build(int8, tmp_path / "build")
+    comparison = trtcal.compare(proto, {"int8": int8}, arrays, rounds=3)
+    assert [row.name for row in comparison.rows] == ["FP32", "int8"]
+    assert comparison._repr_html_().startswith("<table>")
+    made = trtcal.report([calibration, comparison, built], tmp_path / "page.html")
+    assert made.document["builds"]
+    assert made._repr_html_().startswith("<iframe")
+    assert (tmp_path / "page.html").read_text() == made.html
+    assert (tmp_path / "page.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda net: trtcal.quantize(net, {"x": 1.0}), "type dict is not a calibration"),
+        (lambda net: trtcal.quantize(net, "none.json"), "none.json"),
+        (lambda net: trtcal.compare(net, "int8.onnx", "data.npz"), "variants must be several"),
+        (lambda net: trtcal.diagnose(3), "type int is not a build"),
+        (lambda net: trtcal.read_log(3), "type int is not a build log"),
+        (lambda net: trtcal.report([3]), "type int cannot be reported"),
+        (lambda net: trtcal.run(3), "type int is not a configuration"),
+    ],
+)
+def test_wrong_types_are_named(net, call, says):
+    with pytest.raises(trtcal.InputError) as caught:
+        call(net)
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_plan_is_an_object_a_dict_or_a_file(net, arrays, tmp_path):
+    calibration = trtcal.calibrate(net, arrays)
+    table = {"layers": {"second": "fp32"}}
+    (tmp_path / "plan.json").write_text('{"layers": {"second": "fp32"}}')
+    made = [
+        trtcal.quantize(net, calibration, plan).asked
+        for plan in (table, trtcal.Plan(layers={"second": "fp32"}), tmp_path / "plan.json")
+    ]
+    assert made[0]["second"] == "fp32"
+    assert made[0] == made[1] == made[2]
+
+
+def test_a_build_is_diagnosed_as_an_object_and_as_a_folder(net, tmp_path):
+    built = trtcal.build(net, tmp_path / "build")
+    diagnoses = [trtcal.diagnose(one).to_document() for one in (built, tmp_path / "build")]
+    assert diagnoses[0] == diagnoses[1]
+    assert trtcal.read_log(tmp_path / "build" / "build.log").summary["is_failed"] is False
+
+
+@pytest.mark.skipif(not BACKENDS["tensorrt-rtx"].availability().works, reason="needs TensorRT-RTX")
+def test_a_target_is_chosen_by_name(net, tmp_path):
+    assert trtcal.build(net, tmp_path / "sm89", "sm89").backend == "tensorrt-rtx"

@@ -1,0 +1,463 @@
+"""Each stage of the pipeline for paths and objects: what `import trtcal` gives.
+
+Models are paths, `onnx.ModelProto`, `Model`, or what `quantize` and `improve` give. Data are what
+`trtcal.data.open_dataset` takes. Nothing is written unless an `output` says where. The examples run
+in the repository's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends import base
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.registry import find_backend
+from trtcal.calibration import ObserveOptions, observe
+from trtcal.calibration.observation import calibrate as choose_ranges
+from trtcal.check import DataCheck
+from trtcal.check import check_data as check
+from trtcal.config import Config, ImagesConfig, read_config
+from trtcal.data import Dataset
+from trtcal.data import open_dataset as open_data
+from trtcal.data.opening import Data
+from trtcal.documents import write_document
+from trtcal.errors import InputError
+from trtcal.evaluate import Comparison, open_variant
+from trtcal.evaluate import compare as compare_variants
+from trtcal.evaluate.ab import ABOptions, ABTest
+from trtcal.evaluate.ab import ab_test as test
+from trtcal.evaluate.ab_rule import rule_for
+from trtcal.evaluate.comparison import CompareSettings, batch_for
+from trtcal.evaluate.search import Limits, Result, Settings, cache_beside, find_plans
+from trtcal.evidence.diagnosis import Diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
+from trtcal.evidence.layers.costs import find_target
+from trtcal.evidence.layers.reading import read_engine
+from trtcal.evidence.log.reader import events_of_file
+from trtcal.evidence.log.recognition import Event
+from trtcal.evidence.log.summary import summarize
+from trtcal.evidence.manifest import MANIFEST, Build, read_build
+from trtcal.limits import parse_limits
+from trtcal.model import Model, ModelSource, load_model
+from trtcal.model.files import write_onnx
+from trtcal.model.passes import prepare
+from trtcal.pipeline import stages
+from trtcal.ptq import Improved, ImproveOptions
+from trtcal.ptq import improve as optimize
+from trtcal.quantization import (
+    Plan,
+    QuantizedModel,
+    find_layers,
+    plan_of,
+    read_plan,
+    tensors_to_observe,
+)
+from trtcal.quantization import quantize as write_qdq
+from trtcal.ranges import Calibration, Parameters
+from trtcal.reporting import assemble, render, write_page
+from trtcal.runs import History
+
+PathLike = str | os.PathLike[str]
+AnyModel = ModelSource | QuantizedModel | Improved
+
+
+def _model(source: AnyModel) -> Model:
+    if isinstance(source, Improved):
+        source = source.quantized
+    return load_model(source.proto if isinstance(source, QuantizedModel) else source)
+
+
+def open_dataset(
+    data: Data,
+    model: AnyModel,
+    images: ImagesConfig | None = None,
+    labels: str | None = None,
+) -> Dataset:
+    """Open and check data for a model's inputs.
+
+    `data`: a path, `{input: array}`, one array for a model of one input, or an iterable of such feeds
+    that can be read again, such as a list or a PyTorch DataLoader. Samples lie along the first axis.
+    `images` is the preprocessing of image files, `labels` ("csv", "folders") where their classes are.
+    `InputError` if the data do not fit the model, or hold NaN or infinite values.
+
+    >>> len(open_dataset("samples/digits/calibration.npz", "samples/digits/digits.onnx"))
+    512
+    >>> import numpy as np
+    >>> len(open_dataset(np.zeros((3, 1, 8, 8), np.float32), "samples/digits/digits.onnx"))
+    3
+    """
+    return open_data(data, _model(model), images, labels)
+
+
+def check_data(model: AnyModel, data: Data) -> DataCheck:
+    """Check whether data are prepared as a model needs them; no issue is no proof that they are.
+
+    Up to 64 samples are run, in float. `BackendError` if the model cannot be run.
+
+    >>> check_data("samples/digits/digits.onnx", "samples/digits/calibration.npz").issues
+    ()
+    >>> import numpy as np
+    >>> check = check_data("samples/digits/digits.onnx", np.zeros((64, 1, 8, 8), np.float32))
+    >>> check.issues[0].kind
+    'zero_samples'
+    """
+    loaded = _model(model)
+    return check(loaded, open_data(data, loaded))
+
+
+def calibrate(
+    model: AnyModel,
+    data: Data,
+    method: str = "percentile",
+    parameters: Parameters | None = None,
+    batch: int = 32,
+    workers: int = 0,
+) -> Calibration:
+    """Run a model on data and choose a range for every tensor that INT8 needs one for.
+
+    `method` is `minmax`, `percentile`, `entropy`, `mse`, `auto` or one of a plug-in, `parameters` are
+    its own. `batch` is in samples; `workers` processes share the work. The result does not depend on
+    either. `InputError` for an unknown method or parameter.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> calibration = calibrate(digits, data, "minmax")
+    >>> calibration.samples, calibration.ranges["image"].amax
+    (512, 1.0)
+    """
+    loaded = _model(model)
+    prepared, dataset = prepare(loaded), open_data(data, loaded)
+    tensors = tensors_to_observe(find_layers(prepared))
+    options = ObserveOptions(batch_for(loaded, batch), workers=workers)
+    return choose_ranges(observe(prepared, dataset, tensors, options), method, parameters)
+
+
+def quantize(
+    model: AnyModel,
+    calibration: Calibration | PathLike,
+    plan: Plan | Mapping[str, Any] | PathLike | None = None,
+    output: PathLike | None = None,
+) -> QuantizedModel:
+    """Write Q/DQ into a model where a plan wants INT8, and casts where it wants fp16.
+
+    `plan` None asks for INT8 wherever TensorRT takes it; a mapping is a plan's JSON form. With
+    `output` the ONNX file is written there. `InputError` if the calibration is of another model or
+    the plan matches nothing.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> quantized = quantize(digits, calibrate(digits, data), {"layers": {"head/gemm": "fp32"}})
+    >>> quantized.asked["stem/conv"], quantized.asked["head/gemm"]
+    ('int8', 'fp32')
+    """
+    quantized = write_qdq(prepare(_model(model)), _calibration(calibration), _plan(plan))
+    if output is not None:
+        write_onnx(Path(output), quantized.proto)
+    return quantized
+
+
+def _calibration(source: Calibration | PathLike) -> Calibration:
+    if isinstance(source, Calibration):
+        return source
+    _check_path(source, "a calibration", "the Calibration that `calibrate` gives")
+    return Calibration.read(Path(source))
+
+
+def _plan(plan: Plan | Mapping[str, Any] | PathLike | None) -> Plan | None:
+    if plan is None or isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, Mapping):
+        return plan_of(plan, "plan")
+    _check_path(plan, "a plan", "a Plan, its JSON form as a dict, or None")
+    return read_plan(Path(plan))
+
+
+def _check_path(value: object, what: str, other: str) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        name = type(value).__name__
+        raise InputError(f"an object of type {name} is not {what}", f"give a path, or {other}")
+
+
+def improve(
+    model: AnyModel, data: Data, effort: str = "fast", time_limit_s: float = 600.0
+) -> Improved:
+    """Find the ranges and optimizations with which a model loses least in INT8, without training.
+
+    A quarter of the samples (16 to 128) is held back to judge by. `effort` is "fast" or "best",
+    `time_limit_s` seconds after which nothing more is tried. `InputError` for fewer than 32 samples.
+
+    >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
+    >>> improved.quantized.asked["stem/conv"]
+    'int8'
+    """
+    loaded = _model(model)
+    options = ImproveOptions(effort, time_limit_s)
+    return optimize(prepare(loaded), open_data(data, loaded), options, loaded, stages.silent)
+
+
+def build(
+    model: AnyModel, output: PathLike, target: str = "cpu", options: BuildOptions | None = None
+) -> Build:
+    """Build an engine into the folder `output`, with its log and the list of its layers.
+
+    `target` is `cpu`, `sm89` or another of `trtcal doctor`; `options` takes its place if given.
+    `BackendError` if the backend is missing or fails, `ResourceError` at the time limit.
+
+    >>> import tempfile
+    >>> build("samples/digits/digits.onnx", tempfile.mkdtemp()).backend
+    'onnxruntime'
+    """
+    backend, chosen = find_backend(None, options.target if options else target)
+    return base.build(_model(model), backend, options or BuildOptions(chosen), Path(output))
+
+
+def diagnose(
+    source: Build | PathLike,
+    model: AnyModel | None = None,
+    logs: Sequence[PathLike] = (),
+    config: Config | None = None,
+) -> Diagnosis:
+    """Return what is wrong with a build, the costliest first, with evidence and remedy.
+
+    `source`: what `build` gave, its folder, or the layers of an engine that another tool built
+    (inspector JSON or a log). `logs` are further build logs, `config` has limits and accepted findings.
+
+    >>> import tempfile
+    >>> diagnose(build("samples/digits/digits.onnx", tempfile.mkdtemp())).findings
+    ()
+    """
+    paths, settings = tuple(map(Path, logs)), config or Config()
+    loaded = None if model is None else _model(model)
+    if isinstance(source, Build):
+        return check_build(source, settings, loaded, paths)
+    _check_path(source, "a build", "the Build that `build` gives")
+    path = Path(source)
+    if (path / MANIFEST).is_file():
+        return check_build(read_build(path), settings, loaded, paths)
+    return check_engine(read_engine(path, None), settings, paths, loaded)
+
+
+@dataclass(frozen=True)
+class BuildLog:
+    """What a build log says: its events in order, and their summary.
+
+    `summary` has counts by category, the findings with meaning and remedy, and whether it failed.
+    """
+
+    events: tuple[Event, ...]
+    summary: Mapping[str, Any]
+
+
+def read_log(path: PathLike) -> BuildLog:
+    """Read the build log of TensorRT 5 to 11, TensorRT-RTX, trtexec, Polygraphy or ONNX Runtime.
+
+    `InputError` if it cannot be read.
+
+    >>> import tempfile
+    >>> log = read_log(build("samples/digits/digits.onnx", tempfile.mkdtemp()).log)
+    >>> log.summary["is_failed"]
+    False
+    """
+    _check_path(path, "a build log", "the text saved in a file")
+    events = tuple(events_of_file(Path(path)))
+    return BuildLog(events, summarize(events))
+
+
+Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
+
+
+@contextlib.contextmanager
+def _on_disk(sources: Mapping[str, AnyModel | Build]) -> Iterator[dict[str, Path]]:
+    """Yield a path for every model; those in memory are written to a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+        yield {name: _path(name, one, Path(folder)) for name, one in sources.items()}
+
+
+def _path(name: str, source: AnyModel | Build, folder: Path) -> Path:
+    if isinstance(source, Build):
+        return source.folder
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source)
+    if isinstance(source, Model) and source.path.is_file():
+        return source.path
+    model = _model(source)
+    path = folder / f"{len(list(folder.iterdir()))}-{model.name}.onnx"
+    write_onnx(path, model.proto)
+    return path
+
+
+def _named(variants: Variants) -> dict[str, AnyModel | Build]:
+    """Return variants by name: those of a sequence after their files, or by number in memory."""
+    if isinstance(variants, Mapping):
+        return dict(variants)
+    if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
+        raise InputError("variants must be several", "give a list, or a dict of names")
+    named = [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
+    return dict(named)
+
+
+def _name(source: AnyModel | Build) -> str | None:
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source).stem
+    return source.name if isinstance(source, Model) else None
+
+
+def compare(
+    reference: AnyModel,
+    variants: Variants,
+    data: Data,
+    limits: Sequence[str] = (),
+    batch: int = 32,
+    rounds: int = 60,
+) -> Comparison:
+    """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
+
+    `variants` are models or builds, by name in a dict or in a list. `limits` are written like
+    "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> [row.name for row in comparison.rows]
+    ['digits', 'int8']
+    >>> bool(comparison.rows[1].accuracy.sqnr_db > 20)
+    True
+    """
+    loaded, settings = _model(reference), parse_limits(limits)
+    sources = {_name(reference) or "FP32": reference, **_named(variants)}
+    dataset = open_data(data, loaded)
+    with _on_disk(sources) as paths:
+        first, *others = (open_variant(path, one) for one, path in paths.items())
+        options = CompareSettings(batch_for(loaded, batch), rounds)
+        return compare_variants(first, others, dataset, settings, options)
+
+
+def ab_test(
+    baseline: AnyModel,
+    candidate: AnyModel | Build,
+    data: Data,
+    limits: Sequence[str] = (),
+    metric: str | None = None,
+    options: ABOptions | None = None,
+) -> ABTest:
+    """Test whether a candidate can replace a baseline, by paired intervals on the same samples.
+
+    `limits` are written like "top1 >= -0.5"; without one, top-1 (agreement, where the data have no
+    labels) may fall by 1 point. The verdict is SHIP, SHIP WITH CARE, ROLL BACK or INCONCLUSIVE.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> ab_test(digits, int8, "samples/digits/test.npz", ["top1 >= -5.0"]).verdict.word
+    'SHIP'
+    """
+    loaded = _model(baseline)
+    dataset = open_data(data, loaded)
+    rule = rule_for(parse_limits(limits), metric, dataset.labels is not None)
+    settings = options or ABOptions(batch_for(loaded, 32))
+    with _on_disk({"A": baseline, "B": candidate}) as paths:
+        first, second = (open_variant(path, name) for name, path in paths.items())
+        return test(first, second, dataset, rule, settings)
+
+
+def search(
+    model: AnyModel,
+    calibration: Calibration | PathLike,
+    data: Data,
+    settings: Settings | None = None,
+    output: PathLike | None = None,
+) -> Result:
+    """Find the layers to leave out of INT8: plans from the fastest to the most accurate.
+
+    `settings` has the limits, the GPU to estimate times for, and how much to measure. Measurements are
+    kept in the folder `output`, so that the same search goes on where it was stopped.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> result = search(digits, calibrate(digits, data), "samples/digits/test.npz")
+    >>> result.found.recommended is not None
+    True
+    """
+    loaded = _model(model)
+    dataset, table = open_data(data, loaded), _calibration(calibration)
+    with contextlib.ExitStack() as stack:
+        folder = output or stack.enter_context(tempfile.TemporaryDirectory(prefix="trtcal-"))
+        cache = cache_beside(Path(folder), loaded, dataset)
+        wanted = settings or Settings(Limits(), find_target("t4"), batch=batch_for(loaded, 1))
+        return find_plans(prepare(loaded), table, dataset, wanted, cache)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame."""
+
+    document: dict[str, Any]
+    html: str
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800"></iframe>'
+
+
+Reported = Calibration | Comparison | ABTest | Build | Plan
+
+
+def report(source: PathLike | Sequence[Reported], output: PathLike | None = None) -> Report:
+    """Make the report on a run's folder, or on results of this session; at least a comparison.
+
+    With `output`, the HTML page is written there and its JSON beside it. `InputError` if the source
+    holds nothing that can be reported.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> calibration = calibrate(digits, data)
+    >>> variants = {"int8": quantize(digits, calibration)}
+    >>> comparison = compare(digits, variants, "samples/digits/test.npz", rounds=3)
+    >>> report([calibration, comparison]).document["kind"]
+    'report'
+    """
+    if isinstance(source, (str, os.PathLike)):
+        document = assemble(Path(source))
+    else:
+        with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+            _collect(source, Path(folder))
+            document = assemble(Path(folder))
+            document["measured"]["folder"] = "session"
+    if output is not None:
+        document = write_page(Path(output), document)
+    return Report(document, render(document))
+
+
+def _collect(results: Sequence[Reported], folder: Path) -> None:
+    """Write results where a report looks for them."""
+    for number, one in enumerate(results):
+        if isinstance(one, Build):
+            shutil.copytree(one.folder, folder / str(number))
+        elif isinstance(one, (Calibration, Comparison, ABTest, Plan)):
+            write_document(folder / f"{number}.json", one.to_document())
+        else:
+            raise InputError(
+                f"an object of type {type(one).__name__} cannot be reported",
+                "give what calibrate, compare, ab_test or build gave, a Plan, or a run's folder",
+            )
+
+
+def run(
+    config: PathLike | Config, history: History | None = None, say: stages.Say = lambda line: None
+) -> stages.RunResult:
+    """Do everything that a `trtcal.toml` says, as `trtcal run` does; nothing is added to `history`.
+
+    The report is held against the last run of the same model in `history`. `say` is called with each
+    line about the work. `InputError` for a wrong configuration.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.folder.name  # doctest: +SKIP
+    'digits'
+    """
+    if not isinstance(config, Config):
+        _check_path(config, "a configuration", "a trtcal.Config")
+        config = read_config(Path(config))
+    return stages.run(config, "trtcal run", stages.silent, say, history)
