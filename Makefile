@@ -5,16 +5,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt lint bench reports pictures clean
+.PHONY: demo test test-zoo test-tensorrt check coverage mutants bench reports pictures clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
 
-# Browser tests need a Chromium (Debian: chromium); without one they are skipped, and said to be.
+# Browser tests need a Chromium (Debian: chromium); without one they are skipped, and listed as such.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -rs
 
-# What `make test` takes a part of: all small graphs on three targets, and with three mixed plans each.
+# `make test` takes a part of this: all small graphs on three targets, and with three mixed plans each.
 test-zoo: $(READY)
 	WHOLE_ZOO=1 $(BIN)/python -m pytest -n 2 tests/backends/test_zoo.py
 
@@ -22,10 +22,22 @@ test-zoo: $(READY)
 test-tensorrt: $(READY)
 	$(BIN)/python -m tests.tensorrt.check
 
-lint: $(READY)
-	$(BIN)/ruff check .
+# Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
+check: $(READY)
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/vulture
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py -k "not in_order"
+
+# The suite with branch coverage; fails below `fail_under` in pyproject.toml.
+coverage: $(READY)
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+# Mutants of the statistics, limits and calibrators that no test notices: `mutmut browse` shows them.
+mutants: $(READY)
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.int8_speed
@@ -42,7 +54,7 @@ reports: $(READY)
 pictures: $(READY)
 	$(BIN)/python -m tests.browser.pictures
 
-# TensorRT-RTX has packages for x86-64 and ARM on Linux and Windows; elsewhere do without it.
+# TensorRT-RTX has packages for x86-64 and ARM on Linux and Windows; elsewhere trtcal installs without it.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip

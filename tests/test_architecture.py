@@ -76,3 +76,19 @@ def test_calibrators_know_nothing_of_trtcal():
 
 def test_every_room_has_a_place_in_the_house():
     assert {room(path) for path in MODULES} - {"__init__"} == set(RANK)
+
+
+def test_the_top_of_the_package_has_at_most_twenty_entries():
+    entries = {path.name for path in PACKAGE.iterdir()} - {"py.typed", "__pycache__"}
+    assert len(entries) <= 20, sorted(entries)
+
+
+def test_only_documents_writes_files():
+    writers = {"write_text", "write_bytes"}
+    for path in MODULES:
+        called = {
+            node.func.attr
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        assert not called & writers or room(path) in ("documents", "backends"), path

@@ -5,20 +5,35 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 
+import click
 import pytest
 
 from tests.conftest import SAMPLES
-from trtcal.cli.main import COMMANDS, run_command
+from trtcal import config
+from trtcal.cli.main import COMMANDS, cli, run_command
+from trtcal.config import Config
 
 ROOT = SAMPLES.parent
+SECTIONS = [
+    kind for name, kind in vars(config).items() if name.endswith("Config") and kind is not Config
+]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("samples/**/*.md")])
 
 
+LONGEST_README = 150
+COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text()
+
+
 def staged_commands():
-    block = README.split("Stage by stage", 1)[1].split("Every command has", 1)[0]
+    block = COMMANDS_PAGE.split("one by one", 1)[1].split("Every command has", 1)[0]
     return [line.strip() for line in block.splitlines() if line.strip().startswith("trtcal ")]
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= LONGEST_README
 
 
 def test_the_readme_begins_with_the_two_commands():
@@ -27,7 +42,13 @@ def test_the_readme_begins_with_the_two_commands():
     assert commands[1].startswith("make test")
 
 
-def test_the_stages_of_the_readme_work_in_order(tmp_path, monkeypatch):
+def test_the_readme_has_three_commands_for_a_model_of_ones_own():
+    block = README.split("## Your own model", 1)[1].split("`pip install", 1)[0]
+    commands = [line.split()[:2] for line in block.splitlines() if line.startswith("    trtcal ")]
+    assert [words[1] for words in commands] == ["calibrate", "quantize", "compare"]
+
+
+def test_the_stages_of_the_documents_work_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "samples").symlink_to(SAMPLES)
     commands = staged_commands()
@@ -53,14 +74,32 @@ def test_the_commands_of_the_report_document_work_in_order(tmp_path, monkeypatch
 def test_the_readmes_python_works(tmp_path):
     (tmp_path / "samples").symlink_to(SAMPLES)
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
-    assert (tmp_path / "entropy.onnx").exists()
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert done.stdout.strip() == b"SHIP"
+    assert (tmp_path / "int8.onnx").exists()
+    assert "int8" in (tmp_path / "report.html").read_text()
 
 
-def test_the_readme_names_every_command():
+def test_the_documents_name_every_command():
     for name in COMMANDS:
-        assert f"trtcal {name}" in README
+        assert f"`trtcal {name}`" in COMMANDS_PAGE
+
+
+def test_the_documents_name_every_key_of_the_configuration():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for kind in (Config, *SECTIONS):
+        for item in fields(kind):
+            if item.metadata:
+                assert f"`{item.name}`" in page or f"[{item.name}" in page, item.name
+
+
+def test_the_architecture_answers_every_question():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| ((?:add|change) [^|]+) \| `(trtcal|calibrators)/", page, re.MULTILINE)
+    assert len(rows) == 12
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -72,3 +111,26 @@ def test_links_and_files_named_in_documents_exist(path):
         assert (path.parent / target).exists(), target
     for target in named:
         assert (ROOT / target).exists(), target
+
+
+def commands_in(path):
+    """Return the command lines in a document's code blocks, continued lines joined."""
+    text = path.read_text().replace("\\\n", " ")
+    return [
+        (path.name, line.strip()) for line in re.findall(r"^    (trtcal .*)$", text, re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), [pair for path in DOCUMENTS for pair in commands_in(path)]
+)
+def test_commands_in_documents_have_only_options_that_exist(page, line):
+    words = shlex.split(line, comments=True)[1:]
+    command = cli.get_command(None, words[0])
+    if isinstance(command, click.Group):
+        named = words[1] if words[1] in command.commands else "check"
+        command = command.commands[named]
+    known = {
+        name for parameter in command.params for name in parameter.opts + parameter.secondary_opts
+    }
+    assert {word for word in words if re.match("--?[a-z]", word)} <= known
