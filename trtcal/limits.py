@@ -147,7 +147,9 @@ class Limit:
 
 
 def _number(value: float) -> str:
-    return repr(value) if value != int(value) or abs(value) >= 1e15 else str(int(value)) + ".0"
+    """Return a number as Python writes it, whole ones always with one decimal."""
+    is_long = value == 0.0 or value != int(value) or abs(value) >= 1e15
+    return repr(value) if is_long else f"{int(value)}.0"
 
 
 def parse_limit(text: str) -> Limit:
