@@ -331,15 +331,6 @@ def overall(judgements: Sequence[Judgement]) -> str:
     return BROKEN if BROKEN in states else HOLDS if states == {HOLDS} else UNDECIDED
 
 
-def check_known(limits: Iterable[Limit], known: Iterable[str], where: str) -> None:
-    """`InputError` if a limit is about a metric that is not known there."""
-    names = sorted(known)
-    for one in limits:
-        if one.metric not in names:
-            hint = f"limits here can be about {', '.join(names)}"
-            raise InputError(f"{where} has no figure {one.metric!r} for the limit {one}", hint)
-
-
 def require(judgements: Iterable[Judgement], hint: str) -> None:
     """`GateFailed` (exit status 1) if a limit is broken."""
     broken = [one for one in judgements if one.state == BROKEN]
