@@ -220,8 +220,8 @@ def command(**given: Any) -> None:
     Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
     gives measured ones. Limits are on top1, agreement, sqnr_db, speedup and latency_p50 (the time of a
     batch), as in "top1 >= -0.3". Without one the plan is recommended that loses least and keeps 90 % of
-    the INT8 speed-up. What was measured is remembered in the output folder, so that the same command goes
-    on where it was stopped. The status is 1 if no plan holds the limits.
+    the INT8 speed-up. What was measured is kept in the output folder, so that the same command goes on
+    where it was stopped. The status is 1 if no plan holds the limits.
     """
     search(Options(**given))
 
