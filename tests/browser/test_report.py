@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page
 
 from tests.browser.conftest import Viewer
 from tests.conftest import SAMPLES
-from tests.reporting.large import CANDIDATES
+from tests.reporting.large import VARIANTS
 
 GALLERY = sorted((SAMPLES.parent / "reports").glob("*.html"))
 A4_POINTS = (595, 842)
@@ -152,7 +152,7 @@ def test_a_search_leaves_the_rows_that_hold_it(viewer: Viewer, large):
 def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, large):
     with viewer.open(large) as opened:
         points = opened.page.locator("svg.chart [id^='point-']")
-        assert points.count() == len(CANDIDATES) + 1
+        assert points.count() == len(VARIANTS) + 1
         told = []
         for point in points.all():
             point.scroll_into_view_if_needed()
@@ -165,7 +165,7 @@ def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, lar
                     middle,
                 )
             )
-        for name in CANDIDATES:
+        for name in VARIANTS:
             assert [one for one in told if one and one.startswith(f"{name}: ") and " ms" in one]
 
 
@@ -176,7 +176,7 @@ def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
         opened.page.locator("#point-1").focus()
         assert details.is_visible()
         told = details.inner_text()
-        assert told.startswith(f"{CANDIDATES[0]}: ")
+        assert told.startswith(f"{VARIANTS[0]}: ")
         assert "Made by: trtcal quantize" in told
 
 
@@ -187,7 +187,7 @@ def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large)
         opened.page.keyboard.press("Enter")
         told = opened.page.locator("#rows .big")
         assert told.locator("path").count() == 1
-        assert told.locator("path ~ line").count() == len(CANDIDATES)
+        assert told.locator("path ~ line").count() == len(VARIANTS)
         assert "largest seen" in told.inner_text()
         assert "percentile ends at" in told.inner_text()
         opened.page.keyboard.press("Enter")
@@ -242,7 +242,7 @@ def test_it_prints_on_a4_with_the_verdict_first_and_all_details(viewer: Viewer, 
     sizes = {(round(page.mediabox.width), round(page.mediabox.height)) for page in paper.pages}
     assert sizes == {A4_POINTS}
     assert word in paper.pages[0].extract_text()
-    assert CANDIDATES[0] in paper.pages[0].extract_text()
+    assert VARIANTS[0] in paper.pages[0].extract_text()
     pages = ("".join(page.extract_text().split()) for page in reversed(paper.pages))
     assert any("".join(last.split()) in page for page in pages)
 
