@@ -103,7 +103,11 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
         )
         best, got = min(holding, key=order), found.recommended
         assert got is not None  # noqa: S101  # the best plan holds the limits, so one does
-        dominated = [p for p in found.front if any(q.dominates(p, "noise") for q in found.measured)]
+        dominated = [
+            p
+            for p in found.front
+            if any(q.loss.noise < p.loss.noise and q.cost_ms <= p.cost_ms for q in found.measured)
+        ]
         front = set(pareto(found.measured, "noise"))
         difference = abs(len(got.int8) - len(best.int8))
         print(

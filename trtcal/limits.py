@@ -23,7 +23,6 @@ from typing import Any
 from trtcal.errors import GateFailed, InputError
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
-RELATIONS = (">=", "<=", "==")
 SLICES = "@slices"
 EXAMPLES = '"top1 >= -1.0", "int8: speedup >= 1.3", "latency_p50 <= +5%" or "silent_fallbacks == 0"'
 

@@ -79,8 +79,9 @@ def paired_difference(
     `lost`: only the reference was right; `won`: only the candidate was. Score interval of T. Tango
     (Statistics in Medicine 17, 1998) with a continuity correction of half a sample at the end towards
     zero, which is the one that the score alone misses too often where few pairs are discordant;
-    without any discordant pair the exact bound. `strict` corrects both ends: then each end alone errs in
-    no more than (1 - level) / 2 of cases, also where that is 5 % (shown by enumeration up to 1,000).
+    without any discordant pair the exact bound. `strict` corrects both ends: each end alone then
+    errs in no more than (1 - level) / 2 of cases, also where that is 5 % (shown by enumeration up to
+    n = 1,000).
     """
     value = (lost - won) / samples
     if lost + won == 0:

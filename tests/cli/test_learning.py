@@ -27,7 +27,7 @@ def test_it_prints_the_curve_and_writes_nothing(place, capsys):
     assert "with seed 0" in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["8", "16"]
     assert "samples" in out.splitlines()[-1]
-    assert "samples are too few to tell" in err
+    assert "samples are too few to resolve" in err
     assert sorted(place.iterdir()) == before
 
 

@@ -138,7 +138,7 @@ class Comparison:
 
 
 def _shown(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.4g}{unit}"
+    return "-" if value is None else f"{value:.4g}{unit}"
 
 
 def _html_row(row: Row) -> str:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtcal.evidence.log.lines import split_prefix
+from trtcal.evidence.log.lines import split_line
 
 SHAPES = [
     ("[03/04/2031-05:06:07] [TRT] [W] {}", "warning"),
@@ -80,13 +80,13 @@ MESSAGES = [
 @pytest.mark.parametrize("message", MESSAGES)
 @pytest.mark.parametrize(("shape", "severity"), SHAPES)
 def test_every_prefix_comes_off(shape, severity, message):
-    assert split_prefix(shape.format(message)) == (severity, message)
+    assert split_line(shape.format(message))[:2] == (severity, message)
 
 
 @given(st.text(max_size=300))
 def test_no_text_makes_it_raise(text):
-    split_prefix(text)
+    split_line(text)
 
 
 def test_a_message_in_brackets_stays():
-    assert split_prefix("[MyOwnThing] hello") == (None, "[MyOwnThing] hello")
+    assert split_line("[MyOwnThing] hello")[:2] == (None, "[MyOwnThing] hello")

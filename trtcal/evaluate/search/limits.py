@@ -23,12 +23,6 @@ class Point:
     cost_ms: float
     speedup: float
 
-    def dominates(self, other: Point, measure: str) -> bool:
-        """Tell whether it is no worse in both and better in one."""
-        mine = self.loss.of(measure), self.cost_ms
-        theirs = other.loss.of(measure), other.cost_ms
-        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
-
 
 def _lost(lost: float | None) -> float:
     """Return points lost as a change; beyond every limit where they are not known."""

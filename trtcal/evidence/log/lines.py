@@ -129,12 +129,6 @@ def strip_decoration(text: str) -> str:
     return text.rpartition("\r")[2] if "\r" in text else text
 
 
-def split_prefix(text: str) -> tuple[str | None, str]:
-    """Return the severity that a line's prefix gives, or None, and the message behind it."""
-    severity, message, _ = split_line(text)
-    return severity, message
-
-
 def split_line(text: str) -> tuple[str | None, str, bool]:
     """Return severity, message, and whether there was any prefix at all."""
     if plain := PLAIN.match(text):
