@@ -268,10 +268,7 @@ class Judgement:
     @property
     def shown_bound(self) -> str:
         """The relation and bound, without the metric."""
-        return (
-            str(self.limit).rpartition(self.limit.relation)[1]
-            + str(self.limit).rpartition(self.limit.relation)[2]
-        )
+        return "".join(str(self.limit).rpartition(self.limit.relation)[1:])
 
     @property
     def measured(self) -> str:
@@ -280,7 +277,8 @@ class Judgement:
             return "not measured"
         sign = "+" if self.limit.is_change else ""
         value, low, high = (
-            f"{one:{sign}.4g}" for one in (self.figure.value, self.figure.low, self.figure.high)
+            f"{one + 0.0:{sign}.4g}"  # 0.0 in place of -0.0
+            for one in (self.figure.value, self.figure.low, self.figure.high)
         )
         unit = f" {self.limit.unit}".rstrip()
         if self.figure.low == self.figure.high:
