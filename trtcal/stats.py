@@ -252,21 +252,21 @@ def compare_means(
     `reach` is the largest difference that one sample can have, None where only the values seen tell.
     `same`: the baseline is compared with itself, and nothing can be better than that.
     """
-    apart = candidate - baseline
+    differences = candidate - baseline
     both = np.concatenate([baseline, candidate])
     means = float(baseline.mean()), float(candidate.mean())
     mid_p: float | None = None
     if is_binary(both):
-        lost, won = int((apart < 0).sum()), int((apart > 0).sum())
-        difference = paired_difference(won, lost, len(apart), level).within(-1.0, 1.0)
+        lost, won = int((differences < 0).sum()), int((differences > 0).sum())
+        difference = paired_difference(won, lost, len(differences), level).within(-1.0, 1.0)
         p, mid_p = mcnemar(lost, won), mcnemar_mid_p(lost, won)
     else:
         seen = float(np.ptp(both)) or float(np.abs(both).max()) or math.inf
-        difference = mean_interval(Moments.of(apart), level, seen if reach is None else reach)
-        p = _student(apart)
+        difference = mean_interval(Moments.of(differences), level, seen if reach is None else reach)
+        p = _student(differences)
     if same:
         difference = difference.within(-math.inf, max(0.0, difference.value))
-    return Paired(len(apart), *means, difference, p, mid_p)
+    return Paired(len(differences), *means, difference, p, mid_p)
 
 
 def is_binary(values: Values) -> bool:
@@ -274,10 +274,10 @@ def is_binary(values: Values) -> bool:
     return bool(np.isin(values, (0.0, 1.0)).all() and values.any())
 
 
-def _student(apart: Values) -> float:
-    if len(apart) < FEWEST or np.ptp(apart) == 0:
+def _student(differences: Values) -> float:
+    if len(differences) < FEWEST or np.ptp(differences) == 0:
         return 1.0
-    return float(stats.ttest_1samp(apart, 0.0).pvalue)
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def median_interval(times: Values) -> Interval:

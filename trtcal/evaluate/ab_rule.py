@@ -212,9 +212,9 @@ class _Data:
 
     def discordant(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
         """Return how many samples only A has right, and how many only B."""
-        apart = self.figures[metric][1] - self.figures[metric][0]
-        apart = apart if where is None else apart[where]
-        return int((apart < 0).sum()), int((apart > 0).sum())
+        differences = self.figures[metric][1] - self.figures[metric][0]
+        differences = differences if where is None else differences[where]
+        return int((differences < 0).sum()), int((differences > 0).sum())
 
     def compared(self, metric: str, where: npt.NDArray[np.bool_] | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""

@@ -38,7 +38,7 @@ def as_scale(exact: npt.ArrayLike, dtype: npt.DTypeLike) -> Scale:
 def step_above(scale: Scale) -> Scale | None:
     """Return the next scale of the same type, by which every INT8 value stays the integer it is.
 
-    None if there is none: small float16 scales lie too far apart.
+    None if there is none: small float16 scales are too coarse.
     """
     above = np.nextafter(scale, scale.dtype.type(np.inf))
     is_near = float(above) * LEVELS < float(scale) * (LEVELS + 0.5)

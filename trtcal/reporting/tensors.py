@@ -78,8 +78,8 @@ def tensor_facts(
     """Return each tensor with what was seen of it, in the order in which it was observed.
 
     `bars` count magnitudes in equal steps from 0 to the largest one (`observed`, in the tensor's own
-    unit), exact zeros apart; None without histograms, or if no value was finite. `tail` are the
-    samples that reach farthest. Histograms and tails that no calibration is of are left out.
+    unit), exact zeros counted separately; None without histograms, or if no value was finite. `tail`
+    are the samples that reach farthest. Histograms and tails that no calibration is of are left out.
     """
     chosen = {one.histograms for one in calibrations}
     histograms = next((one.histograms for one in observations if one.digest in chosen), {})

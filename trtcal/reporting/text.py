@@ -35,7 +35,7 @@ def _visible_character(character: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return at most `limit` characters, with an ellipsis in the middle: ends tell names apart."""
+    """Return at most `limit` characters, with an ellipsis in the middle: names differ at their ends."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2

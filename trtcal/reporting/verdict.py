@@ -126,8 +126,10 @@ def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> V
         reasons = [reason for build in builds for reason in _build_warnings(build)]
         rule = "Without accuracy and speed beside FP32 there is no verdict: `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
-    told = [_failed_build(one) for one in failed]
-    return Verdict(DO_NOT, None, told[0], "Without an engine nothing can ship.", tuple(told[1:]))
+    sentences = [_failed_build(one) for one in failed]
+    return Verdict(
+        DO_NOT, None, sentences[0], "Without an engine nothing can ship.", tuple(sentences[1:])
+    )
 
 
 def _failed_build(failed: Document) -> str:
@@ -141,8 +143,8 @@ def _failed_build(failed: Document) -> str:
     if first["subject"]:
         layer = text.shorten(first["subject"], REASON_SHOWN)
         return f"No engine: the build{where} failed at {layer!r}{at}. {first['why']} {first['fix']}"
-    told = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
-    return f"No engine: the build{where} failed: {told}{at}. {first['fix']}"
+    what = text.shorten(first["what"], REASON_SHOWN).rstrip(".")
+    return f"No engine: the build{where} failed: {what}{at}. {first['fix']}"
 
 
 def _line_of(finding: Document) -> int:
@@ -239,10 +241,10 @@ def _larger_engines(
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
-    told = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
+    sentence = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
     if row.latency.speedup_interval[1] < 1.0:
-        return f"{told}; on this machine it is slower than FP32."
-    return f"{told}."
+        return f"{sentence}; on this machine it is slower than FP32."
+    return f"{sentence}."
 
 
 def _build_warnings(build: Build) -> list[str]:

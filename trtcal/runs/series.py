@@ -92,11 +92,11 @@ def _find(before: Values, last: Values, end: int) -> Shift | None:
     `before` has the runs before, `last` the few that decide, the first of which ends at `end`.
     """
     level, scatter = _level_and_scatter(before)
-    apart = np.clip((last - level[:, None]) / scatter[:, None], -BOUND, BOUND)
+    distances = np.clip((last - level[:, None]) / scatter[:, None], -BOUND, BOUND)
     # Of few runs level and scatter are uncertain themselves.
     limit = LIMIT * (1 + UNCERTAIN / before.shape[1])
     after = np.median(last, axis=1)
-    is_far = np.abs(apart.sum(1)) / math.sqrt(TOGETHER) >= limit
+    is_far = np.abs(distances.sum(1)) / math.sqrt(TOGETHER) >= limit
     places = np.flatnonzero(is_far & (np.abs(after - level) >= LEAST_SHIFT * np.abs(level)))
     if not len(places):
         return None
