@@ -113,13 +113,13 @@ def main() -> None:
     ):
         rng = np.random.default_rng(0)
         found = sum(told_apart(rng, lost, won) for _ in range(trials))
-        print(f"accuracy, {name}: told apart in {100 * found / trials:.1f} %", flush=True)
+        print(f"accuracy, {name}: distinguished in {100 * found / trials:.1f} %", flush=True)
     for name, more in (("the same work", 0), ("5 % more work", WORK // 20)):
         seen = [slower(more) for _ in range(trials)]
         share = 100 * sum(found for found, _ in seen) / trials
         middle = float(np.median([ratio for _, ratio in seen]))
         print(
-            f"latency, {name}: told apart in {share:.1f} %, median speed-up {middle:.3f}",
+            f"latency, {name}: distinguished in {share:.1f} %, median speed-up {middle:.3f}",
             flush=True,
         )
     for name, percent in coverage(options.simulations).items():

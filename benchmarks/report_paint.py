@@ -23,7 +23,7 @@ from tests.reporting.large import write_large_run
 from trtcal.reporting import write_report
 
 OPENINGS = 15
-# A paint may be told only after the page has loaded.
+# A paint may be reported only after the page has loaded.
 TIMES = """() => new Promise((tell) => new PerformanceObserver((seen) => {
     const paint = seen.getEntriesByName("first-contentful-paint")[0];
     if (paint) tell([paint.startTime, performance.getEntriesByType("navigation")[0].loadEventEnd]);

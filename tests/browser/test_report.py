@@ -153,12 +153,12 @@ def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, lar
     with viewer.open(large) as opened:
         points = opened.page.locator("svg.chart [id^='point-']")
         assert points.count() == len(VARIANTS) + 1
-        told = []
+        shown = []
         for point in points.all():
             point.scroll_into_view_if_needed()
             box = point.bounding_box()
             middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
-            told.append(
+            shown.append(
                 opened.page.evaluate(
                     """([x, y]) => document.elementFromPoint(x, y)
                         .closest("[id^='point-']")?.querySelector("title")?.textContent""",
@@ -166,7 +166,7 @@ def test_what_the_pointer_meets_at_a_point_tells_its_numbers(viewer: Viewer, lar
                 )
             )
         for name in VARIANTS:
-            assert [one for one in told if one and one.startswith(f"{name}: ") and " ms" in one]
+            assert [one for one in shown if one and one.startswith(f"{name}: ") and " ms" in one]
 
 
 def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
@@ -175,9 +175,9 @@ def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
         assert not details.is_visible()
         opened.page.locator("#point-1").focus()
         assert details.is_visible()
-        told = details.inner_text()
-        assert told.startswith(f"{VARIANTS[0]}: ")
-        assert "Made by: trtcal quantize" in told
+        shown = details.inner_text()
+        assert shown.startswith(f"{VARIANTS[0]}: ")
+        assert "Made by: trtcal quantize" in shown
 
 
 def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large):
@@ -185,13 +185,13 @@ def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large)
         button = as_engineer(opened).locator("#rows td[data-t] button").nth(3)
         button.focus()
         opened.page.keyboard.press("Enter")
-        told = opened.page.locator("#rows .big")
-        assert told.locator("path").count() == 1
-        assert told.locator("path ~ line").count() == len(VARIANTS)
-        assert "largest seen" in told.inner_text()
-        assert "percentile ends at" in told.inner_text()
+        shown = opened.page.locator("#rows .big")
+        assert shown.locator("path").count() == 1
+        assert shown.locator("path ~ line").count() == len(VARIANTS)
+        assert "largest seen" in shown.inner_text()
+        assert "percentile ends at" in shown.inner_text()
         opened.page.keyboard.press("Enter")
-        assert told.count() == 0
+        assert shown.count() == 0
 
 
 def test_a_manager_is_spared_the_layers_until_a_link_leads_there(viewer: Viewer, large):

@@ -184,8 +184,8 @@ def _calibration(name: Names) -> Calibration:
 def _improvement(name: Names) -> dict[str, object]:
     tries = [{**one, "name": name(), "what": name()} for one in improvement()["tries"]]
     layers = [{"name": name(), "weights": 9, "rounded": 1, "bias": 0.5}]
-    told = {"effort": name(), "objective": name(), "untried": [name()], "warnings": [name()]}
-    return improvement(tries=tries, layers=layers, optimizations=name(), model=name(), **told)
+    shown = {"effort": name(), "objective": name(), "untried": [name()], "warnings": [name()]}
+    return improvement(tries=tries, layers=layers, optimizations=name(), model=name(), **shown)
 
 
 def _plan(name: Names) -> Plan:

@@ -15,7 +15,7 @@ from tests.reporting.samples import (
     write_improvement,
     write_run,
 )
-from tests.reporting.test_schema import told
+from tests.reporting.test_schema import schema_errors
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.reporting import assemble, render
@@ -42,7 +42,7 @@ def test_the_document_says_whose_optimizations_they_are_and_holds_the_schema(fol
     (one,) = document["optimizations"]
     assert one["variants"] == ["int8-improved"]
     assert [ranges["method"] for ranges in one["calibrations"]] == ["auto"]
-    assert told(document) == []
+    assert schema_errors(document) == []
 
 
 def test_ranges_of_a_optimized_model_are_not_told_as_those_of_the_model(folder):
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_is_shown(folder):
     tries[0].update(value=None)
     tries[0]["loss"].update(noise=None, disagreement=None)
     document = improved(folder, tries=tries)
-    assert told(document) == []
+    assert schema_errors(document) == []
     assert "ranges: percentile" in render(document)
 
 

@@ -49,9 +49,9 @@ def test_without_a_price_only_the_relative_cost_is_told():
     found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
     assert found["price"] is None
     assert found["note"] == UNKNOWN
-    told = found["variants"]["int8"]
-    assert told["cost"] is None
-    assert told["relative"] == pytest.approx({"value": 50.0, "low": 40.0, "high": 62.5})
+    shown = found["variants"]["int8"]
+    assert shown["cost"] is None
+    assert shown["relative"] == pytest.approx({"value": 50.0, "low": 40.0, "high": 62.5})
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA L4", "NVIDIA L4 (sm89)"])

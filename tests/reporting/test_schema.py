@@ -22,7 +22,7 @@ GALLERY = sorted(REPORTS.glob("digits*.json"))
 DIGITS = SAMPLES / "digits"
 
 
-def told(document):
+def schema_errors(document):
     """Return what is wrong with a document, each with its place."""
     found = Draft202012Validator(read_schema()).iter_errors(document)
     return [(list(error.absolute_path), error.message[:200]) for error in found]
@@ -57,11 +57,11 @@ def test_it_is_a_schema_and_tells_of_every_field_in_a_sentence():
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
 def test_the_gallery_is_what_it_says(path):
-    assert told(read_json(path)) == []
+    assert schema_errors(read_json(path)) == []
 
 
 def test_hostile_names_are_too(tmp_path):
-    assert told(assemble(write_hostile_run(tmp_path, NASTY))) == []
+    assert schema_errors(assemble(write_hostile_run(tmp_path, NASTY))) == []
 
 
 def test_so_is_a_large_run_with_costs_and_the_run_before(tmp_path):
@@ -72,7 +72,7 @@ def test_so_is_a_large_run_with_costs_and_the_run_before(tmp_path):
         priced = with_costs(document, price=price)
         priced["measured"]["against"] = against_last(history, priced)
         assert priced["measured"]["against"]
-        assert told(priced) == []
+        assert schema_errors(priced) == []
 
 
 def test_so_are_failed_builds_alone(tmp_path):
@@ -80,14 +80,14 @@ def test_so_are_failed_builds_alone(tmp_path):
     (tmp_path / "failed" / "build.json").unlink()
     document = assemble(tmp_path)
     assert document["measured"]["failed_logs"]
-    assert told(document) == []
+    assert schema_errors(document) == []
 
 
 def test_so_are_builds_of_which_nothing_was_compared(tmp_path):
     write_build(tmp_path / "one", build("a", {"conv": "int8"}))
     document = assemble(tmp_path)
     assert document["comparison"] is None
-    assert told(document) == []
+    assert schema_errors(document) == []
 
 
 def test_so_is_one_with_an_ab_test_by_slices(tmp_path):
@@ -100,7 +100,7 @@ def test_so_is_one_with_an_ab_test_by_slices(tmp_path):
     assert run_command([str(one) for one in [*command, *limits]]) in (0, 1)
     document = assemble(folder)
     assert document["tests"]
-    assert told(document) == []
+    assert schema_errors(document) == []
 
 
 MISSING = [
@@ -134,14 +134,14 @@ WRONG = [
 def test_a_missing_field_is_told(place):
     document = read_json(GALLERY[0])
     del at(document, *place[:-1])[place[-1]]
-    assert told(document)
+    assert schema_errors(document)
 
 
 @pytest.mark.parametrize(("place", "value"), WRONG, ids=str)
 def test_a_field_of_another_type_is_told(place, value):
     document = read_json(GALLERY[0])
     at(document, *place[:-1])[place[-1]] = value
-    assert told(document)
+    assert schema_errors(document)
 
 
 def test_the_command_prints_it(capsysbinary):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.reporting.large import write_large_run
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
-from tests.reporting.test_schema import told as problems
+from tests.reporting.test_schema import schema_errors as problems
 from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError

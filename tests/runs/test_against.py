@@ -35,9 +35,9 @@ def test_it_says_what_got_better_what_worse_and_what_changed(history):
     later["measured"]["packages"]["tensorrt-rtx"] = "1.7"
     found = json.loads(json.dumps(against_last(history, later)))
     assert found["run"]["label"] == "run 1 of digits"
-    told = {one["name"]: (one["better"], one["unit"]) for one in found["figures"]}
-    assert told["int8: top-1"] == (True, "%")
-    assert told["int8: median latency"] == (False, "ms")
+    shown = {one["name"]: (one["better"], one["unit"]) for one in found["figures"]}
+    assert shown["int8: top-1"] == (True, "%")
+    assert shown["int8: median latency"] == (False, "ms")
     assert found["figures"][0]["variant"] == "int8"
     assert found["changed"] == [
         {"what": "evaluation data", "before": "sha256:old", "now": "sha256:new"},

@@ -46,9 +46,9 @@ def test_a_limit_on_change_ends_with_1_and_raises_the_alarm(db, tmp_path, capsys
     arguments = [*base, "--limit", "int8: latency_p50 <= +5%", "--alert", f"cat > {out}"]
     assert run_command(arguments) == 1
     assert "int8: latency_p50 is +10 % (limit <= +5.0%)" in capsys.readouterr().err
-    told = json.loads(out.read_text())
-    assert told["limits"][0]["value"] == pytest.approx(10)
-    assert told["inputs"]["evaluation data"] == ["sha256:0", "sha256:1"]
+    shown = json.loads(out.read_text())
+    assert shown["limits"][0]["value"] == pytest.approx(10)
+    assert shown["inputs"]["evaluation data"] == ["sha256:0", "sha256:1"]
 
 
 def test_a_breach_is_posted(db):
