@@ -54,7 +54,7 @@ class Options:
 
 
 def answers(samples: int, accuracy: float, limit: float) -> Callable[..., Drawn]:
-    """Return what draws right and wrong answers of both, of which B loses a share more."""
+    """Return a sampler of right and wrong answers of both, of which B loses a share more."""
     won = min(0.3 * limit, (1 - accuracy) / 2)
 
     def draw(rng: np.random.Generator, loss: float) -> Drawn:
@@ -70,7 +70,7 @@ def answers(samples: int, accuracy: float, limit: float) -> Callable[..., Drawn]
 
 
 def cosines(samples: int, is_rare: bool) -> Callable[..., Drawn]:
-    """Return what draws cosines: noise of all samples, or large losses of a few."""
+    """Return a sampler of cosines: noise of all samples, or large losses of a few."""
 
     def draw(rng: np.random.Generator, loss: float) -> Drawn:
         if is_rare:
@@ -117,8 +117,8 @@ def ships(case: Case, drawn: Drawn, sequential: bool, has_slices: bool) -> tuple
 
 def _counts(drawn: Drawn, count: int, has_slices: bool) -> tuple[int, ...]:
     """Return what a verdict on right and wrong answers rests on: discordant pairs at each analysis."""
-    apart, size = drawn[0] - drawn[1], len(drawn[0])
-    parts = [apart[: size * (i + 1) // count] for i in range(count)]
+    differences, size = drawn[0] - drawn[1], len(drawn[0])
+    parts = [differences[: size * (i + 1) // count] for i in range(count)]
     if has_slices:
         parts = [part[i::2] for part in parts for i in (0, 1)]
     return tuple(int((sign * part > 0).sum()) for part in parts for sign in (1, -1))
@@ -126,11 +126,13 @@ def _counts(drawn: Drawn, count: int, has_slices: bool) -> tuple[int, ...]:
 
 def wald_ships(case: Case, drawn: Drawn) -> bool:
     """Return whether the interval that was used before ships B."""
-    apart = drawn[0] - drawn[1]
+    differences = drawn[0] - drawn[1]
     if case.metric != "top1":
-        error = apart.std(ddof=1) / math.sqrt(len(apart))
-        return bool(apart.mean() + stats.t.isf(0.025, len(apart) - 1) * error <= case.limit)
-    lost, won, count = (apart > 0).sum(), (apart < 0).sum(), len(apart) + 2.0
+        error = differences.std(ddof=1) / math.sqrt(len(differences))
+        return bool(
+            differences.mean() + stats.t.isf(0.025, len(differences) - 1) * error <= case.limit
+        )
+    lost, won, count = (differences > 0).sum(), (differences < 0).sum(), len(differences) + 2.0
     variance = max(lost + won + 1.0 - (lost - won) ** 2 / count, 0.0)
     high = (lost - won) / count + stats.norm.isf(0.025) * math.sqrt(variance) / count
     return bool(100 * high <= case.limit)

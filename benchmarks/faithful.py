@@ -68,7 +68,7 @@ def main() -> None:
     model = load_model(options.model)
     test = open_dataset(options.test, model)
     print(f"# {describe_machine()}, {model.name}, tested on {len(test)}")
-    print(f"{'method':12}{'integer':>9} {'float':>9} {'apart':>9} {'same %':>9} {'SQNR dB':>9}")
+    print(f"{'method':12}{'integer':>9} {'float':>9} {'distance':>9} {'same %':>9} {'SQNR dB':>9}")
     prepared, observation = look(model, options.calibration)
     with tempfile.TemporaryDirectory() as folder:
         for method in options.method:

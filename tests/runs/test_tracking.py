@@ -11,7 +11,7 @@ from tests.runs.runs import report
 from trtcal.cli.main import run_command
 from trtcal.runs import History
 
-# What MLflow's own code warns of is not ours to mend.
+# Warnings of MLflow's own code are not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")
 needs_mlflow = pytest.mark.skipif(
     importlib.util.find_spec("mlflow") is None or importlib.util.find_spec("sqlalchemy") is None,

@@ -131,7 +131,7 @@ def heights(bars: Sequence[int]) -> str:
 
 
 def drawn_tensors(document: Document, methods: Sequence[str], wanted: Collection[int]) -> View:
-    """Return what the page's script draws of tensors, by number: bars, largest value, ranges, tail.
+    """Return the data from which the page's script plots tensors: bars, largest value, ranges, tail.
 
     Ranges stand in the order of `methods`.
     """
