@@ -16,7 +16,7 @@ def test_the_samples_configuration_is_read():
     assert config.model.name == "digits.onnx"
     assert config.calibration.method == "percentile"
     assert config.plans["mixed"].layers["head/gemm"] == "fp32"
-    assert [str(one) for one in config.limits] == ["top1 >= -1.5 points"]
+    assert [str(one) for one in config.limits] == ["top1 >= -1.0 points"]
 
 
 def test_the_price_of_an_hour_is_read(tmp_path):

@@ -110,6 +110,14 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_leaves_open(limit, v
     assert wide in (narrow, UNDECIDED)
 
 
+def test_an_interval_that_ends_on_the_bound_holds_and_one_that_begins_there_is_not_broken():
+    limit = parse_limit("top1 >= -1.0")
+    assert limit.state(-1.0, 0.4) == HOLDS
+    assert limit.state(-5.0, -1.0) == UNDECIDED
+    assert parse_limit("latency_p50 <= +5%").state(1.0, 5.0) == HOLDS
+    assert parse_limit("latency_p50 <= +5%").state(5.0, 9.0) == UNDECIDED
+
+
 def test_one_place_turns_broken_limits_into_status_1():
     judged = judge_counts(
         parse_limits(["silent_fallbacks == 0", "b: uncalibrated <= 1", "top1 >= -1"]),

@@ -55,6 +55,15 @@ def normal_quantile(level: float) -> float:
     return float(stats.norm.isf((1 - level) / 2))
 
 
+def one_sided(level: float) -> float:
+    """Return the level of the interval of which each end alone errs in 1 - `level` of cases.
+
+    An equivalence test at alpha judges the interval of level 1 - 2 alpha (D. Schuirmann, J.
+    Pharmacokinet. Biopharm. 15, 1987). It is for exact intervals, or those with both ends corrected.
+    """
+    return 2 * level - 1
+
+
 def unseen(samples: int, level: float = LEVEL) -> float:
     """Return the largest share of all samples that can show what none of `samples` did.
 

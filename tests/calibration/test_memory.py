@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from tests.networks import conv_net, samples, save, weight
-from trtcal.calibration.job import resident_bytes, tensor_bytes
+from trtcal.calibration.job import tensor_bytes
 from trtcal.model import load_model
 from trtcal.quantization import prepare
 

@@ -18,8 +18,10 @@ from trtcal.ptq.artifact import KIND as REPAIRS
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange
+from trtcal.stats import paired_difference
 
-EXACT = Accuracy(500, 98.6, 0.0, (-0.39, 0.39), 100.0, None, 1.0)
+SAMPLES = 2000
+EXACT = Accuracy(SAMPLES, 98.6, 0.0, (-0.18, 0.18), 100.0, None, 1.0)
 LOG = (
     "[11/21/2026-05:00:00] [W] [TRT] Missing scale and zero-point for tensor relu_3, expect fall "
     "back to non-int8 implementation for any layer consuming or producing given tensor\n"
@@ -28,13 +30,24 @@ LOG = (
 )
 
 
-def accuracy(drop: float, low: float, high: float, **changes: Any) -> Accuracy:
-    """Return an accuracy of 500 samples that lost `drop` points."""
-    made = Accuracy(500, 98.6 - drop, drop, (low, high), 99.0 - max(drop, 0.0), 30.0, 0.999)
+def accuracy(lost: int, won: int, **changes: Any) -> Accuracy:
+    """Return an accuracy of which the reference alone has `lost` samples right, the variant `won`."""
+    ends = paired_difference(lost, won, SAMPLES).scaled(100.0)
+    made = Accuracy(
+        samples=SAMPLES,
+        top1=98.6 - ends.value,
+        top1_drop=ends.value,
+        top1_drop_interval=(ends.low, ends.high),
+        agreement=99.0 - max(ends.value, 0.0),
+        sqnr_db=30.0,
+        cosine=0.999,
+        top1_lost=lost,
+        top1_won=won,
+    )
     return replace(made, **changes)
 
 
-def unlabelled(agreement: float | None, samples: int = 500) -> Accuracy:
+def unlabelled(agreement: float | None, samples: int = SAMPLES) -> Accuracy:
     """Return an accuracy without labels."""
     return Accuracy(samples, None, None, None, agreement, 25.0, 0.99)
 
@@ -58,7 +71,7 @@ def comparison(
     """Return a comparison of these variants with an FP32 reference."""
     timing = latency(2.0, 1.0, 0.0)
     first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
-    return Comparison("sha256:data", "test", 500, 32, parse_limits(limits), (first, *rows))
+    return Comparison("sha256:data", "test", SAMPLES, 32, parse_limits(limits), (first, *rows))
 
 
 def build(model: str, got: dict[str, str], **changes: Any) -> Build:

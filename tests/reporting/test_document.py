@@ -20,11 +20,11 @@ from trtcal.evaluate.comparison import write_comparison
 from trtcal.reporting.document import MESSAGE_KEPT, assemble, read_log
 from trtcal.reporting.render import render
 
-GOOD = accuracy(0.2, -0.3, 0.7)
+GOOD = accuracy(5, 1)
 
 
 def two(p50: float = 1.0):
-    return comparison(row("a", GOOD, latency(p50)), row("b", accuracy(6.0, 4.0, 8.0)))
+    return comparison(row("a", GOOD, latency(p50)), row("b", accuracy(130, 10)))
 
 
 def test_it_is_sealed_and_holds_what_the_stages_left(tmp_path):

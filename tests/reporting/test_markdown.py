@@ -20,7 +20,7 @@ from trtcal.reporting.markdown import JOINER, escaped, to_markdown
 from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.text import visible
 
-GOOD = accuracy(0.2, -0.3, 0.7)
+GOOD = accuracy(5, 1)
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = [
     "a|b||c\\|d\\\\|e",
@@ -134,7 +134,7 @@ def test_nothing_is_left_that_a_forge_would_link(tmp_path, name):
 
 def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
     lost = build("a", {"conv": "fp32", "gemm": "int8"})
-    folder = write_run(tmp_path, comparison(row("a", GOOD), row("b", accuracy(6, 4, 8))), lost)
+    folder = write_run(tmp_path, comparison(row("a", GOOD), row("b", accuracy(130, 10))), lost)
     write_diagnosis(
         folder / "builds" / "0", Diagnosis((Finding("k", "conv", "it is slow", "y", "change it"),))
     )

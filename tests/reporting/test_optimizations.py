@@ -22,7 +22,7 @@ from trtcal.reporting import assemble, render
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.views import optimizations
 
-GOOD = accuracy(0.2, -0.3, 0.7)
+GOOD = accuracy(5, 1)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from trtcal.reporting import assemble, render, write_report
 from trtcal.reporting.document import VERSION
 from trtcal.reporting.text import HIDDEN, visible
 
-GOOD = accuracy(0.2, -0.3, 0.7)
+GOOD = accuracy(5, 1)
 HOSTILE = [
     "<script>alert(1)</script>",
     "</style><img src=x onerror=alert(1)>",
@@ -106,7 +106,7 @@ def named(folder, name: str) -> Document:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> str:
     lost = build("a", {"conv": "fp32", "gemm": "unknown"}, skipped={"up": "no rule"})
-    rows = [row("a", GOOD), row("b", accuracy(6.0, 4.0, 8.0))]
+    rows = [row("a", GOOD), row("b", accuracy(130, 10))]
     folder = write_run(tmp_path_factory.mktemp("run"), comparison(*rows), lost)
     return render(assemble(folder))
 
@@ -258,7 +258,7 @@ def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
 def test_findings_stand_once_with_the_builds_that_have_them(tmp_path):
     folder = write_run(
         tmp_path / "run",
-        comparison(row("int8", accuracy(0.1, -0.2, 0.4)), row("int8b", accuracy(0.1, -0.2, 0.4))),
+        comparison(row("int8", accuracy(3, 1)), row("int8b", accuracy(3, 1))),
         build("int8", {"conv1": "fp32"}),
         build("int8b", {"conv1": "fp32"}),
     )
@@ -282,7 +282,7 @@ def test_findings_stand_once_with_the_builds_that_have_them(tmp_path):
 def test_a_run_without_diagnoses_says_so(tmp_path):
     folder = write_run(
         tmp_path / "run",
-        comparison(row("int8", accuracy(0.1, -0.2, 0.4))),
+        comparison(row("int8", accuracy(3, 1))),
         build("int8", {"conv1": "int8"}),
     )
     assert "No build was diagnosed" in render(assemble(folder))

@@ -91,7 +91,7 @@ def test_so_are_builds_of_which_nothing_was_compared(tmp_path):
 
 
 def test_so_is_one_with_an_ab_test_by_slices(tmp_path):
-    folder = write_run(tmp_path, comparison(row("a", accuracy(0.2, -0.3, 0.7))))
+    folder = write_run(tmp_path, comparison(row("a", accuracy(5, 1))))
     slices = tmp_path / "slices.csv"
     slices.write_text("half\n" + "left\n" * 250 + "right\n" * 250)
     model = DIGITS / "digits.onnx"

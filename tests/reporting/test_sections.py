@@ -25,7 +25,7 @@ from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.prices import named_price, with_costs
 from trtcal.runs.figures import figures_of_run
 
-GOOD = accuracy(0.2, -0.3, 0.7)
+GOOD = accuracy(5, 1)
 FAILED = (
     "[11/21/2026-05:00:00] [I] [TRT] Parsing model\n"
     "[11/21/2026-05:00:01] [E] [TRT] 10: Could not find any implementation for node up/deconv.\n"

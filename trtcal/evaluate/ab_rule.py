@@ -26,6 +26,7 @@ from trtcal.stats import (
     holm,
     is_binary,
     mean_interval,
+    one_sided,
     paired_difference,
     proportion,
     ratio_of_blocks,
@@ -190,25 +191,20 @@ class _Data:
             min(1 - self.rule.alpha / max(len(self.slices), 1), 1.0) if self.slices else self.level
         )
 
-    @property
-    def one_sided(self) -> float:
-        """The level of intervals of which each end alone errs in `alpha` of cases, all limits together.
-
-        An equivalence test at alpha judges the interval of level 1 - 2 alpha (Schuirmann, 1987). Means
-        of figures that are not right or wrong keep the wider interval: theirs is no exact one.
-        """
-        return 2 * self.level - 1
-
     def change(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[Paired, float]:
-        """Return the change of a metric for a limit, and the level of its interval."""
+        """Return the change of a metric for a limit, and the level of its interval.
+
+        Means of figures that are not right or wrong keep the wider interval: theirs is no exact one.
+        """
         found = self.compared(metric, where, self.level)
         if found.mid_p is None:
             return found, self.level
+        level = one_sided(self.level)
         lost, won = self.discordant(metric, where)
-        strict = paired_difference(won, lost, found.samples, self.one_sided, strict=True)
+        strict = paired_difference(won, lost, found.samples, level, strict=True)
         if self.rule.alone and metric in TO_REFERENCE:
             strict = strict.within(-1.0, max(0.0, strict.value))
-        return replace(found, difference=strict), self.one_sided
+        return replace(found, difference=strict), level
 
     def discordant(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
         """Return how many samples only A has right, and how many only B."""

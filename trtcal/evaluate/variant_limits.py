@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
 from trtcal.limits import HOLDS, METRICS, Figure, Judgement, Limit, overall, parse_limit
-from trtcal.stats import LEVEL, Interval, holm_levels, paired_difference, proportion
+from trtcal.stats import LEVEL, Interval, holm_levels, one_sided, paired_difference, proportion
 
 if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
@@ -69,9 +69,10 @@ def judge_row(
     found = []
     for limit in limits:
         if limit.is_about(row.name):
-            ends = _ends(limit, row, reference, level)
+            own = one_sided(level) if _is_of_pairs(limit) else level
+            ends = _ends(limit, row, reference, own)
             samples = None if limit.metric in _TIMED else row.accuracy.samples
-            figure = None if ends is None else Figure(*_triple(ends), samples, level)
+            figure = None if ends is None else Figure(*_triple(ends), samples, own)
             reason = "" if figure else _reason(limit, row)
             found.append(Judgement(limit, row.name, figure, reason))
     return tuple(found)
@@ -80,6 +81,13 @@ def judge_row(
 WITHOUT_INTERVAL = ("top5", "cosine", "kl", "l0", "l1", "l2", "linf")
 """Metrics of which a comparison keeps the mean alone, which decides nothing."""
 _TIMED = ("speedup", *PERCENTILES, "size_bytes")
+
+
+def _is_of_pairs(limit: Limit) -> bool:
+    """Tell whether a limit is about pairs of right and wrong answers, as an A/B test judges them."""
+    return limit.metric == "top1_drop" or (
+        limit.is_change and limit.metric in ("top1", "agreement")
+    )
 
 
 def _triple(ends: Interval) -> tuple[float, float, float]:
@@ -108,14 +116,12 @@ def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | No
         return None
     if limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative):
         return _speed(limit, row, level)
-    if limit.metric in ("top1", "top1_drop") and (limit.is_change or limit.metric == "top1_drop"):
-        return _change_of_top1(limit, row, reference, level)
-    if limit.metric == "agreement":
-        return _agreement(limit, row, level)
+    if _is_of_pairs(limit):
+        return _change_of_pairs(limit, row, reference, level)
     own = next((group for group in row.own if group.name == limit.metric), None)
     if own is not None:
         return _of_own(limit, own, level)
-    if limit.metric in ("top1", "top5") and not limit.is_change:
+    if limit.metric in ("top1", "top5", "agreement") and not limit.is_change:
         return _right(_value(limit.metric, row), row.accuracy.samples, level)
     if limit.metric in WITHOUT_INTERVAL:
         return None
@@ -149,30 +155,23 @@ def _speed(limit: Limit, row: Row, level: float) -> Interval:
     return Interval(*(factor * (one - start) for one in ratio))
 
 
-def _change_of_top1(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
+def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
+    """Return the change of top-1 or agreement (the reference's is 100 %), in points or in percent."""
     accuracy = row.accuracy
-    if accuracy.top1_drop is None or accuracy.top1_drop_interval is None:
+    if limit.metric == "agreement":
+        if accuracy.agreement is None:
+            return None
+        lost = accuracy.samples - round(accuracy.agreement * accuracy.samples / 100)
+        drop = paired_difference(lost, 0, accuracy.samples, level, strict=True)
+        return drop.within(min(0.0, drop.value), 1.0).scaled(-100.0)
+    if accuracy.top1_lost is None or accuracy.top1_won is None:
         return None
-    if accuracy.top1_lost is not None and accuracy.top1_won is not None:
-        counts = (accuracy.top1_lost, accuracy.top1_won, accuracy.samples)
-        drop = paired_difference(*counts, level).scaled(100.0)
-    else:
-        drop = Interval(accuracy.top1_drop, *accuracy.top1_drop_interval).at_level(level)
+    counts = (accuracy.top1_lost, accuracy.top1_won, accuracy.samples)
+    drop = paired_difference(*counts, level, strict=True).scaled(100.0)
+    base = reference.accuracy.top1
     if limit.metric == "top1_drop":
         return drop
-    base = reference.accuracy.top1
-    relative = limit.is_relative and base is not None and base > 0
-    return drop.scaled(-100.0 / base if relative and base else -1.0)
-
-
-def _agreement(limit: Limit, row: Row, level: float) -> Interval | None:
-    accuracy = row.accuracy
-    if accuracy.agreement is None:
-        return None
-    alike = round(accuracy.agreement * accuracy.samples / 100)
-    ends = proportion(alike, accuracy.samples, level).scaled(100.0)
-    start = 100.0 if limit.is_change else 0.0
-    return Interval(ends.value - start, ends.low - start, ends.high - start)
+    return drop.scaled(-100.0 / base if limit.is_relative and base else -1.0)
 
 
 def _value(metric: str, row: Row) -> float | None:
