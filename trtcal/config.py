@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FILE = "trtcal.toml"
+MOST_BYTES = 1 << 20
 METHODS = ("minmax", "percentile", "entropy")
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
@@ -195,7 +196,7 @@ def _inside(name: str) -> Iterator[None]:
         raise error.inside(name) from None
 
 
-def _section(kind: type[Section], value: object) -> Section:
+def read_section(kind: type[Section], value: object) -> Section:
     """Read a table as a dataclass whose fields were made by `key`."""
     readers = {one.name: one.metadata["read"] for one in fields(kind) if one.metadata}
     values = {}
@@ -316,7 +317,7 @@ def _plans(value: object) -> dict[str, PlanConfig]:
     for name in TABLE(value):
         if not name.replace("-", "").replace("_", "").isalnum():
             raise _wrong("a name of letters, digits, - and _", name)
-    return _by_name(partial(_section, PlanConfig), value)
+    return _by_name(partial(read_section, PlanConfig), value)
 
 
 @dataclass(frozen=True)
@@ -358,15 +359,17 @@ class Config:
     model: Path | None = key(FILE_NAME, None)
     output: Path | None = key(FILE_NAME, None)
     history: Path | None = key(FILE_NAME, None)
-    prepare: PrepareConfig = key(partial(_section, PrepareConfig), PrepareConfig)
-    images: ImagesConfig | None = key(partial(_section, ImagesConfig), None)
-    calibration: CalibrationConfig = key(partial(_section, CalibrationConfig), CalibrationConfig)
-    evaluation: EvaluationConfig = key(partial(_section, EvaluationConfig), EvaluationConfig)
+    prepare: PrepareConfig = key(partial(read_section, PrepareConfig), PrepareConfig)
+    images: ImagesConfig | None = key(partial(read_section, ImagesConfig), None)
+    calibration: CalibrationConfig = key(
+        partial(read_section, CalibrationConfig), CalibrationConfig
+    )
+    evaluation: EvaluationConfig = key(partial(read_section, EvaluationConfig), EvaluationConfig)
     plans: dict[str, PlanConfig] = key(_plans, dict)
-    build: BuildConfig = key(partial(_section, BuildConfig), BuildConfig)
+    build: BuildConfig = key(partial(read_section, BuildConfig), BuildConfig)
     limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
-    report: ReportConfig = key(partial(_section, ReportConfig), ReportConfig)
+    report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
 
     @property
     def run_folder(self) -> Path:
@@ -376,16 +379,28 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
+    table = read_toml(path, "write one: see samples/digits/trtcal.toml")
+    with naming(path):
+        return _absolute(replace(read_section(Config, table), path=path), path.parent)
+
+
+def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
+    """Read a TOML file of at most a MiB; `InputError` with the hint if there is none."""
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
-        return _absolute(replace(_section(Config, table), path=path), path.parent)
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is larger than {MOST_BYTES} bytes", hint)
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist", "write one: see samples/digits/trtcal.toml"
-        ) from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "it must be TOML") from error
+        raise InputError(f"{path} does not exist", hint) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}", hint) from error
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error about a key of it."""
+    try:
+        yield
     except WrongKeyError as error:
         raise InputError(f"{path}: {error.message}", error.hint) from None
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trtcal.evidence.log import (
-    rules_build,
-    rules_kernels,
-    rules_other,
-    rules_precision,
-    rules_scales,
+from trtcal.evidence.log.rules import (
+    Body,
+    RuleIndex,
+    Value,
+    read_rules,
+    subject_of,
+    typed_fields,
+    unwrap,
 )
-from trtcal.evidence.log.rules import Body, Rule, RuleIndex, Value, subject_of, typed_fields, unwrap
 
 SEVERITIES = ("error", "warning", "info", "verbose", "unknown")
 
@@ -72,13 +74,7 @@ class Event:
         }
 
 
-RULES: tuple[Rule, ...] = (
-    *rules_scales.RULES,
-    *rules_precision.RULES,
-    *rules_kernels.RULES,
-    *rules_build.RULES,
-    *rules_other.RULES,
-)
+RULES = read_rules(Path(__file__).with_name("messages.toml"))
 RULE_NAMED = {rule.name: rule for rule in RULES}
 INDEX = RuleIndex(RULES)
 

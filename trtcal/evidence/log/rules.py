@@ -6,16 +6,20 @@ one literal of its `needle` must stand in the line; so most lines of a verbose l
 Patterns use bounded or single lazy repetitions on at most `MAX_TEXT` characters: no line can make
 the reader slow.
 
-The wording of TensorRT's messages is fact, gathered from its binaries and from public reports; the
-explanations are trtcal's.
+The rules stand in `messages.toml`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trtcal.config import read_toml
+from trtcal.documents import from_fields
 
 Value = str | int | float
 
@@ -40,6 +44,7 @@ PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
 
 HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
 MIN_HEAD = 4
+PART = re.compile("%([a-z_]+)%")
 
 INTEGERS = ("bytes", "mib", "mb", "count", "index", "batch", "number", "requested", "code")
 FLOATS = ("seconds", "ms", "percent", "low", "high", "scale", "qps")
@@ -51,35 +56,34 @@ class Rule:
 
     Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
     A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
-    `needle` may give several literals, separated by `|`, where they are not those that begin the
-    message: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of
-    these severities; "" stands for a line whose logger reports none. `versions` are those of TensorRT
-    in which the message is known to occur, such as `7.2-10`; they never reject a line. What stays
-    empty of category, meaning, fix and severity comes from the rule's table.
+    `needle` gives literals, one of which the message contains, where they are not those that begin
+    it: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of these
+    severities; "" stands for a line whose logger reports none. `versions` are those of TensorRT in
+    which the message is known to occur, such as `7.2-10`; they never reject a line.
     """
 
     name: str
     pattern: str
     example: str
-    category: str = ""
-    meaning: str = ""
-    fix: str = ""
-    severity: str = ""
-    needle: str = ""
-    starts: str = ""
+    category: str
+    meaning: str
+    fix: str
+    severity: str = "info"
+    needle: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     versions: str = ""
 
     @cached_property
     def needles(self) -> tuple[str, ...]:
         """The literals, one of which the message must contain."""
-        return tuple(self.needle.split("|")) if self.needle else self.beginnings
+        return self.needle or self.beginnings
 
     @cached_property
     def beginnings(self) -> tuple[str, ...]:
         """The literals, one of which begins the message; none if it may begin with anything."""
         if self.starts:
-            return tuple(self.starts.split("|"))
+            return self.starts
         head = literal_head(self.pattern)
         return (head,) if len(head) >= MIN_HEAD else ()
 
@@ -98,20 +102,22 @@ class Rule:
         return None
 
 
-def table(
-    category: str, *rules: Rule, severity: str = "info", meaning: str = "", fix: str = ""
-) -> tuple[Rule, ...]:
-    """Return rules with what they leave empty."""
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a table, in its order."""
+    document = read_toml(path)
     return tuple(
-        replace(
-            rule,
-            category=rule.category or category,
-            severity=rule.severity or severity,
-            meaning=rule.meaning or meaning,
-            fix=rule.fix or fix,
-        )
-        for rule in rules
+        _rule({**group, **rule}, document["parts"])
+        for group in document["group"]
+        for rule in group["rule"]
     )
+
+
+def _rule(entry: Mapping[str, Any], parts: Mapping[str, str]) -> Rule:
+    """Return an entry as a rule, its shared parts put in and its pattern's pieces joined."""
+    joined = {**entry, "pattern": "".join(entry["pattern"])}
+    texts = {key: value for key, value in joined.items() if isinstance(value, str)}
+    filled = {key: PART.sub(lambda part: parts[part[1]], text) for key, text in texts.items()}
+    return from_fields(Rule, {**joined, **filled})
 
 
 def literal_head(pattern: str) -> str:
