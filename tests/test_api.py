@@ -228,6 +228,19 @@ def test_from_memory_to_a_report(net, arrays, tmp_path):
     assert (tmp_path / "page.json").exists()
 
 
+def test_variants_of_one_name_are_refused_also_that_of_the_reference(net, arrays, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        onnx.save(onnx.load(net), tmp_path / folder / "same.onnx")
+    both = [tmp_path / folder / "same.onnx" for folder in ("a", "b")]
+    for reference, variants in ((net, both), (both[0], both[1:]), (net, {"net": both[0]})):
+        with pytest.raises(trtcal.InputError, match="two variants are called") as caught:
+            trtcal.compare(reference, variants, arrays, rounds=3)
+        assert "a dict of names" in caught.value.hint
+    named = trtcal.compare(net, {"one": both[0], "two": both[1]}, arrays, rounds=3)
+    assert [row.name for row in named.rows] == ["net", "one", "two"]
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

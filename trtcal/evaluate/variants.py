@@ -115,7 +115,7 @@ def check_variants(everyone: Sequence[Variant]) -> None:
     if repeated:
         raise InputError(
             f"two variants are called {sorted(repeated)[0]!r}",
-            "rename a file: variants are named after their files",
+            "rename a file, after which variants are named; in Python, give a dict of names",
         )
     for one in everyone[1:]:
         for side in ("inputs", "outputs"):

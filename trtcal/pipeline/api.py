@@ -29,7 +29,7 @@ from trtcal.data import open_dataset as open_data
 from trtcal.data.opening import Data
 from trtcal.documents import write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import Comparison, open_variant
+from trtcal.evaluate import Comparison, Variant, open_variant
 from trtcal.evaluate import compare as compare_variants
 from trtcal.evaluate.ab import ABOptions, ABTest
 from trtcal.evaluate.ab import ab_test as test
@@ -271,14 +271,17 @@ def read_log(path: PathLike) -> BuildLog:
 Variants = Mapping[str, AnyModel | Build] | Sequence[AnyModel | Build]
 
 
+Named = tuple[str, AnyModel | Build]
+
+
 @contextlib.contextmanager
-def _on_disk(sources: Mapping[str, AnyModel | Build]) -> Iterator[dict[str, Path]]:
-    """Yield a path for every model; those in memory are written to a temporary folder."""
+def _opened(sources: Sequence[Named]) -> Iterator[list[Variant]]:
+    """Yield what runs every model; those in memory are written to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
-        yield {name: _path(name, one, Path(folder)) for name, one in sources.items()}
+        yield [open_variant(_path(one, Path(folder)), name) for name, one in sources]
 
 
-def _path(name: str, source: AnyModel | Build, folder: Path) -> Path:
+def _path(source: AnyModel | Build, folder: Path) -> Path:
     if isinstance(source, Build):
         return source.folder
     if isinstance(source, (str, os.PathLike)):
@@ -291,14 +294,13 @@ def _path(name: str, source: AnyModel | Build, folder: Path) -> Path:
     return path
 
 
-def _named(variants: Variants) -> dict[str, AnyModel | Build]:
-    """Return variants by name: those of a sequence after their files, or by number in memory."""
+def _named(variants: Variants) -> list[Named]:
+    """Return variants with names: those of a sequence after their files, or by number in memory."""
     if isinstance(variants, Mapping):
-        return dict(variants)
+        return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
         raise InputError("variants must be several", "give a list, or a dict of names")
-    named = [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
-    return dict(named)
+    return [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
 
 
 def _name(source: AnyModel | Build) -> str | None:
@@ -319,6 +321,7 @@ def compare(
 
     `variants` are models or builds, by name in a dict or in a list. `limits` are written like
     "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each.
+    `InputError` if two of them bear one name, the reference included.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -329,10 +332,9 @@ def compare(
     True
     """
     loaded, settings = _model(reference), parse_limits(limits)
-    sources = {_name(reference) or "FP32": reference, **_named(variants)}
+    sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
-    with _on_disk(sources) as paths:
-        first, *others = (open_variant(path, one) for one, path in paths.items())
+    with _opened(sources) as (first, *others):
         options = CompareSettings(batch_for(loaded, batch), rounds)
         return compare_variants(first, others, dataset, settings, options)
 
@@ -359,8 +361,7 @@ def ab_test(
     dataset = open_data(data, loaded)
     rule = rule_for(parse_limits(limits), metric, dataset.labels is not None)
     settings = options or ABOptions(batch_for(loaded, 32))
-    with _on_disk({"A": baseline, "B": candidate}) as paths:
-        first, second = (open_variant(path, name) for name, path in paths.items())
+    with _opened([("A", baseline), ("B", candidate)]) as (first, second):
         return test(first, second, dataset, rule, settings)
 
 
