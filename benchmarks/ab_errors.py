@@ -37,7 +37,7 @@ def answers(
     return before, after
 
 
-def told_apart(rng: np.random.Generator, lost: float, won: float) -> bool:
+def is_distinguished(rng: np.random.Generator, lost: float, won: float) -> bool:
     """Tell whether a difference is found, with another metric asked about at the same time."""
     before, after = answers(rng, SAMPLES, lost, won)
     other = rng.normal(size=SAMPLES)
@@ -112,7 +112,7 @@ def main() -> None:
         ("1 point lower (3 % lost, 2 % won)", 0.03, 0.02),
     ):
         rng = np.random.default_rng(0)
-        found = sum(told_apart(rng, lost, won) for _ in range(trials))
+        found = sum(is_distinguished(rng, lost, won) for _ in range(trials))
         print(f"accuracy, {name}: distinguished in {100 * found / trials:.1f} %", flush=True)
     for name, more in (("the same work", 0), ("5 % more work", WORK // 20)):
         seen = [slower(more) for _ in range(trials)]

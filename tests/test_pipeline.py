@@ -148,7 +148,7 @@ def test_a_run_again_has_the_same_digests_and_replaces_the_old_one(place):
     assert sorted(item.name for item in place.iterdir() if item.name.startswith(".")) == []
 
 
-def test_an_improved_variant_is_compared_built_told_and_the_same_again(place):
+def test_an_improved_variant_is_compared_built_reported_and_the_same_again(place):
     configured(place, conv_net, "second")
     samples(place / "data.npz", count=40)
     text = (place / "trtcal.toml").read_text().partition("[plans")[0]

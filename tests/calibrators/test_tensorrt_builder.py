@@ -472,7 +472,7 @@ def test_a_calibrator_is_given_back_when_nobody_holds_it():
     assert made() is None
 
 
-def test_tensorrt_11_is_told_to_use_qdq(monkeypatch):
+def test_tensorrt_11_is_asked_to_use_qdq(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", bindings.stand_in("11.4.0"))
     with pytest.raises(ImportError, match=r"TensorRT 11\.4\.0 has no calibrators.*Q/DQ"):
         calibrator(batches(1))

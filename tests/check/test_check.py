@@ -181,7 +181,7 @@ def test_a_fixed_batch_is_kept_and_channels_may_come_last(tmp_path, batch):
     assert codes(model, reshaped) == ["layout"]
 
 
-def test_the_form_of_pixels_is_told_from_their_values():
+def test_the_form_of_pixels_is_recognized_by_their_values():
     pixels = paint(np.arange(CLASSES), 0)[1]
     pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 255
     for form in (RAW, UNIT, SIGNED, NORMAL, MEAN_SUBTRACTED):

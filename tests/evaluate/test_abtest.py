@@ -65,7 +65,7 @@ def test_speed_has_its_own_limit():
         assert verdict.word == word, factor
 
 
-def test_a_drop_in_one_slice_that_the_mean_hides_is_told():
+def test_a_drop_in_one_slice_that_the_mean_hides_is_reported():
     rng = np.random.default_rng(0)
     before = (rng.random(10_000) < 0.9).astype(float)
     after = before.copy()

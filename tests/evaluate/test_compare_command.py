@@ -46,7 +46,7 @@ def run(capsys, place, *options):
     return status, captured.out, captured.err
 
 
-def test_a_drop_in_one_slice_that_the_mean_hides_is_told(place, capsys):
+def test_a_drop_in_one_slice_that_the_mean_hides_is_reported(place, capsys):
     options = ("--slices", place / "slices.csv", "--metric-file", place / "metric.py")
     status, out, err = run(capsys, place, *options, "--batch-sizes", "1,16", "--per-layer")
     assert status == 0, err

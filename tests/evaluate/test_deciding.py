@@ -114,7 +114,7 @@ def test_the_error_rate_of_looking_early_is_kept():
         before = np.where(won, 0.0, 1.0)
         after = np.where(lost, 0.0, 1.0)
         shipped += ships(before, after)
-    assert shipped <= 300 * 0.07
+    assert shipped <= 300 * 0.05
 
 
 def ships(before, after):

@@ -48,7 +48,7 @@ def test_a_drop_of_ten_points_in_a_slice_of_five_percent_is_reported(seed):
     assert found.groups[0].interval[0] > 0
 
 
-def test_where_everything_drops_only_the_slice_that_drops_more_is_told():
+def test_where_everything_drops_only_the_slice_that_drops_more_is_reported():
     rng = np.random.default_rng(0)
     group = attribute("g", rng.permutation(np.repeat(np.arange(8), 250)))
     right = rng.random(SAMPLES) < 0.9

@@ -26,7 +26,7 @@ def test_it_warms_up_first_and_says_how_long():
     assert 10 <= results[0].warm_up <= MAX_WARM_UP
 
 
-def test_too_few_runs_for_an_interval_are_told_of():
+def test_too_few_runs_for_an_interval_are_reported():
     _, few = called("ab", 6)
     _, enough = called("ab", 12)
     warning = "too few for a 95 % interval"

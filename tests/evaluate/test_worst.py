@@ -25,7 +25,7 @@ def test_the_worst_are_those_of_a_full_sort_whatever_the_batches(seed, split, co
     assert all(one.name == f"{one.index}.png" for one in found)
 
 
-def test_classes_and_labels_are_told():
+def test_classes_and_labels_are_reported():
     reference, variant = np.eye(3), np.roll(np.eye(3), 1, 1)
     worst = Worst(None)
     found = compare_rows([reference], [variant])

@@ -42,7 +42,7 @@ def test_integers_are_held_against_the_nearest_on_their_own_grid(scene):
     ]
 
 
-def test_a_bias_is_told_in_steps_of_the_tensor_that_is_read_next(scene):
+def test_a_bias_is_reported_in_steps_of_the_tensor_that_is_read_next(scene):
     model, calibration, constants = scene
     biases = {name: constants[name][2].copy() for name in ("gemm", "first")}
     step = calibration.ranges["b"].amax / 127  # behind the Relu

@@ -14,7 +14,7 @@ from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.limits import parse_limits
-from trtcal.ptq.artifact import KIND as REPAIRS
+from trtcal.ptq.artifact import KIND as OPTIMIZED
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange
@@ -140,7 +140,7 @@ def improvement(**changes: Any) -> Document:
         ("adaptive rounding", "by each layer's output error (2020)", True, -21.2, 0.001),
     )
     return {
-        "kind": REPAIRS,
+        "kind": OPTIMIZED,
         "schema_version": 1,
         "model": "sha256:prepared",
         "optimizations": "sha256:optimizations",

@@ -89,7 +89,7 @@ def test_the_same_points_give_the_same_bytes():
         [Point(0, "zero", 0.0, (0.0, 0.0), 0.0)],
     ],
 )
-def test_it_draws_odd_cases(points):
+def test_it_plots_odd_cases(points):
     root = draw(points)
     drawn = [one for one in points if one.accuracy is not None]
     marks = [element for element in root.iter() if (element.get("id") or "").startswith("point-")]

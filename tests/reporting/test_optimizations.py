@@ -45,7 +45,7 @@ def test_the_document_says_whose_optimizations_they_are_and_holds_the_schema(fol
     assert schema_errors(document) == []
 
 
-def test_ranges_of_a_optimized_model_are_not_told_as_those_of_the_model(folder):
+def test_ranges_of_an_optimized_model_are_not_shown_as_those_of_the_model(folder):
     document = improved(folder)
     assert [one["method"] for one in document["calibrations"]] == ["percentile"]
     methods = {one["method"] for tensor in document["tensors"] for one in tensor["ranges"]}
@@ -72,7 +72,7 @@ def test_a_try_stands_on_the_best_before_it(folder):
     assert steps == [(None, 12.9), (12.9, 14.0), (14.0, 13.0), (14.0, 21.2)]
 
 
-def test_of_another_objective_the_loss_is_told_beside_the_noise(folder):
+def test_of_another_objective_the_loss_is_reported_beside_the_noise(folder):
     page = render(improved(folder, objective="kl"))
     assert "Loss before" in page
     assert "from 20.0 to 30.0 dB" in page

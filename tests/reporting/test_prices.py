@@ -45,7 +45,7 @@ def test_the_cost_is_what_a_pencil_gives():
     assert (cost.low, cost.high) == pytest.approx((0.9 * cost.value, 1.2 * cost.value))
 
 
-def test_without_a_price_only_the_relative_cost_is_told():
+def test_without_a_price_only_the_relative_cost_is_reported():
     found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
     assert found["price"] is None
     assert found["note"] == UNKNOWN

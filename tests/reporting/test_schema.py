@@ -131,14 +131,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize("place", MISSING, ids=str)
-def test_a_missing_field_is_told(place):
+def test_a_missing_field_is_reported(place):
     document = read_json(GALLERY[0])
     del at(document, *place[:-1])[place[-1]]
     assert schema_errors(document)
 
 
 @pytest.mark.parametrize(("place", "value"), WRONG, ids=str)
-def test_a_field_of_another_type_is_told(place, value):
+def test_a_field_of_another_type_is_reported(place, value):
     document = read_json(GALLERY[0])
     at(document, *place[:-1])[place[-1]] = value
     assert schema_errors(document)

@@ -62,7 +62,7 @@ def test_the_last_one_before_counts_whatever_the_order_they_were_recorded_in(his
     assert against_last(history, dated(12))["run"]["time"].startswith("2026-11-09")
 
 
-def test_runs_of_one_second_are_told_apart_by_their_number(history):
+def test_runs_of_one_second_are_distinguished_by_their_number(history):
     first, second = dated(1), copy.deepcopy(dated(1))
     second["digest"] = "sha256:second"
     for one in (first, second):

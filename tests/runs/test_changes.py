@@ -34,7 +34,7 @@ def test_series_of_100_runs_without_a_shift_seldom_have_one(odd):
     assert sum(bool(find_shifts(noise(seed, odd=odd))) for seed in range(SERIES)) <= 0.01 * SERIES
 
 
-def test_levels_and_the_first_run_are_told():
+def test_levels_and_the_first_run_are_reported():
     values = noise(3, 400)
     values[150:] *= 1.05
     values[300:] /= 1.05

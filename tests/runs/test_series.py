@@ -67,7 +67,7 @@ def test_more_layers_are_neither_better_nor_worse(tmp_path):
     assert "Engine layers" not in steady
 
 
-def test_the_verdicts_streak_is_told(tmp_path):
+def test_the_verdicts_streak_is_reported(tmp_path):
     history = History(tmp_path / "h.sqlite")
     for number in range(6):
         made = report(number)

@@ -120,7 +120,7 @@ def test_where_the_batch_is_fixed_samples_come_in_whole_batches(tmp_path, make):
     assert (result.held_back.first, result.held_back.samples) == (40, 24)
 
 
-def test_a_held_back_set_that_is_another_one_is_told(tmp_path, make):
+def test_a_held_back_set_that_is_another_one_is_reported(tmp_path, make):
     one = make(conv_net)
     images = np.load(samples(tmp_path / "more.npz", count=60))["x"]
     images[40:] *= 8  # far outside of the ranges

@@ -57,7 +57,7 @@ def test_an_echo_without_a_cause_is_kept():
     assert found.kind == "build_error"
 
 
-def test_remarks_are_counted_and_are_no_findings():
+def test_information_is_counted_and_is_no_finding():
     made = diagnosed(
         [
             "[W] [TRT] CUDA lazy loading is not enabled. Enabling it can significantly reduce memory",

@@ -116,7 +116,7 @@ def test_what_moves_further_than_a_step_is_not_written(place, capsys):
     assert not (place / "b.onnx").exists()
 
 
-def test_nothing_to_mend_writes_nothing(place, capsys):
+def test_nothing_to_fix_writes_nothing(place, capsys):
     status, _, err = run(capsys, "conv_relu.onnx", "--fix", "-o", "b.onnx")
     assert (status, err.splitlines()[1]) == (1, "hint: none is broken")
     assert not (place / "b.onnx").exists()

@@ -82,7 +82,7 @@ def test_the_layers_of_every_graph(name, tmp_path):
 
 @needs_rtx
 @pytest.mark.parametrize("name", STORIES)
-def test_the_stories_are_one_layer_before_and_after_mending(name, tmp_path):
+def test_the_stories_are_one_layer_before_and_after_fixing(name, tmp_path):
     given = GRAPHS[name].save(tmp_path)
     before = built(given, tmp_path / "before")
     fixed = fix_fusions(given, before, ON_REQUEST).model
