@@ -7,8 +7,10 @@ once more in float where the layer that makes it is float; where that is twice, 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -177,17 +179,30 @@ Listed = Sequence[tuple[str, str, str, int]]
 NUMBERED = re.compile(r"_myl\d+_\d+$")  # what TensorRT-RTX puts behind a node's name
 
 
-@dataclass(frozen=True)
-class Storage:
-    """In which precisions a tensor is stored."""
+Terms = dict[str, float]
+"""Factors by variable, each of which is 1 or 0: `x LAYER` where a layer is in INT8, `i TENSOR` and
+`f TENSOR` where a tensor is stored in INT8 and in float."""
 
-    int8: bool
-    float: bool
 
-    @property
-    def is_cast(self) -> bool:
-        """Whether a cast makes one from the other."""
-        return self.int8 and self.float
+def storage_rules(kernel: Kernel) -> Iterator[tuple[str, str | None, bool]]:
+    """Yield what a kernel needs stored, and the variable and its value that decide it, None for always.
+
+    What a kernel reads is decided by what is known of its result.
+    """
+    as_float, as_int8 = f"f {kernel.writes}", f"i {kernel.writes}"
+    if kernel.unit is not None:
+        yield as_float, f"x {kernel.unit}", False
+    else:
+        yield as_float, as_int8 if kernel.moves else None, False
+    for read in kernel.reads:
+        if kernel.moves:
+            yield f"f {read.tensor}", as_float, True
+            yield f"i {read.tensor}", as_int8, True
+        elif read.unit is None:
+            yield f"f {read.tensor}", None, True
+        else:
+            yield f"f {read.tensor}", f"x {read.unit}", False
+            yield f"i {read.tensor}", f"x {read.unit}", True
 
 
 @dataclass(frozen=True)
@@ -235,51 +250,62 @@ class Costs:
 
     def plan_ms(self, int8: Collection[str]) -> float:
         """Return what a plan takes with these layers in INT8."""
-        chosen = set(int8)
-        storage = self.storage(chosen)
-        kernels = sum(self._kernel_ms(one, chosen, storage) for one in self.work.kernels)
-        casts = (name for name, one in storage.items() if one.is_cast)
-        return kernels + sum(self.cast_ms(name) for name in casts)
+        stored = self._stored(int8)
+        pairs = zip(self.work.kernels, self.moved_bytes, strict=True)
+        kernels = sum(self._kernel_ms(one, *moved, stored) for one, moved in pairs)
+        return kernels + sum(
+            self.cast_ms(name) for name in self.work.sizes if _is_cast(name, stored)
+        )
 
     def cast_ms(self, tensor: str) -> float:
         """Return what a cast takes: it reads the float values; what it writes is stored anyway."""
         return self.memory_ms(self.work.sizes[tensor] * self.float_bytes)
 
-    def storage(self, int8: Collection[str]) -> dict[str, Storage]:
-        """Return in which precisions each tensor is stored, from the last reader to the first."""
-        ints, floats = set[str](), set(self.work.shown)
+    def _stored(self, int8: Collection[str]) -> set[str]:
+        """Return the variables that are 1 in a plan, from the last reader to the first."""
+        found = {*(f"x {name}" for name in int8), *(f"f {name}" for name in self.work.shown)}
         for kernel in reversed(self.work.kernels):
-            written = kernel.writes
-            if kernel.unit is not None and kernel.unit not in int8:
-                floats.add(written)
-            if kernel.unit is None and not (kernel.moves and written in ints):
-                floats.add(written)
-            for read in kernel.reads:
-                if kernel.moves:
-                    ints |= {read.tensor} if written in ints else set()
-                    floats |= {read.tensor} if written in floats else set()
-                else:
-                    (ints if read.unit in int8 else floats).add(read.tensor)
-        return {name: Storage(name in ints, name in floats) for name in ints | floats}
+            for stored, decides, value in storage_rules(kernel):
+                if decides is None or (decides in found) == value:
+                    found.add(stored)
+        return found
 
-    def _kernel_ms(self, kernel: Kernel, int8: set[str], storage: Mapping[str, Storage]) -> float:
-        is_int8 = kernel.unit in int8
+    @functools.cached_property
+    def moved_bytes(self) -> list[tuple[Terms, float]]:
+        """What each kernel moves by variable (less where a layer is in INT8), and in any case."""
+        return list(map(self._moved_by, self.work.kernels))
+
+    def _moved_by(self, kernel: Kernel) -> tuple[Terms, float]:
+        terms: Terms = defaultdict(float)
+        less, fixed = 1.0 - self.float_bytes, float(kernel.weights * self.float_bytes)
+        if kernel.unit is not None:
+            terms[f"x {kernel.unit}"] = kernel.weights * less
+        passed = [read.tensor for read in kernel.reads] if kernel.moves else []
+        for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
+            terms[f"i {kernel.writes}"] += size
+            terms[f"f {kernel.writes}"] += size * self.float_bytes
+        for read in () if kernel.moves else kernel.reads:
+            size = self.work.sizes[read.tensor]
+            fixed += size * self.float_bytes
+            if read.unit is not None:
+                terms[f"x {read.unit}"] += size * less
+        return terms, fixed
+
+    def _kernel_ms(
+        self, kernel: Kernel, terms: Terms, fixed: float, stored: Collection[str]
+    ) -> float:
+        is_int8 = kernel.unit is not None and f"x {kernel.unit}" in stored
         if kernel.free:
             return 0.0
         if kernel.unit in self.times:
             return self.times[str(kernel.unit)][0 if is_int8 else 1]
-        values = float(kernel.weights * (1 if is_int8 else self.float_bytes))
-        written = storage[kernel.writes]
-        values += self._bytes(kernel.writes, written.int8, written.float)
-        for read in kernel.reads:
-            if kernel.moves:
-                values += self._bytes(read.tensor, written.int8, written.float)
-            else:
-                values += self._bytes(read.tensor, read.unit in int8, read.unit not in int8)
-        return max(self.memory_ms(values), self.compute_ms(kernel, is_int8))
+        moved = fixed + sum(one for name, one in terms.items() if name in stored)
+        return max(self.memory_ms(moved), self.compute_ms(kernel, is_int8))
 
-    def _bytes(self, tensor: str, as_int8: bool, as_float: bool) -> int:
-        return self.work.sizes[tensor] * (as_int8 + self.float_bytes * as_float)
+
+def _is_cast(tensor: str, stored: Collection[str]) -> bool:
+    """Tell whether a cast makes one form of a tensor from the other."""
+    return f"i {tensor}" in stored and f"f {tensor}" in stored
 
 
 def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Times:

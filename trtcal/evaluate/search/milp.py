@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from trtcal.evaluate.search.costs import Costs, Kernel
+from trtcal.evaluate.search.costs import Costs, Kernel, Terms, storage_rules
 from trtcal.evaluate.search.limits import Plan
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
@@ -58,7 +58,6 @@ class Surrogate:
 
 
 SOLVER_S = 10.0
-Terms = dict[str, float]
 
 
 class Programme:
@@ -74,15 +73,19 @@ class Programme:
         for name in self.units:
             self._place(f"x {name}")
         for kernel in costs.work.kernels:
-            self._storage(kernel)
+            self._place(f"f {kernel.writes}"), self._place(f"i {kernel.writes}")
+            for stored, decides, value in storage_rules(kernel):
+                sign = -1.0 if value else 1.0
+                terms = {} if decides is None else {decides: sign}
+                self._least({stored: 1.0, **terms}, 0.0 if decides and value else 1.0)
         for name in costs.work.shown:
             self._least({f"f {name}": 1.0}, 1.0)
         for name in costs.work.sizes:
             if f"i {name}" in self.places and f"f {name}" in self.places:
                 self._least({f"b {name}": 1.0, f"i {name}": -1.0, f"f {name}": -1.0}, -1.0)
                 self.price[f"b {name}"] = costs.cast_ms(name)
-        for kernel in costs.work.kernels:
-            self._time(kernel)
+        for kernel, moved in zip(costs.work.kernels, costs.moved_bytes, strict=True):
+            self._time(kernel, *moved)
 
     def cheapest(
         self, losses: Mapping[str, float], most: float, but: Iterable[Plan] = ()
@@ -109,28 +112,7 @@ class Programme:
             self._place(name)
         self.rows.append((terms, number))
 
-    def _storage(self, kernel: Kernel) -> None:
-        """State what a tensor must be stored as."""
-        out_float, out_int8 = f"f {kernel.writes}", f"i {kernel.writes}"
-        self._place(out_float), self._place(out_int8)
-        if kernel.unit is not None:
-            self._least({out_float: 1.0, f"x {kernel.unit}": 1.0}, 1.0)
-        elif kernel.moves:
-            self._least({out_float: 1.0, out_int8: 1.0}, 1.0)
-        else:
-            self._least({out_float: 1.0}, 1.0)
-        for read in kernel.reads:
-            as_float, as_int8 = f"f {read.tensor}", f"i {read.tensor}"
-            if kernel.moves:
-                self._least({as_float: 1.0, out_float: -1.0}, 0.0)
-                self._least({as_int8: 1.0, out_int8: -1.0}, 0.0)
-            elif read.unit is None:
-                self._least({as_float: 1.0}, 1.0)
-            else:
-                self._least({as_float: 1.0, f"x {read.unit}": 1.0}, 1.0)
-                self._least({as_int8: 1.0, f"x {read.unit}": -1.0}, 0.0)
-
-    def _time(self, kernel: Kernel) -> None:
+    def _time(self, kernel: Kernel, moved: Terms, fixed: float) -> None:
         """State that a kernel takes at least as long as its bytes, and as its multiplications."""
         if kernel.free:
             return
@@ -140,33 +122,11 @@ class Programme:
             int8_ms, float_ms = costs.times[str(kernel.unit)]
             self._slower(time, {f"x {kernel.unit}": int8_ms - float_ms}, float_ms)
             return
-        terms: Terms = {}
-        fixed = kernel.weights * float(costs.float_bytes)
-        if kernel.unit is not None:
-            terms[f"x {kernel.unit}"] = kernel.weights * (1.0 - costs.float_bytes)
-        self._moved(terms, kernel.writes, f"i {kernel.writes}", f"f {kernel.writes}")
-        for read in kernel.reads:
-            size = costs.work.sizes[read.tensor]
-            if kernel.moves:
-                self._moved(terms, read.tensor, f"i {kernel.writes}", f"f {kernel.writes}")
-            else:
-                fixed += size * costs.float_bytes
-                if read.unit is not None:
-                    unit = f"x {read.unit}"
-                    terms[unit] = terms.get(unit, 0.0) + size * (1.0 - costs.float_bytes)
-        self._slower(
-            time,
-            {name: costs.memory_ms(one) for name, one in terms.items()},
-            costs.memory_ms(fixed),
-        )
+        terms = {name: costs.memory_ms(one) for name, one in moved.items()}
+        self._slower(time, terms, costs.memory_ms(fixed))
         if kernel.macs:
             slow, quick = (costs.compute_ms(kernel, is_int8) for is_int8 in (False, True))
             self._slower(time, {f"x {kernel.unit}": quick - slow} if kernel.unit else {}, slow)
-
-    def _moved(self, terms: Terms, tensor: str, int8: str, floats: str) -> None:
-        size = self.costs.work.sizes[tensor]
-        terms[int8] = terms.get(int8, 0.0) + size
-        terms[floats] = terms.get(floats, 0.0) + size * self.costs.float_bytes
 
     def _slower(self, time: str, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -one for name, one in terms.items()}}, fixed)
