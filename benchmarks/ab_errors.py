@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import ab_grid
 from benchmarks.int8_speed import describe_machine
 from trtcal.evaluate.ab_rule import ask, rule_for
-from trtcal.evaluate.latency import measure_until
+from trtcal.evaluate.latency import time_rounds
 from trtcal.stats import compare_means, paired_difference, ratio_of_blocks
 
 SAMPLES = 10_000
@@ -61,7 +61,7 @@ def products(times: int) -> Callable[[], object]:
 
 def slower(more: int) -> tuple[bool, float]:
     """Tell whether B's latency is found different, and the speed-up that was seen."""
-    found = measure_until(products(WORK), products(WORK + more))
+    found = time_rounds([products(WORK), products(WORK + more)])[1]
     ratio, p = ratio_of_blocks(found.baseline, found.candidate)
     return p < 0.05, ratio.value
 

@@ -37,7 +37,7 @@ def test_too_few_runs_for_an_interval_are_reported():
 
 
 def test_it_goes_on_until_the_interval_is_as_narrow_as_asked(monkeypatch):
-    monkeypatch.setattr(latency, "MOST_RUNS", 96)
+    monkeypatch.setattr(latency, "MOST_ROUNDS", 48)
     assert called("ab", 12, width=1e-9)[1][0].runs == 96
     assert called("ab", 12, width=1e9)[1][0].runs == 12
 

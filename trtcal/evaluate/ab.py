@@ -21,7 +21,7 @@ from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.evaluate.ab_rule import OPEN, Figures, Rule, Slices, Verdict, ask, decide
 from trtcal.evaluate.collectors import sample_figures
-from trtcal.evaluate.latency import Blocks, measure_until
+from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.stats import sequential_levels
@@ -192,5 +192,5 @@ def _time(baseline: Variant, candidate: Variant, dataset: Dataset, batch: int) -
     """Time both on the first batch, in as many blocks as the wanted width takes."""
     feeds = next(dataset.batches(batch))
     runs = [lambda one=one: run_session(one.session, None, feeds) for one in (baseline, candidate)]
-    blocks = measure_until(runs[0], runs[1])
+    blocks = time_rounds(runs)[1]
     return Timing(blocks, len(next(iter(feeds.values()))))

@@ -20,11 +20,11 @@ from trtcal.stats import Interval, median_interval, ratio_of_blocks
 
 Values = npt.NDArray[np.float64]
 Run = Callable[[], object]
-Clock = Callable[[], float]
 
-FIRST_BLOCKS = 40
-MOST_BLOCKS = 640
-WIDTH = 0.02  # wanted of the speed-up's interval
+FIRST_ROUNDS = 40  # of an A/B test
+MOST_ROUNDS = 640  # however wide the interval
+WIDTH = 0.02  # wanted of an A/B test's interval of the speed-up
+RUNS_AT_A_SIZE = 24
 MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
@@ -83,15 +83,6 @@ class Blocks:
             found.append("the measuring thread could not be held to one processor")
         return tuple(found)
 
-    def joined(self, other: Blocks) -> Blocks:
-        """Return these blocks and those of a later measurement."""
-        return Blocks(
-            np.concatenate([self.baseline_ms, other.baseline_ms]),
-            np.concatenate([self.candidate_ms, other.candidate_ms]),
-            self.warm_up,
-            self.is_pinned and other.is_pinned,
-        )
-
 
 def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
     middle = np.median(times)
@@ -99,11 +90,11 @@ def _is_outlier(times: Values) -> npt.NDArray[np.bool_]:
     return np.asarray(times > middle + OUTLIER * max(deviation, 1e-3 * middle))
 
 
-def warm_up(runs: Sequence[Run], clock: Clock = time.perf_counter, most: int = MAX_WARM_UP) -> int:
+def warm_up(runs: Sequence[Run], most: int = MAX_WARM_UP) -> int:
     """Run all until their times have settled, `most` times at most; return how often."""
     times: list[float] = []
     for number in range(1, most + 1):
-        times.append(sum(_timed(run, clock) for run in runs))
+        times.append(sum(map(_time_ms, runs)))
         if number >= 2 * WINDOW:
             late, early = (
                 np.median(times[a:b]) for a, b in ((-WINDOW, None), (-2 * WINDOW, -WINDOW))
@@ -113,49 +104,10 @@ def warm_up(runs: Sequence[Run], clock: Clock = time.perf_counter, most: int = M
     return most
 
 
-def measure_blocks(
-    baseline: Run,
-    candidate: Run,
-    blocks: int,
-    is_warm: bool = False,
-    clock: Clock = time.perf_counter,
-) -> Blocks:
-    """Time both in `blocks` blocks, ABBA and BAAB by turns."""
-    runs = (baseline, candidate)
-    with pinned() as is_pinned:
-        warm = 0 if is_warm else warm_up(runs, clock)
-        times = np.zeros((blocks, 2, 2))
-        for block in range(blocks):
-            seen = [0, 0]
-            for index in (0, 1, 1, 0) if block % 2 == 0 else (1, 0, 0, 1):
-                times[block, index, seen[index]] = 1e3 * _timed(runs[index], clock)
-                seen[index] += 1
-    return Blocks(times[:, 0], times[:, 1], warm, is_pinned)
-
-
-def measure_until(
-    baseline: Run, candidate: Run, width: float = WIDTH, most: int = MOST_BLOCKS
-) -> Blocks:
-    """Time both until the 95 % interval of the speed-up is as narrow as `width`, relative to it.
-
-    How wide it is decides when to stop, never the result.
-    """
-    blocks = measure_blocks(baseline, candidate, FIRST_BLOCKS)
-    while len(blocks.baseline) < most and _block_width(blocks) > width:
-        more = measure_blocks(baseline, candidate, len(blocks.baseline), is_warm=True)
-        blocks = blocks.joined(more)
-    return blocks
-
-
-def _block_width(blocks: Blocks) -> float:
-    interval, _ = ratio_of_blocks(blocks.baseline, blocks.candidate)
-    return (interval.high - interval.low) / interval.value
-
-
-def _timed(run: Run, clock: Clock) -> float:
-    started = clock()
+def _time_ms(run: Run) -> float:
+    started = time.perf_counter()
     run()
-    return clock() - started
+    return 1e3 * (time.perf_counter() - started)
 
 
 @contextlib.contextmanager
@@ -176,10 +128,25 @@ def pinned() -> Iterator[bool]:
         os.sched_setaffinity(0, allowed)
 
 
-Times = npt.NDArray[np.float64]
+def time_rounds(
+    runs: Sequence[Run],
+    rounds: int = FIRST_ROUNDS,
+    width: float | None = WIDTH,
+    warm_up_most: int = MAX_WARM_UP,
+) -> list[Blocks]:
+    """Time callables in so many rounds once times have settled; return each against the first.
 
-MOST_RUNS = 1280  # of each, however wide the interval
-RUNS_AT_A_SIZE = 24
+    With a `width` it goes on until the 95 % interval of every speed-up is as narrow as that, relative
+    to it, or there were 640 rounds. How wide they are decides when to stop, never the results.
+    """
+    with pinned() as is_pinned:
+        warm = warm_up(runs, warm_up_most)
+        times = _rounds(runs, rounds, 0)
+        blocks = _against_first(times, warm, is_pinned)
+        while width is not None and len(times) < MOST_ROUNDS and max(map(_width, blocks)) > width:
+            times = np.concatenate([times, _rounds(runs, len(times), len(times))])
+            blocks = _against_first(times, warm, is_pinned)
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -226,23 +193,16 @@ def measure(
 ) -> list[Latency]:
     """Time each callable `count` times (one more if odd), the first being the reference.
 
-    With a `width` it goes on until the interval of every speed-up is as narrow as that, relative to
-    it, or all ran 1280 times. How wide they are decides when to stop, never the results. It warms up
-    until times have settled, but for no more than half as many runs as are timed.
+    `width` is that of `time_rounds`. It warms up for no more than half as many runs as are timed.
     """
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
-    with pinned() as is_pinned:
-        warm = warm_up(runs, most=most)
-        times = _rounds(runs, (count + 1) // 2, 0)
-        blocks = _against_first(times, warm, is_pinned)
-        while width is not None and 2 * len(times) < MOST_RUNS and max(map(_width, blocks)) > width:
-            times = np.concatenate([times, _rounds(runs, len(times), len(times))])
-            blocks = _against_first(times, warm, is_pinned)
-    rough = (f"times had not settled after {most} runs of warm-up",) if warm == most else ()
+    blocks = time_rounds(runs, (count + 1) // 2, width, most)
+    is_rough = blocks[0].warm_up == most
+    rough = (f"times had not settled after {most} runs of warm-up",) if is_rough else ()
     return [_summary(one, batch, rough) for one in blocks]
 
 
-def _rounds(runs: Sequence[Run], count: int, first: int) -> Times:
+def _rounds(runs: Sequence[Run], count: int, first: int) -> Values:
     """Return times in milliseconds, of shape (rounds, runs, 2)."""
     times = np.zeros((count, len(runs), 2))
     for number in range(count):
@@ -250,13 +210,11 @@ def _rounds(runs: Sequence[Run], count: int, first: int) -> Times:
         order = [*range(shift, len(runs)), *range(shift)]
         for turn, indexes in enumerate((order, order[::-1])):
             for index in indexes:
-                started = time.perf_counter()
-                runs[index]()
-                times[number, index, turn] = (time.perf_counter() - started) * 1e3
+                times[number, index, turn] = _time_ms(runs[index])
     return times
 
 
-def _against_first(times: Times, warm: int, is_pinned: bool) -> list[Blocks]:
+def _against_first(times: Values, warm: int, is_pinned: bool) -> list[Blocks]:
     return [Blocks(times[:, 0], times[:, i], warm, is_pinned) for i in range(times.shape[1])]
 
 
