@@ -6,7 +6,7 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst, files_of
 from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, OwnMetric, load_metric
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, compare_rows
-from trtcal.evaluate.replay import Batch, Outputs, collect, replay
+from trtcal.evaluate.replay import Batch, Outputs, replay
 from trtcal.evaluate.variants import Variant, open_simulation
 
 KEPT = ("top1", "top5", "agreement", "cosine", "kl")
@@ -72,9 +72,8 @@ def sample_figures(
     names = [spec.name for spec in both[0].outputs]
     first, *others = (one.runner(names) for one in ((reference, *both) if reference else both))
     found = SampleFigures(own)
-    for part in replay(first, others, dataset.batches(batch), dataset.labels):
+    for part in replay(first, others, dataset.batches(batch), dataset.labels, progress):
         found.add(part)
-        progress(part.size)
         yield found
 
 
@@ -137,11 +136,6 @@ class _OfVariant:
             self.to_literal.update(lists[self.simulated], lists[self.place], labels)
         return found
 
-    def divide(self, start: int, figures: Mapping[str, tuple[Values, Values]]) -> None:
-        """Take in the figures that are reported by groups."""
-        for accumulator in self.accumulators.values():
-            accumulator.add(start, figures)
-
     def result(self) -> Evaluation:
         """Return what was collected."""
         simulation = None
@@ -153,33 +147,28 @@ class _OfVariant:
         return Evaluation(self.meter.result(), simulation, own, tuple(groups), self.worst.result())
 
 
-@dataclass
-class Evaluations:
-    """Collects what is wanted of everyone; the reference is held against itself."""
+def _add(everyone: Sequence[_OfVariant], own: OwnMetric | None, batch: Batch) -> None:
+    """Take in a batch; the reference is held against itself."""
+    outputs = (batch.expected, *batch.outputs)
+    found = [one.add(batch.start, outputs, batch.labels) for one in everyone]
+    added = [_own_figures(own, outputs[one.place], batch.labels) for one in everyone]
+    for one, figures, more in zip(everyone, found, added, strict=True):
+        one.own |= set(more)
+        figure = "top1" if "top1" in figures else "agreement"
+        both = {figure: (found[0][figure], figures[figure])} if figure in figures else {}
+        both |= {name: (added[0][name], values) for name, values in more.items()}
+        for accumulator in one.accumulators.values():
+            accumulator.add(batch.start, both)
 
-    variants: Sequence[_OfVariant]
-    own: OwnMetric | None
 
-    def add(self, batch: Batch) -> None:
-        """Take in a batch."""
-        outputs = (batch.expected, *batch.outputs)
-        found = [one.add(batch.start, outputs, batch.labels) for one in self.variants]
-        own = [self._own(outputs[one.place], batch.labels) for one in self.variants]
-        for one, figures, more in zip(self.variants, found, own, strict=True):
-            one.own |= set(more)
-            figure = "top1" if "top1" in figures else "agreement"
-            both = {figure: (found[0][figure], figures[figure])} if figure in figures else {}
-            both |= {name: (own[0][name], values) for name, values in more.items()}
-            one.divide(batch.start, both)
-
-    def _own(self, outputs: Outputs, labels: Labels | None) -> dict[str, Values]:
-        found = {} if self.own is None else self.own(outputs, labels)
-        taken = sorted(set(found) & set(WHAT))
-        if self.own is not None and taken:
-            raise InputError(
-                f"{self.own.path}: {taken[0]!r} is trtcal's own figure", "call yours otherwise"
-            )
-        return found
+def _own_figures(
+    own: OwnMetric | None, outputs: Outputs, labels: Labels | None
+) -> dict[str, Values]:
+    found = {} if own is None else own(outputs, labels)
+    taken = sorted(set(found) & set(WHAT))
+    if own is not None and taken:
+        raise InputError(f"{own.path}: {taken[0]!r} is trtcal's own figure", "call yours otherwise")
+    return found
 
 
 def evaluate(
@@ -201,6 +190,6 @@ def evaluate(
         simulated = None if simulation is None else len(runs)
         runs += [] if simulation is None else [simulation]
         collected.append(_OfVariant(place, simulated, accumulators, Worst(files_of(dataset))))
-    replayed = replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels)
-    collect(replayed, [Evaluations(collected, wanted.own)], progress)
+    for part in replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels, progress):
+        _add(collected, wanted.own, part)
     return [one.result() for one in collected]

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from trtcal.backends.sessions import open_session
 from trtcal.data.dataset import Feeds
 from trtcal.evaluate.metrics import Accuracy, rounded
-from trtcal.evaluate.replay import Batch, collect, replay, runner
+from trtcal.evaluate.replay import replay, runner
 from trtcal.model import Model, uniquely_named
 
 Array = npt.NDArray[Any]
@@ -58,10 +58,13 @@ def check_equal(
     """Run both models in ONNX Runtime; `BackendError` if it can't."""
     names = [spec.name for spec in given.outputs]
     both = [runner(open_session(uniquely_named(one).proto), names) for one in (given, other)]
-    found = _Differences({name: _Difference() for name in names})
-    samples = collect(replay(both[0], both[1:], batches), [found], progress)
-    differences = {name: one.result() for name, one in found.outputs.items()}
-    magnitudes = {name: one.largest for name, one in found.outputs.items()}
+    found, samples = {name: _Difference() for name in names}, 0
+    for batch in replay(both[0], both[1:], batches, progress=progress):
+        samples += batch.size
+        for name, one in found.items():
+            one.update(batch.expected[name], batch.outputs[0][name])
+    differences = {name: one.result() for name, one in found.items()}
+    magnitudes = {name: one.largest for name, one in found.items()}
     return Equality(samples, tolerance_of(given.proto), differences, magnitudes)
 
 
@@ -74,17 +77,6 @@ def tolerance_of(proto: onnx.ModelProto) -> float:
     casts = (node.attribute for node in graph.node if node.op_type == "Cast")
     kinds |= {item.i for items in casts for item in items if item.name == "to"}
     return max((TOLERANCES.get(kind, 0.0) for kind in kinds), default=0.0) or FLOAT_TOLERANCE
-
-
-@dataclass
-class _Differences:
-    """Collects the difference of each output."""
-
-    outputs: dict[str, _Difference]
-
-    def add(self, batch: Batch) -> None:
-        for name, one in self.outputs.items():
-            one.update(batch.expected[name], batch.outputs[0][name])
 
 
 class _Difference:

@@ -18,7 +18,7 @@ import onnx
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.evaluate.metrics import rounded
-from trtcal.evaluate.replay import Batch, collect, replay
+from trtcal.evaluate.replay import replay
 from trtcal.model import Model
 from trtcal.model.files import array_of
 from trtcal.model.passes import prepare
@@ -245,19 +245,6 @@ class _Sums:
         self.clipped += clipped
 
 
-@dataclass(frozen=True)
-class _Powers:
-    """Collects the powers of every site's tensor."""
-
-    pairs: Sequence[tuple[Site, _Sums]]
-
-    def add(self, batch: Batch) -> None:
-        for site, sums in self.pairs:
-            expected, found = (one[site.tensor] for one in (batch.expected, *batch.outputs))
-            if expected.shape == found.shape:
-                sums.add(site, expected, found)
-
-
 def compare_layers(
     reference: Model,
     quantized: Model,
@@ -305,8 +292,11 @@ def _run(
     names = sorted({site.tensor for site, _ in pairs})
     reference, quantized = (Inside(one.proto, names) for one in both)
     batches = dataset.batches(_batch_size(both[0], quantized, dataset), 0, samples)
-    replayed = replay(reference.read, [quantized.read], batches)
-    collect(replayed, [_Powers(pairs)], progress)
+    for batch in replay(reference.read, [quantized.read], batches, progress=progress):
+        for site, sums in pairs:
+            expected, found = (one[site.tensor] for one in (batch.expected, *batch.outputs))
+            if expected.shape == found.shape:
+                sums.add(site, expected, found)
 
 
 def _closest(reference: Model, wanted: set[str]) -> Model:

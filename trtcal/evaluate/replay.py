@@ -1,7 +1,7 @@
 """Run a reference and any number of variants over the same samples, once, in bounded memory.
 
-`replay` walks the data and yields each batch with everybody's outputs, of which collectors take what
-they want. A `Recording` keeps the samples and the reference's outputs, for variants that come later.
+`replay` walks the data and yields each batch with everybody's outputs. A `Recording` keeps the samples
+and the reference's outputs, for variants that come later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import onnx
 
@@ -39,13 +39,6 @@ class Batch:
     outputs: tuple[Outputs, ...] = ()
 
 
-class Collector(Protocol):
-    """Takes what it wants from each batch of a replay."""
-
-    def add(self, batch: Batch) -> None:
-        """Take in a batch."""
-
-
 def runner(session: Session, names: Sequence[str]) -> Run:
     """Return what runs a session for the outputs named."""
     return lambda feeds: dict(zip(names, run_session(session, names, feeds), strict=True))
@@ -60,30 +53,24 @@ def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int 
 
 
 def replay(
-    reference: Run, variants: Sequence[Run], batches: Iterable[Feeds], labels: Labels | None = None
+    reference: Run,
+    variants: Sequence[Run],
+    batches: Iterable[Feeds],
+    labels: Labels | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Batch]:
-    """Yield each batch with everybody's outputs; `labels` are those of all samples."""
+    """Yield each batch with everybody's outputs; `labels` are those of all samples.
+
+    `progress` gets the number of samples of each batch.
+    """
     start = 0
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
-        yield Batch(start, size, mine, reference(feeds), tuple(run(feeds) for run in variants))
+        found = Batch(start, size, mine, reference(feeds), tuple(run(feeds) for run in variants))
+        progress(size)
+        yield found
         start += size
-
-
-def collect(
-    replayed: Iterable[Batch],
-    collectors: Sequence[Collector],
-    progress: Callable[[int], None] = lambda done: None,
-) -> int:
-    """Give every batch to every collector; return how many samples there were."""
-    samples = 0
-    for batch in replayed:
-        for one in collectors:
-            one.add(batch)
-        samples += batch.size
-        progress(batch.size)
-    return samples
 
 
 class Recording:
