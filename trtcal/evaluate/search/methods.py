@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import numpy_helper
-
 from trtcal.calibration import Observation, calibrate
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
-from trtcal.evaluate.search.segments import PairedGraph, Rerun, Segment
-from trtcal.evaluate.search.sensitivity import BATCH, SAMPLES, TOLERANCE
+from trtcal.evaluate.search.segments import Rerun, Scales
+from trtcal.evaluate.search.sensitivity import SAMPLES
 from trtcal.model import Model
-from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration, TensorRange
-
-
-def scales_by_range(pair: PairedGraph, range_of: Callable[[str], str]) -> dict[str, set[str]]:
-    """Return the scales that hang on each range, by the tensor whose range it is."""
-    found: dict[str, set[str]] = {}
-    for node in pair.quantized.graph.node:
-        if node.op_type == "QuantizeLinear":
-            found.setdefault(range_of(node.input[0]), set()).add(node.input[1])
-    return found
-
-
-def quantized_in(pair: PairedGraph, segment: Segment) -> Iterator[str]:
-    """Yield the tensors that are quantized in a segment."""
-    part = pair.part(segment, pair.quantizable)
-    return (node.input[0] for node in part.graph.node if node.op_type == "QuantizeLinear")
-
-
-def with_range(
-    rerun: Rerun, start: int, scales: Collection[str], amax: float
-) -> dict[int, onnx.ModelProto]:
-    """Return the segments of the all-INT8 run that have these scales, from one on, with a range."""
-    instead = dict[int, onnx.ModelProto]()
-    for place in range(start, len(rerun.parts)):
-        part = rerun.pair.part(rerun.parts[place], rerun.pair.quantizable)
-        if mine := [one for one in part.graph.initializer if one.name in scales]:
-            for one in mine:
-                one.CopyFrom(scale_of(amax, one))
-            instead[place] = part
-    return instead
-
-
-def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a range's scale, of the name and type of another one."""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
-    return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
-
 
 METHODS = ("percentile", "minmax", "entropy", "mse")
 NAME = "searched"
@@ -135,35 +93,23 @@ def _choices(
     samples: int,
 ) -> Iterator[Choice]:
     first, *others = tables
-    placement = find_layers(model)
-    pair = PairedGraph(model, quantize(model, tables[first]).proto)
-    units = [one.name for one in placement.layers if one.name in pair.quantizable]
-    scales = scales_by_range(pair, placement.range_of)
-    size = fixed_batch(model) or BATCH
-    done = set[str]()
-    with Rerun(pair, units, dataset, samples, size, TOLERANCE) as rerun:
-        for place, _ in rerun.segments():
-            here = quantized_in(pair, rerun.parts[place])
-            for source in dict.fromkeys(placement.range_of(name) for name in here):
-                if source in done or source not in scales:
+    with Rerun(model, tables[first], dataset, samples) as rerun:
+        for source, scales in rerun.ranges():
+            losses = {first: 0.0}
+            for method in others:
+                amax = tables[method].ranges[source].amax
+                if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
                     continue
-                done.add(source)
-                losses = {first: 0.0}
-                for method in others:
-                    amax = tables[method].ranges[source].amax
-                    if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
-                        continue
-                    key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
-                    again = partial(_with_range, rerun, place, scales[source], amax)
-                    loss = cache.recall(key, again)
-                    usual = rerun.whole(loss.samples)
-                    losses[method] = loss.of(measure) - usual.of(measure)
-                yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
+                key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
+                loss = cache.recall(key, partial(_with_range, rerun, scales, amax))
+                usual = rerun.whole(loss.samples)
+                losses[method] = loss.of(measure) - usual.of(measure)
+            yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
 
 
-def _with_range(rerun: Rerun, start: int, scales: set[str], amax: float) -> Loss:
+def _with_range(rerun: Rerun, scales: Scales, amax: float) -> Loss:
     """Return the loss of the INT8 model with another range, from the first segment that has it."""
-    return rerun.loss_with("int8", with_range(rerun, start, scales, amax))
+    return rerun.loss_with("int8", rerun.with_range(scales, amax))
 
 
 def _assembled(tables: Mapping[str, Calibration], choices: Sequence[Choice]) -> Calibration:

@@ -14,11 +14,14 @@ from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
+from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.metrics import Loss, Rows, joined, rows_of, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording
@@ -26,6 +29,8 @@ from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
 from trtcal.model.graph import reads
 from trtcal.model.tensors import producers_of
+from trtcal.quantization import find_layers, quantize
+from trtcal.ranges import Calibration
 
 LEAST_UNITS = 3  # of a segment: a border costs reordering, a long segment is run more often
 MOST_UNITS = 8  # from here on, cuts through several tensors are tried too
@@ -172,39 +177,58 @@ def _cuts(
     return sorted([*places, *finer])
 
 
+BATCH = 8
 LEAST = 16  # samples
+TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
 NONE: Mapping[int, Session] = MappingProxyType({})
+
+
+Scales = Collection[str]
+"""Names of the scales that hang on one range."""
+
+
+def quantizers(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that quantize a tensor."""
+    return [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+
+
+def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
+    """Return a range's scale, of the name and type of another one."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
+    return numpy_helper.from_array(np.array(amax / 127, dtype), like.name)
 
 
 class Rerun:
     """All-float and all-INT8 runs of one network, kept up to one segment. A context manager.
 
-    `tolerance` is the relative standard error that suffices for a loss; 0 takes all samples.
+    `ops` are the operators of the layers that a plan decides on. `tolerance` is the relative standard
+    error that suffices for a loss; 0 takes all samples.
     """
 
     def __init__(
         self,
-        pair: PairedGraph,
-        units: Sequence[str],
+        model: Model,
+        calibration: Calibration,
         dataset: Dataset,
         samples: int,
-        batch: int,
-        tolerance: float = 0.0,
+        tolerance: float = TOLERANCE,
     ) -> None:
         self.tolerance = tolerance
-        self.pair = pair
-        self.units = len(units)
-        self.parts = pair.segments(units)
-        self.batch = batch
+        self.pair = PairedGraph(model, quantize(model, calibration).proto)
+        self.placement = find_layers(model)
+        layers = self.placement.layers
+        self.ops = {one.name: one.op for one in layers if one.name in self.pair.quantizable}
+        self.parts = self.pair.segments(self.ops)
+        self.batch = fixed_batch(model) or BATCH
         self.samples = min(samples, len(dataset))
-        self.chosen: dict[str, Collection[str]] = {"float": (), "int8": pair.quantizable}
+        self.chosen: dict[str, Collection[str]] = {"float": (), "int8": self.pair.quantizable}
         self.sessions = {
-            (kind, place): self._open(pair.part(segment, int8))
+            (kind, place): self._open(self.pair.part(segment, int8))
             for kind, int8 in self.chosen.items()
             for place, segment in enumerate(self.parts)
         }
         self.place = 0  # of the segment that both runs are kept up to
-        feeds = dataset.batches(batch, 0, self.samples)
+        feeds = dataset.batches(self.batch, 0, self.samples)
         run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
         self.recording = Recording(run, feeds, dataset.labels, threads=threads)
         self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
@@ -224,6 +248,28 @@ class Rerun:
             yield place, segment
             for kind in self.chosen:
                 self.recording.each(partial(self._advance, kind))
+
+    def ranges(self) -> Iterator[tuple[str, Scales]]:
+        """Yield the tensor of each range with its scales, both runs kept up to where they begin."""
+        scales: dict[str, set[str]] = {}
+        for node in quantizers(self.pair.quantized):
+            scales.setdefault(self.placement.range_of(node.input[0]), set()).add(node.input[1])
+        for _, segment in self.segments():
+            for node in quantizers(self.pair.part(segment, self.pair.quantizable)):
+                source = self.placement.range_of(node.input[0])
+                if source in scales:
+                    yield source, scales.pop(source)
+
+    def with_range(self, scales: Scales, amax: float) -> dict[int, onnx.ModelProto]:
+        """Return the segments of the all-INT8 run that have these scales, with a range in place."""
+        instead = dict[int, onnx.ModelProto]()
+        for place in range(self.place, len(self.parts)):
+            part = self.pair.part(self.parts[place], self.pair.quantizable)
+            if mine := [one for one in part.graph.initializer if one.name in scales]:
+                for one in mine:
+                    one.CopyFrom(scale_of(amax, one))
+                instead[place] = part
+        return instead
 
     def loss(self, kind: str, place: int, int8: Collection[str]) -> Loss:
         """Return the loss with these nodes of a segment quantized, and all others as in `kind`."""
@@ -255,7 +301,7 @@ class Rerun:
         """Tell whether the mean is known as well as is asked, or as a layer's equal share would be."""
         usual = self.rows["error"][: len(error)]
         added = error if kind == "float" else usual - error
-        share = usual.mean() / max(self.units, 1)
+        share = usual.mean() / max(len(self.ops), 1)
         wanted = self.tolerance * max(abs(float(added.mean())), float(share))
         return len(error) > 1 and float(added.std(ddof=1)) / len(error) ** 0.5 <= wanted
 

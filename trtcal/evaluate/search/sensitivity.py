@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from trtcal import __version__
 from trtcal.data import Dataset
-from trtcal.data.dataset import fixed_batch, whole_batches
+from trtcal.data.dataset import whole_batches
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.segments import PairedGraph, Rerun
+from trtcal.evaluate.search.segments import TOLERANCE, Rerun
 from trtcal.model import Model
-from trtcal.quantization import find_layers, quantize
 from trtcal.ranges import Calibration
 
 KIND = "sensitivity"
 SAMPLES = 64
-BATCH = 8
-TOLERANCE = 0.1  # relative standard error of a layer's mean error power, or of its equal share
 
 
 @dataclass(frozen=True)
@@ -117,27 +114,22 @@ def measure_sensitivities(
     """
     settings, cache = settings or Sampling(), cache or EvaluationCache(None, {})
     tolerance = settings.tolerance
-    quantized = quantize(model, calibration)
-    pair = PairedGraph(model, quantized.proto)
-    ops = {one.name: one.op for one in find_layers(model).layers if one.name in pair.quantizable}
-    if not ops:
-        raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
-    size = fixed_batch(model) or BATCH
     found = dict[str, Sensitivity]()
     samples = whole_batches(settings.samples, model)
-    with Rerun(pair, list(ops), dataset, samples, size, tolerance) as rerun:
+    with Rerun(model, calibration, dataset, samples, tolerance) as rerun:
+        if not rerun.ops:
+            raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
-        for name, alone, left in _measured(rerun, pair.quantizable, cache, of, settings.may):
-            found[name] = Sensitivity(name, ops[name], alone, left, rerun.whole(left.samples))
+        for name, alone, left in _measured(rerun, cache, of, settings.may):
+            found[name] = Sensitivity(name, rerun.ops[name], alone, left, rerun.whole(left.samples))
             progress(1)
         whole = rerun.whole()
-    missing = tuple(name for name in ops if name not in found)
+    missing = tuple(name for name in rerun.ops if name not in found)
     return Sensitivities(tuple(found.values()), whole, missing)
 
 
 def _measured(
     rerun: Rerun,
-    quantizable: Collection[str],
     cache: EvaluationCache,
     of: dict[str, Any],
     may: Callable[[], bool],
@@ -147,7 +139,7 @@ def _measured(
             first, last = {**of, "alone": name}, {**of, "left": name}
             if not may() and not (cache.knows(first) and cache.knows(last)):
                 return
-            others = set(quantizable) - {name}
+            others = rerun.pair.quantizable - {name}
             alone = cache.recall(first, partial(rerun.loss, "float", place, {name}))
             left = cache.recall(last, partial(rerun.loss, "int8", place, others))
             yield name, alone, left
