@@ -19,10 +19,10 @@ from trtcal.quantization import (
     find_layers,
     prepare,
     quantize,
-    read_quantized,
     tensors_to_observe,
     write_quantized,
 )
+from trtcal.quantization.qdq import asked_precisions
 from trtcal.quantization.weights import as_scale, quantize_weight
 
 FP16, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -133,7 +133,7 @@ def test_what_a_plan_leaves_is_asked_in_fp16(tmp_path):
     quantized = quantize(model, calibration, Plan(layers={"second": "fp32", "add": "fp32"}))
     assert quantized.asked == {"first": "int8", "second": "fp16", "gemm": "int8"}
     write_quantized(tmp_path / "mixed.onnx", quantized)
-    assert read_quantized(tmp_path / "mixed.onnx").asked == quantized.asked
+    assert asked_precisions(onnx.load(tmp_path / "mixed.onnx")) == quantized.asked
 
 
 def test_float32_and_float16_layers_live_in_one_model(tmp_path):

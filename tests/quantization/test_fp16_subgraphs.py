@@ -23,12 +23,12 @@ from trtcal.quantization import (
     find_layers,
     prepare,
     quantize,
-    read_quantized,
     tensors_to_observe,
     write_quantized,
 )
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import CAST, split
+from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 RTX = TensorRTRTX().availability()
 FP16, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -163,7 +163,7 @@ def test_an_all_fp16_model_has_a_cast_at_each_end(tmp_path):
     assert noise(outputs_of(model.proto, feeds), outputs_of(quantized.proto, feeds)) < 1e-5
     assert quantized.digest == quantize(model, calibration, Plan("fp16")).digest
     write_quantized(tmp_path / "fp16.onnx", quantized)
-    assert read_quantized(tmp_path / "fp16.onnx").asked == quantized.asked
+    assert asked_precisions(onnx.load(tmp_path / "fp16.onnx")) == quantized.asked
 
 
 def samples_of(tmp_path):
@@ -343,7 +343,8 @@ def test_what_the_plan_keeps_out_of_int8_is_in_the_result_and_in_the_file(tmp_pa
     quantized = quantize(model, calibration, plan)
     assert quantized.excluded == {"first": "name", "gemm": "rule 1 (op 'Gemm'): the head"}
     write_quantized(tmp_path / "mixed.onnx", quantized)
-    assert read_quantized(tmp_path / "mixed.onnx").excluded == quantized.excluded
+    record = quantization_record(onnx.load(tmp_path / "mixed.onnx"))
+    assert record["excluded"] == quantized.excluded
 
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))

@@ -11,19 +11,3 @@ from trtcal.calibration.observation import (
 )
 from trtcal.calibration.observer import ObserveOptions, observe, unfinished
 from trtcal.calibration.profile import Advice, Profile, Settings
-
-__all__ = [
-    "Advice",
-    "Observation",
-    "ObserveOptions",
-    "Profile",
-    "Settings",
-    "cached",
-    "calibrate",
-    "create_calibrator",
-    "is_observation",
-    "observe",
-    "read_observation",
-    "unfinished",
-    "write_observation",
-]

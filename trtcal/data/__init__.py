@@ -11,18 +11,3 @@ from trtcal.data.subsets import (
     held_back,
     part,
 )
-
-__all__ = [
-    "CountedDataset",
-    "DataRead",
-    "Dataset",
-    "Feeds",
-    "Subset",
-    "count_read",
-    "counted",
-    "fixed_batch",
-    "held_back",
-    "open_dataset",
-    "part",
-    "whole_batches",
-]

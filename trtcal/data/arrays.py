@@ -114,10 +114,11 @@ def _parsed(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @dataclass
 class FileRows(ABC):
-    """Rows that lie in a file one after another."""
+    """Rows in a file, one after another; in Fortran's order they lie all over it: it is read whole."""
 
     file: OpenedFile
     header: Header
+    _whole: Array | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -127,21 +128,31 @@ class FileRows(ABC):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape, samples first."""
-        return self.header.shape
+        return self.header.shape[::-1] if self.header.fortran else self.header.shape
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice, /) -> Array:
-        start, stop, _ = rows.indices(len(self))
+        if not self.header.fortran:
+            start, stop, _ = rows.indices(len(self))
+            return self._between(start, stop)
+        if self._whole is None:
+            self._whole = self._between(0, self.header.shape[0]).T
+        return np.ascontiguousarray(self._whole[rows])
+
+    def _between(self, start: int, stop: int) -> Array:
         with self.file.reading():
-            array = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+            array = np.empty((max(0, stop - start), *self.header.shape[1:]), self.dtype)
             self.read(start, array)
         return array
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_whole": None}
+
     @abstractmethod
     def read(self, start: int, array: Array) -> None:
-        """Fill `array` with the rows from `start` on."""
+        """Fill `array` with the rows of the file from `start` on."""
 
 
 class PlainRows(FileRows):
@@ -164,46 +175,12 @@ def fill(array: Array, file: IO[bytes]) -> None:
         space = space[count:]
 
 
-@dataclass
-class FortranRows:
-    """The rows of an array in Fortran's order: as they lie all over the file, it is read whole."""
-
-    turned: FileRows
-    _whole: Array | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the elements."""
-        return self.turned.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape, samples first."""
-        return self.turned.shape[::-1]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        if self._whole is None:
-            self._whole = self.turned[:].T
-        return np.ascontiguousarray(self._whole[rows])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_whole": None}
-
-
-def arranged(rows: FileRows) -> Rows:
-    """Return rows with the samples first, whatever the order in the file."""
-    return FortranRows(rows) if rows.header.fortran else rows
-
-
 def open_npy(path: Path) -> Rows:
     """Return the rows of a `.npy`; `InputError` if its header is not that of a plain array."""
     file = opened(path)
     with file.reading(), path.open("rb") as stream:
         header = read_header(stream, os.fstat(stream.fileno()).st_size)
-    return arranged(PlainRows(file, header))
+    return PlainRows(file, header)
 
 
 # How many bytes one byte of a member can become: deflate's limit is 1032.
@@ -257,7 +234,7 @@ class MemberRows(FileRows):
         if stream.tell() != place:
             stream.seek(place)
         fill(array, stream)
-        if start + len(array) < len(self):
+        if start + len(array) < self.header.shape[0]:
             self._stream = stream
 
     def _unpacked(self) -> IO[bytes]:
@@ -267,7 +244,7 @@ class MemberRows(FileRows):
         return stream
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_stream": None}
+        return {**super().__getstate__(), "_stream": None}
 
 
 def open_npz(path: Path) -> dict[str, Rows]:
@@ -278,7 +255,7 @@ def open_npz(path: Path) -> dict[str, Rows]:
             raise ValueError("it holds a single array")
         with zipfile.ZipFile(stream) as archive:
             members = [_member(file, archive, info, stream) for info in archive.infolist()]
-    return {rows.member.removesuffix(".npy"): arranged(rows) for rows in members}
+    return {rows.member.removesuffix(".npy"): rows for rows in members}
 
 
 def _member(
@@ -302,7 +279,7 @@ def _place(info: zipfile.ZipInfo, stream: IO[bytes]) -> int:
 
 def direct(rows: Rows) -> Rows:
     """Return rows that are read where they lie, if they can be: faster, but without a checksum."""
-    if not isinstance(rows, MemberRows) or rows.plain is None:
+    if not isinstance(rows, MemberRows) or rows.plain is None or rows.header.fortran:
         return rows
     header = replace(rows.header, offset=rows.plain + rows.header.offset)
     return PlainRows(rows.file, header)

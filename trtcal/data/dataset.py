@@ -179,15 +179,25 @@ class StreamedDataset(ABC):
     files: tuple[str, ...] | None = None
 
     def __init__(
-        self, path: Path, samples: int, labels: Labels | None, unused: tuple[str, ...]
+        self,
+        path: Path,
+        inputs: tuple[str, ...],
+        samples: int,
+        labels: Labels | None,
+        unused: tuple[str, ...],
     ) -> None:
-        self.path, self.labels, self.unused = path, labels, unused
+        self.path, self.inputs, self.labels, self.unused = path, inputs, labels, unused
         self._seen = Fingerprint(samples)
 
     @property
     def name(self) -> str:
         """The name of the file or folder."""
         return name_of(self.path)
+
+    @property
+    def identity(self) -> str:
+        """Digest that is known before the samples are read; here the fingerprint."""
+        return self.fingerprint
 
     @property
     def fingerprint(self) -> str:
@@ -227,16 +237,6 @@ class StreamedDataset(ABC):
     @abstractmethod
     def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield fresh arrays of `size` samples in order, from `start` up to `stop`."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """Digest that is known before the samples are read."""
-
-    @property
-    @abstractmethod
-    def inputs(self) -> tuple[str, ...]:
-        """The model's inputs that every batch feeds."""
 
 
 def spans(size: int, start: int, stop: int) -> Iterator[Span]:

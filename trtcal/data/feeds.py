@@ -49,18 +49,9 @@ class FeedDataset(StreamedDataset):
         if not first.samples:
             raise empty(str(path))
         check_batch(str(path), first.samples, fixed_batch(model))
-        super().__init__(path, first.samples, first.all_labels(), tuple(sorted(first.unused)))
+        inputs, unused = (spec.name for spec in self._specs), sorted(first.unused)
+        super().__init__(path, tuple(inputs), first.samples, first.all_labels(), tuple(unused))
         self.learn(np.concatenate(digests))
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The model's inputs that every batch feeds."""
-        return tuple(spec.name for spec in self._specs)
-
-    @property
-    def identity(self) -> str:
-        """The fingerprint, as it is known."""
-        return self.fingerprint
 
     def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield fresh arrays of `size` samples in order, from `start` up to `stop`."""
@@ -154,6 +145,9 @@ class ArrayLike(Protocol):
     def __array__(self) -> Array: ...
 
 
+TO_NUMPY = ("detach", "cpu", "numpy")  # methods of PyTorch's tensors; Polygraphy's views have one
+
+
 def is_array(value: object) -> bool:
     """Whether a value is an array of any library."""
     return isinstance(value, ArrayLike) or callable(getattr(value, "numpy", None))
@@ -192,11 +186,7 @@ def _array(where: str, name: object, value: object) -> Array:
     if not is_array(value):
         raise _no_array(where, name, f"is a {type(value).__name__}, not an array")
     try:
-        for step in (
-            "detach",
-            "cpu",
-            "numpy",
-        ):  # PyTorch's tensors; Polygraphy's views have numpy()
+        for step in TO_NUMPY:
             method = getattr(value, step, None)
             value = method() if callable(method) else value
         return np.asarray(value)

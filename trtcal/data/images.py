@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from trtcal.data.dataset import (
     spans,
 )
 from trtcal.data.preprocessing import Preprocess
+from trtcal.data.slices import reading_csv
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
@@ -64,19 +64,11 @@ def from_csv(folder: Path, files: Sequence[str]) -> Labels:
 
 def _rows(path: Path) -> dict[str, int]:
     rows: dict[str, int] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            if not set(COLUMNS) <= set(reader.fieldnames or ()):
-                raise _wrong(path, 1, "the columns file and label are not both there")
-            for row in reader:
-                _keep(rows, path, reader.line_num, row["file"], row["label"])
-    except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist", "write it with the columns file and label, or drop `labels`"
-        ) from None
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read: {error}", "it must be CSV in UTF-8") from error
+    with reading_csv(path, "write it with the columns file and label, or drop `labels`") as reader:
+        if not set(COLUMNS) <= set(reader.fieldnames or ()):
+            raise _wrong(path, 1, "the columns file and label are not both there")
+        for row in reader:
+            _keep(rows, path, reader.line_num, row["file"], row["label"])
     return rows
 
 
@@ -159,15 +151,11 @@ class ImageDataset(StreamedDataset):
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
-        super().__init__(folder, len(files), image_labels(folder, files, labels), unused)
+        given = image_labels(folder, files, labels)
+        super().__init__(folder, (self._spec.name,), len(files), given, unused)
         self.files: tuple[str, ...] = tuple(files)
         self._shape = self._first_shape()
         check_batch(str(folder), len(self), fixed_batch(model))
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The model's one input."""
-        return (self._spec.name,)
 
     @cached_property
     def identity(self) -> str:

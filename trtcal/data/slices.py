@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def read_attributes(
 
     `files` are the samples' files, if they have any: rows that name theirs may come in any order.
     """
-    columns, named = _read(path)
+    columns, named = _columns(path)
     found = named or next(iter(columns.values()), _Column())
     if len(found.codes) != samples:
         raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", HINT)
@@ -90,25 +91,31 @@ def classes_of(labels: Labels) -> Attribute:
     return Attribute(CLASS, tuple(f"{CLASS}={one}" for one in classes), codes.astype(np.int32))
 
 
-def _read(path: Path) -> tuple[dict[str, _Column], _Column | None]:
-    """Return the columns, and that of the files if there is one."""
+@contextmanager
+def reading_csv(
+    path: Path, absent: str = "check the path", strict: bool = False
+) -> Iterator[csv.DictReader[str]]:
+    """Yield a CSV file's reader; `InputError` if it can't be, with the hint `absent` if not there."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _columns(path, csv.DictReader(file, strict=True))
+            yield csv.DictReader(file, strict=strict)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "check the path") from None
+        raise InputError(f"{path} does not exist", absent) from None
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}", "it must be CSV in UTF-8") from error
 
 
-def _columns(path: Path, reader: csv.DictReader[str]) -> tuple[dict[str, _Column], _Column | None]:
-    names = reader.fieldnames or ()
-    columns = {name: _Column() for name in names}
-    for number, row in enumerate(reader, 2):
-        if None in row or None in row.values():
-            raise InputError(f"{path}, line {number}: it has other columns than the first", HINT)
-        for name, column in columns.items():
-            column.add(row[name])
+def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
+    """Return the columns, and that of the files if there is one."""
+    with reading_csv(path, strict=True) as reader:
+        columns = {name: _Column() for name in reader.fieldnames or ()}
+        for number, row in enumerate(reader, 2):
+            if None in row or None in row.values():
+                raise InputError(
+                    f"{path}, line {number}: it has other columns than the first", HINT
+                )
+            for name, column in columns.items():
+                column.add(row[name])
     attributes = {name: one for name, one in columns.items() if name not in PASSED_OVER}
     return attributes, columns.get(FILE)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Span
+from trtcal.data.feeds import Cursor
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
 
@@ -64,15 +65,9 @@ class Subset:
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
         """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
-        waiting: Feeds = {}
-        for feeds in self._pieces(size, start, len(self) if stop is None else stop):
-            waiting = _joined(waiting, feeds) if waiting else feeds
-            while waiting and _count(waiting) >= size:
-                yield {name: array[:size] for name, array in waiting.items()}
-                rest = {name: array[size:] for name, array in waiting.items()}
-                waiting = rest if _count(rest) else {}
-        if waiting:
-            yield waiting
+        cursor = Cursor(self._pieces(size, start, len(self) if stop is None else stop))
+        while feeds := cursor.take(size):
+            yield feeds
 
     def _pieces(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield feeds of at most `size` samples, which end where a span does."""
@@ -101,10 +96,6 @@ class Subset:
 
 def _count(feeds: Feeds) -> int:
     return len(next(iter(feeds.values())))
-
-
-def _joined(first: Feeds, second: Feeds) -> Feeds:
-    return {name: np.concatenate([array, second[name]]) for name, array in first.items()}
 
 
 def held_back(dataset: Dataset, samples: int, unit: int = 1) -> tuple[Subset, Subset]:

@@ -13,17 +13,3 @@ from trtcal.model.model import (
     unique,
     uniquely_named,
 )
-
-__all__ = [
-    "Model",
-    "ModelSource",
-    "TensorSpec",
-    "check_sample_axes",
-    "checked",
-    "first_line",
-    "load_model",
-    "name_nodes",
-    "opset_of",
-    "unique",
-    "uniquely_named",
-]

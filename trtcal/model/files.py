@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 from onnx.external_data_helper import (
     ExternalDataInfo,
     load_external_data_for_tensor,
@@ -174,18 +174,36 @@ def load_external(proto: onnx.ModelProto, folder: Path, most: int = EMBEDDED) ->
 
 
 def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Yield every constant tensor of a model: of its graph, subgraphs, nodes and functions."""
-    pending = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
-    while pending or nodes:
-        if pending:
-            graph = pending.pop()
-            yield from graph.initializer
-            nodes.extend(graph.node)
-            continue
-        for attribute in nodes.pop().attribute:
+    """Yield every constant tensor of a model: of its graph, then of nodes and their subgraphs."""
+    yield from proto.graph.initializer
+    for node in all_nodes(proto):
+        for attribute in node.attribute:
             yield from [attribute.t, *attribute.tensors]
-            pending.extend([attribute.g, *attribute.graphs])
+        for part in subgraphs_of(node):
+            yield from part.initializer
+
+
+def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of a model: of its graph, of subgraphs, of functions."""
+    return with_inner([*proto.graph.node, *(node for one in proto.functions for node in one.node)])
+
+
+def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """Yield each node, and after it those of its subgraphs, and of theirs."""
+    pending = [*reversed(nodes)]
+    while pending:
+        node = pending.pop()
+        yield node
+        for part in subgraphs_of(node):
+            pending.extend(reversed(part.node))
+
+
+def subgraphs_of(node: NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the subgraphs that a node holds itself."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _constants_to_initializers(proto: onnx.ModelProto) -> None:

@@ -23,6 +23,7 @@ from trtcal.model.files import (
     digest_of,
     embedded,
     stand_in,
+    subgraphs_of,
     weights_of,
     without_bytes,
 )
@@ -215,14 +216,6 @@ def captured(graph: gs.Graph) -> Iterator[gs.Tensor]:
         for node in part.nodes:
             yield from node.inputs
         yield from part.outputs
-
-
-def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the subgraphs that a node holds itself."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:

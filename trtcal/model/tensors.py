@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto
 
-from trtcal.model.files import ITEM_BYTES, array_of, stand_in
-from trtcal.model.graph import STANDARD, held_by, subgraphs_of
+from trtcal.model.files import ITEM_BYTES, array_of, stand_in, subgraphs_of, with_inner
+from trtcal.model.graph import STANDARD, held_by
 from trtcal.model.model import Model, uniquely_named
 from trtcal.model.ops import MOVES, QDQ, SHAPE_ONLY
 
@@ -74,7 +74,7 @@ class View:
         if self.operators[number] not in SHAPE_ONLY:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(number)
-        for part in _parts(node):
+        for part in (part for one in with_inner([node]) for part in subgraphs_of(one)):
             self.inner += len(part.node)
             self.held.update(name for inner in part.node for name in inner.input)
             self.held.update(value.name for value in part.output)
@@ -150,15 +150,6 @@ NUMBERS = (
 
 def _operator(node: NodeProto) -> str:
     return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
-
-
-def _parts(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the subgraphs of a node, those inside them too."""
-    pending = list(subgraphs_of(node))
-    while pending:
-        part = pending.pop()
-        yield part
-        pending.extend(inner for one in part.node for inner in subgraphs_of(one))
 
 
 def _known(value: onnx.ValueInfoProto) -> tuple[int, tuple[int, ...] | None]:

@@ -6,5 +6,3 @@ quantized model --build(target)--> engine + log --diagnose--> findings
 """
 
 from trtcal.pipeline.stages import RunResult, run, silent
-
-__all__ = ["RunResult", "run", "silent"]

@@ -3,23 +3,5 @@
 from trtcal.model.passes import prepare
 from trtcal.quantization.placement import find_layers, tensors_to_observe
 from trtcal.quantization.plan import Plan, Planned, Rule, plan_of, read_plan, resolve, write_plan
-from trtcal.quantization.qdq import QuantizedModel, quantize, read_quantized, write_quantized
+from trtcal.quantization.qdq import QuantizedModel, quantize, write_quantized
 from trtcal.quantization.weighted_ops import Layer
-
-__all__ = [
-    "Layer",
-    "Plan",
-    "Planned",
-    "QuantizedModel",
-    "Rule",
-    "find_layers",
-    "plan_of",
-    "prepare",
-    "quantize",
-    "read_plan",
-    "read_quantized",
-    "resolve",
-    "tensors_to_observe",
-    "write_plan",
-    "write_quantized",
-]

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from trtcal.model.graph import FP16_OPSET, captured, constant
+from trtcal.model.graph import FP16_OPSET, captured, constant, is_op
 from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
@@ -39,13 +39,10 @@ class Places:
 def fp16_places(node: gs.Node, opset: int) -> Places | None:
     """Return what a node can read and write in float16 in place of float32, None if nothing."""
     tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_empty()]
-    inner = any(
-        isinstance(value, (gs.Graph, list)) and _graphs(value) for value in node.attrs.values()
-    )
     schema = _schema(node, opset)
     if (
         schema is None
-        or inner
+        or next(node.subgraphs(), None) is not None
         or node.op in TYPED | SHAPE_ONLY
         or any(tensor.dtype is None for tensor in tensors)
     ):
@@ -56,15 +53,9 @@ def fp16_places(node: gs.Node, opset: int) -> Places | None:
     return Places(inputs, outputs) if inputs or outputs else None
 
 
-def _graphs(value: Any) -> bool:
-    return isinstance(value, gs.Graph) or any(isinstance(item, gs.Graph) for item in value)
-
-
 def _schema(node: gs.Node, opset: int) -> onnx.defs.OpSchema | None:
-    if node.domain not in (None, "", "ai.onnx"):
-        return None
     try:
-        return onnx.defs.get_schema(node.op, opset)
+        return onnx.defs.get_schema(node.op, opset) if is_op(node, node.op) else None
     except onnx.defs.SchemaError:
         return None
 

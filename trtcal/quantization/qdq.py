@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.documents import canonical_json
 from trtcal.errors import InputError
-from trtcal.model import Model, checked, load_model, unique
+from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
@@ -300,14 +300,6 @@ def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     return {name for name, kind in types.items() if kind == onnx.TensorProto.FLOAT16}
-
-
-def read_quantized(path: Path) -> QuantizedModel:
-    """Read a model with or without Q/DQ; what was skipped is known only where trtcal wrote it."""
-    model = load_model(path)
-    record = quantization_record(model.proto)
-    skipped, excluded = record.get("skipped", {}), record.get("excluded", {})
-    return QuantizedModel(model.proto, asked_precisions(model.proto), skipped, excluded)
 
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:

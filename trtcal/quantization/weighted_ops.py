@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
 from trtcal.model.model import Floats
-from trtcal.model.ops import CONVOLUTIONS, INTEGER
+from trtcal.model.ops import CONVOLUTIONS, INTEGER, output_axis
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,12 @@ def _channels(node: gs.Node) -> int | None:
     weight = constant(node.inputs[1])
     if weight is None or weight.dtype != np.float32:
         return None
-    if node.op == "Gemm":
-        return int(weight.shape[0 if node.attrs.get("transB", 0) else 1])
-    if node.op == "ConvTranspose":
-        return int(weight.shape[1]) * int(node.attrs.get("group", 1))
-    return int(weight.shape[0])
+    groups = node.attrs.get("group", 1) if node.op == "ConvTranspose" else 1
+    return int(weight.shape[_output_axis(node)]) * int(groups)
+
+
+def _output_axis(node: gs.Node) -> int:
+    return output_axis(node.op, bool(node.attrs.get("transB", 0)))
 
 
 @dataclass(frozen=True)
@@ -125,17 +126,10 @@ def readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
         yield from ((node, i) for i, other in enumerate(node.inputs) if other is tensor)
 
 
-def _conv(node: gs.Node) -> Found:
-    return _weighted(node, 0)
-
-
-def _conv_transpose(node: gs.Node) -> Found:
+def _by_channel(node: gs.Node) -> Found:
     # With groups, axis 1 holds one group's channels only, which a scale an output channel can't name.
-    return _weighted(node, 1 if node.attrs.get("group", 1) == 1 else None)
-
-
-def _gemm(node: gs.Node) -> Found:
-    return _weighted(node, 0 if node.attrs.get("transB", 0) else 1)
+    grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
+    return _weighted(node, None if grouped else _output_axis(node))
 
 
 def _matmul(node: gs.Node) -> Found:
@@ -200,9 +194,9 @@ def _is_dequantized(tensor: gs.Tensor) -> bool:
 
 
 RULES: dict[str, Callable[[gs.Node], Found]] = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "Conv": _by_channel,
+    "ConvTranspose": _by_channel,
     "Einsum": _einsum,
-    "Gemm": _gemm,
+    "Gemm": _by_channel,
     "MatMul": _matmul,
 }

@@ -8,12 +8,3 @@ from trtcal.calibration.formats.convert import (
     import_calibration,
     read_ranges,
 )
-
-__all__ = [
-    "READABLE",
-    "WRITABLE",
-    "check_fits",
-    "export_calibration",
-    "import_calibration",
-    "read_ranges",
-]

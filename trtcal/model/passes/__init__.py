@@ -3,14 +3,3 @@
 from trtcal.model.passes.base import BrokenPassError, Pass, PassRecord
 from trtcal.model.passes.preparation import PASSES, Prepared, prepare, prepare_with_record
 from trtcal.model.passes.upgrade import raised_for_fp16
-
-__all__ = [
-    "PASSES",
-    "BrokenPassError",
-    "Pass",
-    "PassRecord",
-    "Prepared",
-    "prepare",
-    "prepare_with_record",
-    "raised_for_fp16",
-]

@@ -6,15 +6,15 @@ node that no output needs. What the graph library would lose or break on is refu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import stand_in, weights_of
-from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored, subgraphs_of
+from trtcal.model.files import all_nodes, stand_in, subgraphs_of, weights_of
+from trtcal.model.graph import MIN_OPSET, NUMBERS, STANDARD, clean, held_by, restored
 from trtcal.model.model import Model, name_nodes, opset_of, unique
 
 KEPT_KINDS = {
@@ -40,16 +40,6 @@ def read_graph(model: Model) -> gs.Graph:
         _check(model, node, number)
     _normalize(small, nodes)
     return clean(restored(small, weights_of(model.proto)))
-
-
-def all_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
-    """Yield every node of a model: of its graph, of subgraphs, of functions."""
-    pending = [*proto.graph.node, *(node for one in proto.functions for node in one.node)][::-1]
-    while pending:
-        node = pending.pop()
-        yield node
-        for part in subgraphs_of(node):
-            pending.extend(reversed(part.node))
 
 
 def drop_other_types(proto: onnx.ModelProto) -> None:
