@@ -45,7 +45,8 @@ from trtcal.backends.sessions import Array
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.model import Model, load_model
-from trtcal.ptq import OPTIMIZATIONS, ImproveOptions, improve
+from trtcal.ptq.improver import improve
+from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.quantization import prepare
 
 PEAK = """

@@ -9,7 +9,8 @@ from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
-from trtcal.evaluate import CompareSettings, compare, open_variant
+from trtcal.evaluate.comparison import CompareSettings, compare
+from trtcal.evaluate.variants import open_variant
 from trtcal.model import load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe, write_quantized
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trtcal.backends.options import BuildOptions
-    from trtcal.check import DataCheck, DataIssue
+    from trtcal.check.issues import DataCheck, DataIssue
     from trtcal.config import Config, ImagesConfig
     from trtcal.data import Dataset
     from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
-    from trtcal.evaluate import Comparison
     from trtcal.evaluate.ab import ABOptions, ABTest
+    from trtcal.evaluate.comparison import Comparison
     from trtcal.evidence.diagnosis import Diagnosis
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         search,
     )
     from trtcal.pipeline.stages import RunResult
-    from trtcal.ptq import Improved
+    from trtcal.ptq.improver import Improved
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
     from trtcal.runs import History
@@ -52,11 +52,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "backends.options": ("BuildOptions",),
-    "check": ("DataCheck", "DataIssue"),
+    "check.issues": ("DataCheck", "DataIssue"),
     "config": ("Config", "ImagesConfig"),
     "data": ("Dataset",),
     "errors": ("BackendError", "GateFailed", "InputError", "ResourceError", "TrtcalError"),
-    "evaluate": ("Comparison",),
+    "evaluate.comparison": ("Comparison",),
     "evaluate.ab": ("ABOptions", "ABTest"),
     "evidence.diagnosis": ("Diagnosis",),
     "evidence.findings": ("Finding",),
@@ -80,7 +80,7 @@ _HOMES = {
         "search",
     ),
     "pipeline.stages": ("RunResult",),
-    "ptq": ("Improved",),
+    "ptq.improver": ("Improved",),
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),
     "runs": ("History",),

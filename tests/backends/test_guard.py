@@ -12,7 +12,7 @@ from trtcal.backends.targets import Gpu
 from trtcal.cli.main import run_command
 from trtcal.documents import digest_file, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.manifest import read_build
 from trtcal.model import load_model
 

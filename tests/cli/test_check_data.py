@@ -4,7 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
-from trtcal.check import DataCheck
+from trtcal.check.issues import DataCheck
 from trtcal.cli.main import run_command
 
 

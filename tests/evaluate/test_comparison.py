@@ -10,18 +10,19 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import (
+from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.comparison import (
     CompareSettings,
     compare,
-    open_variant,
     read_comparison,
+    warnings,
+    with_layers,
     write_comparison,
 )
-from trtcal.evaluate.collectors import Wanted
-from trtcal.evaluate.comparison import warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
+from trtcal.evaluate.variants import open_variant
 from trtcal.limits import parse_limits
 from trtcal.model import load_model
 from trtcal.quantization import quantize, write_quantized

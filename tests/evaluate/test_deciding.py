@@ -11,10 +11,10 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.data.slices import read_slices
 from trtcal.errors import InputError
-from trtcal.evaluate import open_variant
 from trtcal.evaluate.ab import ABOptions, InterimAnalyses, ab_test
 from trtcal.evaluate.ab_rule import BACK, OPEN, SHIP, rule_for
 from trtcal.evaluate.metrics import load_metric
+from trtcal.evaluate.variants import open_variant
 from trtcal.limits import parse_limits
 from trtcal.model import load_model
 from trtcal.stats import sequential_levels, spent

@@ -22,20 +22,15 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.judging import Judge, Verdict
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search import Sampling, measure_sensitivities
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
+from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.model import load_model
-from trtcal.ptq import (
-    OPTIMIZATIONS,
-    ImproveOptions,
-    improve,
-    in_float,
-    read_optimizations,
-    write_optimizations,
-)
 from trtcal.ptq import improver as improving
 from trtcal.ptq import optimizations as table
+from trtcal.ptq.artifact import in_float, read_optimizations, write_optimizations
 from trtcal.ptq.changes import Changes
+from trtcal.ptq.improver import improve
+from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, find_layers, prepare, quantize, tensors_to_observe
 

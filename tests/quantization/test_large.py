@@ -22,7 +22,7 @@ from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
-from trtcal.evaluate.comparison import open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.model import load_model
 from trtcal.quantization import (
     Plan,

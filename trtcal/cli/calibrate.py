@@ -110,10 +110,10 @@ def command(
     Nothing is written then, unless -o says where the learning curve goes.
     """
     from trtcal.calibration import ObserveOptions, cached, create_calibrator, observe, unfinished
-    from trtcal.check import check_data
+    from trtcal.check.check import check_data
     from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
     from trtcal.data import open_dataset
-    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.variants import batch_for
     from trtcal.model import load_model
     from trtcal.quantization import find_layers, tensors_to_observe
 

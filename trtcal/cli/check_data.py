@@ -21,7 +21,7 @@ from trtcal.cli.output import (
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check import DataIssue
+    from trtcal.check.issues import DataIssue
 
 
 @click.command(epilog="Example: trtcal check-data model.onnx --data images.npz")
@@ -48,7 +48,7 @@ def command(
     The FP32 model is run on samples as given and as they may have been meant. MODEL and the data to
     calibrate with may stand in trtcal.toml. The status is 1 if there is an issue.
     """
-    from trtcal.check import check_data
+    from trtcal.check.check import check_data
     from trtcal.data import open_dataset
     from trtcal.model import load_model
 

@@ -30,8 +30,7 @@ from trtcal.errors import InputError
 if TYPE_CHECKING:
     from trtcal.config import EvaluationConfig
     from trtcal.data import Dataset
-    from trtcal.evaluate import CompareSettings, Comparison
-    from trtcal.evaluate.comparison import Row
+    from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
     from trtcal.model import Model
@@ -255,9 +254,9 @@ class Options:
 def run(options: Options) -> None:
     """Compare, write the comparison, show it and hold it to its limits."""
     from trtcal.data import open_dataset
-    from trtcal.evaluate import compare, open_variant, write_comparison
-    from trtcal.evaluate.comparison import with_layers
+    from trtcal.evaluate.comparison import compare, with_layers, write_comparison
     from trtcal.evaluate.variant_limits import is_compared, judge_variants
+    from trtcal.evaluate.variants import open_variant
     from trtcal.limits import require
     from trtcal.model import load_model
 
@@ -293,9 +292,9 @@ def run(options: Options) -> None:
 def _settings(
     options: Options, config: EvaluationConfig, model: Model, dataset: Dataset
 ) -> CompareSettings:
-    from trtcal.evaluate import CompareSettings
     from trtcal.evaluate.collectors import read_wanted
-    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.comparison import CompareSettings
+    from trtcal.evaluate.variants import batch_for
 
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
     return CompareSettings(

@@ -41,7 +41,7 @@ def refuse(options: Mapping[str, object]) -> None:
 
 def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
-    from trtcal.ptq import MIN_SAMPLES, split_samples
+    from trtcal.ptq.improver import MIN_SAMPLES, split_samples
 
     if method != "auto":
         return dataset, None

@@ -230,7 +230,7 @@ def prepared_model(
         note(f"note: left alone: {line}")
     if optimizations is None:
         return prepared.model
-    from trtcal.ptq import read_optimizations
+    from trtcal.ptq.artifact import read_optimizations
 
     return read_optimizations(optimizations).apply(prepared.model)
 

@@ -92,10 +92,11 @@ def _subject(options: Options, config: Config) -> Subject:
 
 def _improved(given: Model, prepared: Model, options: Options, config: Config) -> Subject:
     """Find optimizations; write them, their record and the ranges beside the output."""
-    from trtcal.check import check_data
+    from trtcal.check.check import check_data
     from trtcal.data import open_dataset
     from trtcal.evaluate.metrics import load_metric
-    from trtcal.ptq import ImproveOptions, improve
+    from trtcal.ptq.improver import improve
+    from trtcal.ptq.optimizations import ImproveOptions
 
     metric = load_metric(options.metric) if options.metric else None
     effort = options.improve or "fast"
@@ -119,7 +120,7 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
     """Write the optimized model in float, and its ranges, for builders that quantize by themselves."""
     from trtcal.model import load_model
     from trtcal.model.files import write_onnx
-    from trtcal.ptq import in_float
+    from trtcal.ptq.artifact import in_float
 
     write_onnx(path, in_float(model).proto)
     ranges = path.with_suffix(".calibration.json")

@@ -29,7 +29,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
     """
     from trtcal.config import read_config
-    from trtcal.evaluate import read_comparison
+    from trtcal.evaluate.comparison import read_comparison
     from trtcal.limits import require
     from trtcal.pipeline import run
 

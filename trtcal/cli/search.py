@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from trtcal.data import Dataset
     from trtcal.evaluate.caches import EvaluationCache
     from trtcal.evaluate.placement_search import Measured
-    from trtcal.evaluate.search import Settings
     from trtcal.evaluate.search.methods import Chosen
+    from trtcal.evaluate.search.pipeline import Settings
     from trtcal.model import Model
     from trtcal.quantization import QuantizedModel
 
@@ -249,8 +249,8 @@ class Options(ModelOptions):
 
 def search(options: Options) -> None:
     """Search, write what was found and show it; `GateFailed` if no plan holds the limits."""
-    from trtcal.evaluate.search import cache_beside, find_plans
     from trtcal.evaluate.search.document import write_search
+    from trtcal.evaluate.search.pipeline import cache_beside, find_plans
     from trtcal.ranges import Calibration
 
     loaded, prepared, dataset = model_and_data(options)
@@ -274,8 +274,9 @@ def search(options: Options) -> None:
 
 
 def _settings(options: Options, model: Model, prepared: Model) -> Settings:
-    from trtcal.evaluate.comparison import batch_for
-    from trtcal.evaluate.search import Limits, Settings
+    from trtcal.evaluate.search.limits import Limits
+    from trtcal.evaluate.search.pipeline import Settings
+    from trtcal.evaluate.variants import batch_for
     from trtcal.evidence.layers.costs import find_target
     from trtcal.limits import parse_limits
 
@@ -321,7 +322,7 @@ def _chosen(
 ) -> Chosen:
     """Choose a method for each tensor from histograms that calibrate kept."""
     from trtcal.calibration import read_observation
-    from trtcal.evaluate.search import MethodSettings, choose_methods
+    from trtcal.evaluate.search.methods import MethodSettings, choose_methods
 
     if options.histograms is None:
         raise InputError(

@@ -74,8 +74,8 @@ class Options(ModelOptions):
 def measure(options: Options) -> None:
     """Measure all layers, write the table if it is asked for, and show it."""
     from trtcal.documents import seal, write_document
-    from trtcal.evaluate.search import Sampling, measure_sensitivities
     from trtcal.evaluate.search.segments import TOLERANCE
+    from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
     from trtcal.quantization import find_layers
     from trtcal.ranges import Calibration
 

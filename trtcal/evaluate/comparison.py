@@ -23,29 +23,9 @@ from trtcal.evaluate.latency import Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.evaluate.variant_limits import judge_variants
-from trtcal.evaluate.variants import (
-    Variant,
-    batch_for,
-    check_variants,
-    literal_model,
-    open_variant,
-)
+from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
-
-__all__ = [
-    "NAMED",
-    "Comparison",
-    "Row",
-    "batch_for",
-    "compare",
-    "open_variant",
-    "read_comparison",
-    "warnings",
-    "with_layers",
-    "write_comparison",
-]
-
 
 KIND = "comparison"
 

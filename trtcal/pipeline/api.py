@@ -21,21 +21,22 @@ from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
-from trtcal.check import DataCheck
-from trtcal.check import check_data as check
+from trtcal.check.check import check_data as check
+from trtcal.check.issues import DataCheck
 from trtcal.config import Config, ImagesConfig, read_config
 from trtcal.data import Dataset
 from trtcal.data import open_dataset as open_data
 from trtcal.data.opening import Data
 from trtcal.documents import write_document
 from trtcal.errors import InputError
-from trtcal.evaluate import Comparison, Variant, open_variant
-from trtcal.evaluate import compare as compare_variants
 from trtcal.evaluate.ab import ABOptions, ABTest
 from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.ab_rule import rule_for
-from trtcal.evaluate.comparison import CompareSettings, batch_for
-from trtcal.evaluate.search import Limits, Result, Settings, cache_beside, find_plans
+from trtcal.evaluate.comparison import CompareSettings, Comparison
+from trtcal.evaluate.comparison import compare as compare_variants
+from trtcal.evaluate.search.limits import Limits
+from trtcal.evaluate.search.pipeline import Result, Settings, cache_beside, find_plans
+from trtcal.evaluate.variants import Variant, batch_for, open_variant
 from trtcal.evidence.diagnosis import Diagnosis
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
 from trtcal.evidence.layers.costs import find_target
@@ -49,8 +50,9 @@ from trtcal.model import Model, ModelSource, load_model
 from trtcal.model.files import write_onnx
 from trtcal.model.passes import prepare
 from trtcal.pipeline import stages
-from trtcal.ptq import Improved, ImproveOptions
-from trtcal.ptq import improve as optimize
+from trtcal.ptq.improver import Improved
+from trtcal.ptq.improver import improve as optimize
+from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
     Plan,
     QuantizedModel,

@@ -25,25 +25,26 @@ from trtcal.calibration import (
     write_observation,
 )
 from trtcal.calibration.extremes import TENSORS, find_tails
-from trtcal.check import DataIssue, check_data
+from trtcal.check.check import check_data
+from trtcal.check.issues import DataIssue
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import CountedDataset, Dataset, counted, open_dataset
 from trtcal.documents import Document, read_document, to_fields, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
-from trtcal.evaluate import CompareSettings, compare, open_variant, write_comparison
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
-from trtcal.evaluate.comparison import batch_for, with_layers
+from trtcal.evaluate.comparison import CompareSettings, compare, with_layers, write_comparison
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.variant_limits import is_compared
+from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document, write_log
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.passes import prepare_with_record
-from trtcal.ptq import Improved, ImproveOptions, improve, split_samples, write_improved
-from trtcal.ptq.improver import OPTIMIZATIONS_FILE
+from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
+from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
     Plan,
     find_layers,

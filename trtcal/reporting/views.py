@@ -11,7 +11,7 @@ from typing import Any
 from trtcal.documents import Document
 from trtcal.evaluate.groups import Group
 from trtcal.limits import BROKEN
-from trtcal.ptq import OPTIMIZATIONS
+from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
 from trtcal.reporting import engines, text
 from trtcal.reporting.charts import Point, accuracy_against_latency

@@ -12,9 +12,10 @@ from tests.evaluate.search.nets import far_net, random_net
 from tests.networks import conv_net, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
-from trtcal.evaluate.search import Limits, Loss, Settings, find_plans
-from trtcal.evaluate.search.pipeline import Pair
+from trtcal.evaluate.search.limits import Limits
+from trtcal.evaluate.search.pipeline import Pair, Settings, find_plans
 from trtcal.evidence.layers.costs import find_target
 
 T4 = find_target("t4")

@@ -6,7 +6,7 @@ import pytest
 from tests.evaluate.search.conftest import Subject
 from tests.networks import conv_net, samples
 from trtcal.evaluate.caches import EvaluationCache
-from trtcal.evaluate.search import MethodSettings, choose_methods
+from trtcal.evaluate.search.methods import MethodSettings, choose_methods
 
 
 @pytest.fixture

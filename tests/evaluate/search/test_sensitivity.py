@@ -11,8 +11,8 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss, rows_of, total
-from trtcal.evaluate.search import Sampling, measure_sensitivities
 from trtcal.evaluate.search.segments import PairedGraph
+from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
 from trtcal.quantization import Plan, quantize
 
 ROUNDING = 0.1  # integer kernels round a value between two steps to the other side now and then
