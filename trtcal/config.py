@@ -74,30 +74,34 @@ class Kind:
         return self.becomes(value)
 
 
-def key(read: Callable[[Any], Any], default: Any = MISSING) -> Any:
+def key(read: Callable[[Any], Any], default: Any = MISSING, name: str = "") -> Any:
     """Return a field whose TOML value `read` checks and converts; without a default it is required.
 
-    `read` raises `WrongKeyError`. A default that can be called makes the value.
+    `read` raises `WrongKeyError`. A default that can be called makes the value. `name` is the key
+    where it is not the field's name.
     """
+    metadata = {"read": read, "name": name}
     if callable(default):
-        return field(default_factory=default, metadata={"read": read})
-    return field(default=default, metadata={"read": read})
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether a TOML value is a finite number."""
     return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is, anything else as a list of it alone."""
     return value if isinstance(value, list) else [value]
 
 
 def _are_sides(value: Any) -> bool:
-    sides = _listed(value)
+    sides = as_list(value)
     return len(sides) in (1, 2) and all(_is_whole(side) and side >= 1 for side in sides)
 
 
@@ -111,8 +115,8 @@ def _factor(value: Any) -> Any:
 TEXT = Kind("a string", lambda value: isinstance(value, str))
 FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path)
 COUNT = Kind("a whole number from 1 up", lambda value: _is_whole(value) and value >= 1)
-NUMBER = Kind("a number from 0 up", lambda value: _is_finite(value) and value >= 0, float)
-PRICE = Kind("a number above 0", lambda value: _is_finite(value) and value > 0, float)
+NUMBER = Kind("a number from 0 up", lambda value: is_finite(value) and value >= 0, float)
+PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float)
 CURRENCY = Kind(
     "the three letters of a currency, like USD",
     lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Z]{3}", value)),
@@ -128,8 +132,8 @@ LIMITS = Kind(
 )
 NUMBERS = Kind(
     "a number or a list of numbers",
-    lambda value: value != [] and all(map(_is_finite, _listed(value))),
-    lambda value: tuple(map(float, _listed(value))),
+    lambda value: value != [] and all(map(is_finite, as_list(value))),
+    lambda value: tuple(map(float, as_list(value))),
 )
 FACTOR = Kind(
     'a number above 0, or a fraction like "1/255"',
@@ -139,9 +143,9 @@ FACTOR = Kind(
 SIDES = Kind(
     "whole numbers from 1 up: one, or [height, width]",
     _are_sides,
-    lambda value: tuple(value) if len(_listed(value)) == 2 else _listed(value)[0],
+    lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
 )
-CROP = Kind(SIDES.wanted, _are_sides, lambda value: (_listed(value)[0], _listed(value)[-1]))
+CROP = Kind(SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
     "a list of tables",
@@ -160,7 +164,7 @@ def one_of(*allowed: str) -> Kind:
     return Kind(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
 
 
-def _by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
+def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
     """Read a table whose keys are free."""
     found = {}
     for name, one in TABLE(value).items():
@@ -170,7 +174,7 @@ def _by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
 
 
 def _texts(value: object) -> dict[str, str]:
-    return {name: str(one) for name, one in _by_name(SCALAR, value).items()}
+    return {name: str(one) for name, one in by_name(SCALAR, value).items()}
 
 
 def _suppressions(value: Any) -> tuple[dict[str, str], ...]:
@@ -196,21 +200,27 @@ def _inside(name: str) -> Iterator[None]:
         raise error.inside(name) from None
 
 
-def read_section(kind: type[Section], value: object) -> Section:
-    """Read a table as a dataclass whose fields were made by `key`."""
-    readers = {one.name: one.metadata["read"] for one in fields(kind) if one.metadata}
+def read_section(kind: type[Section], value: object, example: str = IMAGES_EXAMPLE) -> Section:
+    """Read a table as a dataclass whose fields were made by `key`; the example has what it needs."""
+    items = {one.metadata["name"] or one.name: one for one in fields(kind) if one.metadata}
     values = {}
     for name, one in TABLE(value).items():
-        if name not in readers:
-            close = difflib.get_close_matches(name, readers, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(readers)}"
+        if name not in items:
+            close = difflib.get_close_matches(name, items, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(items)}"
             raise WrongKeyError("unknown key {}", name, hint)
         with _inside(name):
-            values[name] = readers[name](one)
-    for item in fields(kind):
-        if item.metadata and item.name not in values and _is_required(item):
-            raise WrongKeyError("{} is missing", item.name, f"for example: {IMAGES_EXAMPLE}")
+            values[items[name].name] = items[name].metadata["read"](one)
+    for name, item in items.items():
+        if item.name not in values and _is_required(item):
+            raise WrongKeyError("{} is missing", name, f"for example: {example}")
     return kind(**values)
+
+
+def read_sections(kind: type[Section], example: str, value: object) -> tuple[Section, ...]:
+    """Read a list of tables, which count from 1 in errors, as dataclasses."""
+    numbered = {str(number): table for number, table in enumerate(TABLES(value), 1)}
+    return tuple(by_name(partial(read_section, kind, example=example), numbered).values())
 
 
 def _is_required(item: Field[Any]) -> bool:
@@ -273,7 +283,7 @@ class CalibrationConfig:
     workers: int = key(COUNT, 1)
     improve: str | None = key(one_of("fast", "best"), None)
     improve_time_limit_s: float = key(NUMBER, 600.0)
-    parameters: dict[str, Parameters] = key(partial(_by_name, partial(_by_name, SCALAR)), dict)
+    parameters: dict[str, Parameters] = key(partial(by_name, partial(by_name, SCALAR)), dict)
 
     def __post_init__(self) -> None:
         if not self.method:
@@ -317,7 +327,7 @@ def _plans(value: object) -> dict[str, PlanConfig]:
     for name in TABLE(value):
         if not name.replace("-", "").replace("_", "").isalnum():
             raise _wrong("a name of letters, digits, - and _", name)
-    return _by_name(partial(read_section, PlanConfig), value)
+    return by_name(partial(read_section, PlanConfig), value)
 
 
 @dataclass(frozen=True)
@@ -335,9 +345,17 @@ class BuildConfig:
 
 def _limits(value: object) -> tuple[Limit, ...]:
     """Read a list of limits, each as a string."""
-    texts = LIMITS(value)
+    with explaining():
+        return parse_limits(LIMITS(value))
+
+
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """Make an error that is raised while a value is read one about its key."""
     try:
-        return parse_limits(texts)
+        yield
+    except WrongKeyError:
+        raise
     except InputError as error:
         message = error.message.replace("{", "{{").replace("}", "}}")
         raise WrongKeyError(f"{{}}: {message}", hint=error.hint or "") from None
@@ -397,12 +415,12 @@ def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error about a key of it."""
+def naming(place: object) -> Iterator[None]:
+    """Name the file, or the place in it, in an error that is raised while it is read."""
     try:
         yield
-    except WrongKeyError as error:
-        raise InputError(f"{path}: {error.message}", error.hint) from None
+    except InputError as error:
+        raise InputError(f"{place}: {error.message}", error.hint) from None
 
 
 def _absolute(settings: Section, base: Path) -> Section:

@@ -131,7 +131,7 @@ def test_nothing_to_fix_writes_nothing(place, capsys):
         (["conv_relu.onnx", "conv_relu.onnx"], "lists no layers"),
         (["conv_relu.onnx", "--fix"], "--fix needs a place"),
         (["conv_relu.onnx", "--add", "inner-pairs"], "go with --fix"),
-        (["conv_relu.onnx", "--patterns", "none.toml"], "none.toml cannot be read"),
+        (["conv_relu.onnx", "--patterns", "none.toml"], "none.toml does not exist"),
         (["diff", "conv_relu.onnx", "layers.json"], "is not a trtcal fusion"),
         (["diff", "conv_relu.onnx"], "Missing argument"),
     ],

@@ -66,18 +66,24 @@ PATTERN = '[[pattern]]\nname = "p"\nis = '
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[", "are not TOML"),
+        ("[[", "cannot be read"),
         ("other = 1", "unknown key 'other'"),
-        ("operators = 1", "'operators' is no table"),
-        ('[operators]\nx = ["Relu"]', "the set 'x'"),
-        ("[operators]\nmine = 3", "'mine' is no text and no list of texts"),
-        ("[operators]\nmine = []", "'mine' is empty"),
+        ("operators = 1", "'operators' must be a table"),
+        ('[operators]\nx = ["Relu"]', "'operators.x' is no name of a set"),
+        (
+            "[operators]\nmine = 3",
+            "'operators.mine' must be a string or a list of one or more strings",
+        ),
+        (
+            "[operators]\nmine = []",
+            "'operators.mine' must be a string or a list of one or more strings",
+        ),
         ('[operators]\nmine = ["Leakyrelu"]', "there is no operator or set 'Leakyrelu'"),
-        ("pattern = 3", "'pattern' is no list of tables"),
-        ('[[pattern]]\nis = "Relu"', "has as 'name' none"),
-        (f'{PATTERN}"Relu"\n{PATTERN}"Relu"', "has as 'name' 'p' twice"),
-        ('[[pattern]]\nname = "p"', "pattern 'p': 'is' is no text"),
-        (f"{PATTERN}[]", "pattern 'p' is empty"),
+        ("pattern = 3", "'pattern' must be a list of tables"),
+        ('[[pattern]]\nis = "Relu"', "'pattern.1.name' is missing"),
+        (f'{PATTERN}"Relu"\n{PATTERN}"Relu"', "'pattern' has 'p' twice"),
+        ('[[pattern]]\nname = "p"', "'pattern.1.is' is missing"),
+        (f"{PATTERN}[]", "'pattern.1.is' must be a string or a list of one or more strings"),
         (f'{PATTERN}"Relu("', "cannot be read"),
         (f'{PATTERN}"Relu(Conv, axis=1)"', "no operator, letter or number"),
         (f'{PATTERN}"Relu(Conv.x)"', "no operator, letter or number"),
@@ -88,8 +94,11 @@ PATTERN = '[[pattern]]\nname = "p"\nis = '
         (f'{PATTERN}"{"(" * 300}Relu{")" * 300}"', "cannot be read"),
         (f'{PATTERN}"{"x" * 2000}"', "2000 characters"),
         (f'{PATTERN}"Rleu"', "no operator or set 'Rleu'"),
-        (f'{PATTERN}"Relu"\nbetween = ["Sigmoid"]', "'between' has Sigmoid"),
-        (f'{PATTERN}"Relu"\ncolour = 1', "unknown key 'colour'"),
+        (
+            f'{PATTERN}"Relu"\nbetween = ["Sigmoid"]',
+            "'pattern.1.between' must be a list of Identity",
+        ),
+        (f'{PATTERN}"Relu"\ncolour = 1', "unknown key 'pattern.1.colour'"),
         ('[[form]]\noperator = "Twice"\nis = "Add(y, y)"', "does not say what it reads"),
         ('[[form]]\noperator = "Relu"\nis = "Relu(x)"', "does not say what it reads"),
     ],
@@ -108,7 +117,7 @@ def test_a_slip_of_the_pen_is_put_right(tmp_path):
 
 
 def test_files_that_are_not_there_or_too_large_are_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="does not exist"):
         read_patterns([tmp_path / "none.toml"])
     with pytest.raises(InputError, match="cannot be read"):
         read_patterns([tmp_path])

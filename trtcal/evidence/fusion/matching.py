@@ -138,15 +138,17 @@ class _Solver:
     def _spell_out(self) -> None:
         """Find the forms; those further down may be made of those further up."""
         self.kinds = frozenset(("Identity",))
-        for form in self.patterns.forms:
-            for root in list(self._roots(form.expression)):
-                found = next(self._node(form.expression, root, _Found()), None)
-                if found and not self._is_spelled(root, form.operator):
-                    reads = found.letters["x"]
+        spellings = [
+            (form.operator, one) for form in self.patterns.forms for one in form.expressions
+        ]
+        for operator, expression in spellings:
+            for root in list(self._roots(expression)):
+                found = next(self._node(expression, root, _Found()), None)
+                if found and not self._is_spelled(root, operator):
                     nodes = tuple(dict.fromkeys(found.nodes))
-                    spelled = _Spelled(form.operator, reads, nodes, found.edges)
+                    spelled = _Spelled(operator, found.letters["x"], nodes, found.edges)
                     self.spelled.setdefault(root, []).append(spelled)
-                    self.places.setdefault(form.operator, []).append(root)
+                    self.places.setdefault(operator, []).append(root)
 
     def _is_spelled(self, root: int, operator: str) -> bool:
         return any(one.operator == operator for one in self.spelled.get(root, ()))

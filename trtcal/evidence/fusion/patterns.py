@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import ast
 import difflib
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import onnx
 
+from trtcal.config import (
+    Kind,
+    WrongKeyError,
+    as_list,
+    by_name,
+    explaining,
+    key,
+    naming,
+    read_section,
+    read_sections,
+    read_toml,
+)
 from trtcal.errors import InputError
 
 LONGEST = 1000  # characters
@@ -53,11 +64,8 @@ Term = Anything | Number | Variable | Operator
 WORDS = {"_": Anything(), "const": Anything(constant=True), "value": Anything(computed=True)}
 
 
-def parse_expression(text: str, known: Collection[str]) -> Operator:
-    """Read an expression; `known` are the named sets and the operators that forms spell out.
-
-    `InputError` if it is not in the language or names an operator that ONNX does not have.
-    """
+def parse_expression(text: str) -> Operator:
+    """Read an expression; `InputError` if it is not in the language."""
     if len(text) > LONGEST:
         raise InputError(f"an expression of {len(text)} characters", f"at most {LONGEST} are read")
     try:
@@ -69,11 +77,9 @@ def parse_expression(text: str, known: Collection[str]) -> Operator:
         ) from error
     if not isinstance(term, Operator):
         raise InputError(f"the expression {text!r} names no operator", SYNTAX_HINT)
-    operators = list(operators_in(term))
-    if len(operators) > MOST_OPERATORS:
-        raise InputError(f"the expression {text!r} has {len(operators)} operators", SYNTAX_HINT)
-    for one in operators:
-        check_operator(one.name, known)
+    count = len(list(operators_in(term)))
+    if count > MOST_OPERATORS:
+        raise InputError(f"the expression {text!r} has {count} operators", SYNTAX_HINT)
     return term
 
 
@@ -129,11 +135,6 @@ def check_operator(name: str, known: Collection[str]) -> None:
     raise InputError(f"there is no operator or set {name!r}", hint)
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 OWN = Path(__file__).with_name("patterns.toml")
 BETWEEN = ("Identity", "Dropout", "Cast", "Transpose", "QDQ")
 """What may stand between two parts of a pattern and be seen through: it then breaks the pattern.
@@ -141,22 +142,41 @@ BETWEEN = ("Identity", "Dropout", "Cast", "Transpose", "QDQ")
 `Cast` are any Casts, `Transpose` only those that undo each other, `QDQ` a QuantizeLinear and the
 DequantizeLinear after it.
 """
-NONE = frozenset[str]()
 VARIABLE = Variable("x")
-LARGEST = 1 << 20  # bytes of a file of patterns
-KEYS = {
-    "operators": (),
-    "form": ("operator", "is"),
-    "pattern": ("name", "is", "between", "allows"),
-}
+FORM_EXAMPLE = 'operator = "Swish", is = "Mul(x, Sigmoid(x))"'
+PATTERN_EXAMPLE = 'name = "conv+activation", is = "activation(conv)"'
+HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
+
+NAME = Kind("a name", lambda value: isinstance(value, str) and value != "")
+TEXTS = Kind(
+    "a string or a list of one or more strings",
+    lambda value: value != [] and all(isinstance(one, str) for one in as_list(value)),
+    as_list,
+)
+STEPS = Kind(
+    f"a list of {', '.join(BETWEEN)}",
+    lambda value: all(one in BETWEEN for one in as_list(value)),
+    lambda value: frozenset(as_list(value)),
+)
+
+
+def _expressions(value: object) -> tuple[Operator, ...]:
+    with explaining():
+        return tuple(map(parse_expression, TEXTS(value)))
 
 
 @dataclass(frozen=True)
 class Form:
-    """An operator spelled out in others, of which `x` is what it reads."""
+    """An operator spelled out in others, of which `x` is what it reads, in one or several ways."""
 
-    operator: str
-    expression: Operator
+    operator: str = key(NAME)
+    expressions: tuple[Operator, ...] = key(_expressions, name="is")
+
+    def __post_init__(self) -> None:
+        for one in self.expressions:
+            if VARIABLE not in operands_in(one) or one.name == self.operator:
+                hint = "write `x` for it, as in Mul(x, Sigmoid(x))"
+                raise WrongKeyError("{} does not say what it reads", "is", hint)
 
 
 @dataclass(frozen=True)
@@ -166,149 +186,72 @@ class Pattern:
     Of what is seen `between` its parts, that in `allows` does not break it.
     """
 
-    name: str
-    expressions: tuple[Operator, ...]
-    between: frozenset[str] = frozenset(BETWEEN)
-    allows: frozenset[str] = frozenset()
+    name: str = key(NAME)
+    expressions: tuple[Operator, ...] = key(_expressions, name="is")
+    between: frozenset[str] = key(STEPS, frozenset(BETWEEN))
+    allows: frozenset[str] = key(STEPS, frozenset())
+
+
+def _sets(value: object) -> dict[str, frozenset[str]]:
+    found = {name: frozenset(texts) for name, texts in by_name(TEXTS, value).items()}
+    for name in found:
+        if not (name.isidentifier() and name.islower() and len(name) > 1):
+            raise WrongKeyError("{} is no name of a set", name, "name it like my_conv")
+    return found
 
 
 @dataclass(frozen=True)
 class Patterns:
     """All patterns, with the sets of operators and the spelled-out forms that they are made of."""
 
-    operators: Mapping[str, frozenset[str]]
-    forms: tuple[Form, ...]
-    patterns: tuple[Pattern, ...]
+    operators: Mapping[str, frozenset[str]] = key(_sets, dict)
+    forms: tuple[Form, ...] = key(partial(read_sections, Form, FORM_EXAMPLE), (), "form")
+    patterns: tuple[Pattern, ...] = key(
+        partial(read_sections, Pattern, PATTERN_EXAMPLE), (), "pattern"
+    )
+
+    def __post_init__(self) -> None:
+        names = [[one.operator for one in self.forms], [one.name for one in self.patterns]]
+        for word, given in zip(("form", "pattern"), names, strict=True):
+            for name in given:
+                if given.count(name) > 1:
+                    raise WrongKeyError(f"{{}} has {name!r} twice", word, "name each")
 
     def alternatives(self, name: str) -> frozenset[str]:
         """Return the operators that a name in an expression stands for."""
         return self.operators.get(name) or frozenset((name,))
 
+    def replaced_by(self, other: Patterns) -> Patterns:
+        """Return these patterns and others, which take the place of those of the same name."""
+        forms = {one.operator: one for one in (*self.forms, *other.forms)}
+        patterns = {one.name: one for one in (*self.patterns, *other.patterns)}
+        operators = {**self.operators, **other.operators}
+        return Patterns(operators, tuple(forms.values()), tuple(patterns.values()))
+
+    def check(self, every: Patterns) -> None:
+        """`InputError` if an operator is named that ONNX does not have, and none of all patterns."""
+        forms = {form.operator for form in every.forms}
+        for name, operators in self.operators.items():
+            with naming(f"set {name!r}"):
+                for operator in operators:
+                    check_operator(operator, forms)
+        spelled = [(form.operator, form.expressions) for form in self.forms]
+        expected = [(pattern.name, pattern.expressions) for pattern in self.patterns]
+        for name, expressions in (*spelled, *expected):
+            with naming(repr(name)):
+                for one in chain.from_iterable(map(operators_in, expressions)):
+                    check_operator(one.name, {*every.operators, *forms})
+
 
 def read_patterns(files: Iterable[Path] = ()) -> Patterns:
     """Read trtcal's own patterns and those of TOML files; `InputError` with the file and the entry."""
-    sets: dict[str, Any] = {}
-    forms: dict[str, Any] = {}
-    patterns: dict[str, Any] = {}
+    read: dict[Path, Patterns] = {}
     for path in (OWN, *files):
-        document = _read(path)
-        sets |= _table(document, path)
-        forms |= _named(document, "form", "operator", path)
-        patterns |= _named(document, "pattern", "name", path)
-    known = {*sets, *forms}
-    for (name, operators), path in sets.values():
-        for operator in operators:
-            with _within(path, f"set {name!r}"):
-                check_operator(operator, set(forms))
-    return Patterns(
-        {name: frozenset(operators) for (name, operators), _ in sets.values()},
-        tuple(form for entry, path in forms.values() for form in _forms(entry, known, path)),
-        tuple(_pattern(entry, known, path) for entry, path in patterns.values()),
-    )
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise InputError(f"patterns {path} are larger than {LARGEST} bytes", "give less")
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"patterns {path} cannot be read: {error.strerror}", HINT) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"patterns {path} are not TOML: {error}", HINT) from error
-    _check_keys(document, KEYS, f"patterns {path}")
-    return document
-
-
-HINT = "give a TOML file with [operators], [[form]] and [[pattern]]"
-
-
-def _check_keys(entry: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    for key in entry:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}", f"known: {', '.join(known)}")
-
-
-def _table(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    table = document.get("operators", {})
-    if not isinstance(table, dict):
-        raise InputError(f"patterns {path}: 'operators' is no table", HINT)
-    for name in table:
-        if not (name.isidentifier() and name.islower() and len(name) > 1):
-            raise InputError(f"patterns {path}: the set {name!r}", "name it like my_conv")
-    return {name: ((name, _texts(table, name, path)), path) for name in table}
-
-
-def _named(document: Mapping[str, Any], kind: str, key: str, path: Path) -> dict[str, Any]:
-    entries = document.get(kind, [])
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-        raise InputError(f"patterns {path}: {kind!r} is no list of tables", f"write [[{kind}]]")
-    found: dict[str, Any] = {}
-    for entry in entries:
-        name = entry.get(key)
-        if not isinstance(name, str) or not name or name in found:
-            fault = f"{name!r} twice" if name in found else "none"
-            raise InputError(f"patterns {path}: a [[{kind}]] has as {key!r} {fault}", "name each")
-        _check_keys(entry, KEYS[kind], f"patterns {path}: {kind} {name!r}")
-        found[name] = entry, path
-    return found
-
-
-def _forms(entry: Mapping[str, Any], known: set[str], path: Path) -> list[Form]:
-    name = entry["operator"]
-    found = [Form(name, one) for one in _expressions(entry, known, path, f"form {name!r}")]
-    for form in found:
-        if VARIABLE not in operands_in(form.expression) or form.expression.name == name:
-            raise InputError(
-                f"patterns {path}: form {name!r} does not say what it reads",
-                "write `x` for it, as in Mul(x, Sigmoid(x))",
-            )
-    return found
-
-
-def _pattern(entry: Mapping[str, Any], known: set[str], path: Path) -> Pattern:
-    where = f"pattern {entry['name']!r}"
-    expressions = _expressions(entry, known, path, where)
-    between = _kinds(entry, "between", path, where, frozenset(BETWEEN))
-    return Pattern(entry["name"], expressions, between, _kinds(entry, "allows", path, where))
-
-
-def _expressions(
-    entry: Mapping[str, Any], known: set[str], path: Path, where: str
-) -> tuple[Operator, ...]:
-    texts = _texts(entry, "is", path, where)
-    with _within(path, where):
-        return tuple(parse_expression(text, known) for text in texts)
-
-
-def _kinds(
-    entry: Mapping[str, Any], key: str, path: Path, where: str, default: frozenset[str] = NONE
-) -> frozenset[str]:
-    found = frozenset(_texts(entry, key, path, where)) if key in entry else default
-    if found - set(BETWEEN):
-        wrong = ", ".join(sorted(found - set(BETWEEN)))
-        raise InputError(
-            f"patterns {path}: {where}: {key!r} has {wrong}", f"known: {', '.join(BETWEEN)}"
-        )
-    return found
-
-
-def _texts(entry: Mapping[str, Any], key: str, path: Path, where: str = "") -> tuple[str, ...]:
-    """Return a text or a list of texts."""
-    value = entry.get(key)
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        place = f"{where}: {key!r}" if where else repr(key)
-        raise InputError(f"patterns {path}: {place} is no text and no list of texts", HINT)
-    if not texts and key not in ("between", "allows"):
-        raise InputError(f"patterns {path}: {where or repr(key)} is empty", HINT)
-    return tuple(texts)
-
-
-@contextmanager
-def _within(path: Path, where: str) -> Iterator[None]:
-    """Name the file and the entry in the errors of the block."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"patterns {path}: {where}: {error.message}", error.hint) from None
+        table = read_toml(path, HINT)
+        with naming(path):
+            read[path] = read_section(Patterns, table)
+    every = reduce(Patterns.replaced_by, read.values())
+    for path, patterns in read.items():
+        with naming(path):
+            patterns.check(every)
+    return every

@@ -8,12 +8,12 @@ Data that stays in a cache can beat it. Launch times, tails and clocks are left 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
 
@@ -223,17 +223,14 @@ def _bounded(count: int | None) -> int | None:
     return count if count is not None and 0 < count <= MAX_MACS else None
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 TARGETS = Path(__file__).parent / "targets"
-RATES = ("bandwidth_gb_s", "int8_tops", "fp16_tflops", "fp32_tflops")
-OPTIONAL = ("tf32_tflops",)
-MAX_BYTES = 1 << 16
 LEAST, MOST = 0.001, 1e9
 EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
+RATE = Kind(
+    f"a number from {LEAST} to {MOST:g}",
+    lambda value: is_finite(value) and LEAST <= value <= MOST,
+    float,
+)
 
 
 @dataclass(frozen=True)
@@ -243,12 +240,12 @@ class Target:
     One multiply-accumulate is two operations, as in datasheets.
     """
 
-    name: str
-    bandwidth_gb_s: float
-    int8_tops: float
-    fp16_tflops: float
-    fp32_tflops: float
-    tf32_tflops: float | None = None
+    name: str = key(TEXT)
+    bandwidth_gb_s: float = key(RATE)
+    int8_tops: float = key(RATE)
+    fp16_tflops: float = key(RATE)
+    fp32_tflops: float = key(RATE)
+    tf32_tflops: float | None = key(RATE, None)
 
     def rate_of(self, layer: Layer) -> float | None:
         """Return the rate for a layer's precision; None if it has none."""
@@ -296,26 +293,9 @@ def find_target(name: str) -> Target:
 
 def read_target(path: Path) -> Target:
     """Read a GPU's description; `InputError` if a rate is missing or no such number."""
-    try:
-        with path.open("rb") as file:
-            table = tomllib.loads(file.read(MAX_BYTES).decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as TOML: {error}", f"write {EXAMPLE}") from error
-    unknown = sorted(set(table) - {"name", *RATES, *OPTIONAL})
-    if unknown:
-        raise InputError(f"{path} has unknown key {unknown[0]!r}", f"write {EXAMPLE}")
-    rates = {key: _rate(path, table, key) for key in RATES}
-    tf32 = _rate(path, table, "tf32_tflops") if "tf32_tflops" in table else None
-    return Target(str(table.get("name", path.stem)), **rates, tf32_tflops=tf32)
-
-
-def _rate(path: Path, table: Mapping[str, Any], key: str) -> float:
-    value = table.get(key)
-    if not isinstance(value, (int, float)) or not LEAST <= value <= MOST or value is True:
-        raise InputError(
-            f"{path}: {key} must be a number from {LEAST} to {MOST:g}", f"write {EXAMPLE}"
-        )
-    return float(value)
+    table = read_toml(path, f"write {EXAMPLE}")
+    with naming(path):
+        return read_section(Target, {"name": path.stem, **table}, EXAMPLE)
 
 
 def estimate(layer: Layer, target: Target) -> Estimate:
