@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.int8_speed import describe_machine
-from trtcal.evidence.log import RULES
 from trtcal.evidence.log.lines import portions
+from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.summary import LogWriter
 
 PREFIXES = ("", "[E] ", "[W] [TRT] ", "[V] ", "[03/04/2031-05:06:07] [I] [TRT] ", "ERROR: [TRT]: ")

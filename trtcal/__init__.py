@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
     from trtcal.evaluate.ab import ABOptions, ABTest
     from trtcal.evaluate.comparison import Comparison
-    from trtcal.evidence.diagnosis import Diagnosis
+    from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model, load_model
@@ -58,7 +58,7 @@ _HOMES = {
     "errors": ("BackendError", "GateFailed", "InputError", "ResourceError", "TrtcalError"),
     "evaluate.comparison": ("Comparison",),
     "evaluate.ab": ("ABOptions", "ABTest"),
-    "evidence.diagnosis": ("Diagnosis",),
+    "evidence.diagnosis.build_diagnosis": ("Diagnosis",),
     "evidence.findings": ("Finding",),
     "evidence.manifest": ("Build",),
     "model": ("Model", "load_model"),

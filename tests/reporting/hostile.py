@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.reporting.samples import accuracy, comparison, improvement, latency, write_improvement
 from trtcal.documents import digest_file, write_document
 from trtcal.evaluate.comparison import Row, write_comparison
-from trtcal.evidence.diagnosis import Diagnosis, Suppression
-from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, Suppression, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome

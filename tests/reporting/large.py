@@ -26,8 +26,7 @@ from trtcal.calibration.extremes import find_tails
 from trtcal.data import open_dataset
 from trtcal.evaluate.comparison import write_comparison
 from trtcal.evaluate.layerwise import compare_layers
-from trtcal.evidence.diagnosis import Diagnosis
-from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Cost, Evidence, Finding
 from trtcal.evidence.manifest import Build
 from trtcal.model import load_model

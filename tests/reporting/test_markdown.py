@@ -12,8 +12,7 @@ from markdown_it import MarkdownIt
 
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.cli.main import run_command
-from trtcal.evidence.diagnosis import Diagnosis
-from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
 from trtcal.reporting import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown

@@ -27,8 +27,7 @@ from tests.reporting.samples import (
 from trtcal.documents import Document, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.comparison import write_comparison
-from trtcal.evidence.diagnosis import Diagnosis
-from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.reporting import assemble, render, write_report

@@ -13,8 +13,7 @@ from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.groups import Breakdown, Group
-from trtcal.evidence.diagnosis import Diagnosis
-from trtcal.evidence.diagnosis.build_diagnosis import write_diagnosis
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Cost, Finding
 from trtcal.limits import judge_counts, parse_limits
 from trtcal.quantization.plan import Plan, write_plan

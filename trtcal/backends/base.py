@@ -14,7 +14,7 @@ from trtcal.backends.child import run_worker
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes
 from trtcal.documents import append_line, digest_file, replacing, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
-from trtcal.evidence.diagnosis import Mentions, explain
+from trtcal.evidence.diagnosis.reasons import Mentions, explain
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, find_outcomes
 from trtcal.evidence.log.reader import events_of_file

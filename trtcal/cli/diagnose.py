@@ -23,7 +23,7 @@ from trtcal.cli.output import (
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.evidence.diagnosis import Diagnosis
+    from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Finding
 
 SHOWN = 10
@@ -115,7 +115,7 @@ def _diagnose(asked: Asked) -> Diagnosis:
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     """Print findings, what was accepted, and what was counted."""
-    from trtcal.evidence.diagnosis import summary_line
+    from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
     show_findings(diagnosis.findings, most, "--all")
     for finding, why in diagnosis.accepted:

@@ -23,7 +23,10 @@ from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
-    from trtcal.evidence.fusion import FixedModel, Fusions, Match, Patterns, Seen
+    from trtcal.evidence.fusion.blockers import FixedModel
+    from trtcal.evidence.fusion.check import Fusions, Seen
+    from trtcal.evidence.fusion.matching import Match
+    from trtcal.evidence.fusion.patterns import Patterns
     from trtcal.model import Model
 
 SHOWN = 100
@@ -95,7 +98,8 @@ def check(**given: Any) -> None:
     what was really built are shown separately: where they differ is a finding.
     """
     from trtcal.documents import write_document
-    from trtcal.evidence.fusion import check_fusions, read_patterns
+    from trtcal.evidence.fusion.check import check_fusions
+    from trtcal.evidence.fusion.patterns import read_patterns
     from trtcal.evidence.layers.reading import read_engine
     from trtcal.model import load_model
 
@@ -188,7 +192,8 @@ def _write_fixed(asked: Asked, model: Model, found: Fusions, patterns: Patterns)
 
     `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
     """
-    from trtcal.evidence.fusion import check_fusions, fix_fusions
+    from trtcal.evidence.fusion.blockers import fix_fusions
+    from trtcal.evidence.fusion.check import check_fusions
     from trtcal.model.files import write_onnx
 
     if asked.output is None:
@@ -280,7 +285,8 @@ def diff(a: Path, b: Path, files: tuple[Path, ...], as_json: bool) -> None:
 
     `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
     """
-    from trtcal.evidence.fusion import diff_fusions, read_patterns, read_standings
+    from trtcal.evidence.fusion.diff import diff_fusions, read_standings
+    from trtcal.evidence.fusion.patterns import read_patterns
 
     patterns = read_patterns(files)
     found = diff_fusions(*(read_standings(path, patterns) for path in (a, b)))

@@ -37,8 +37,7 @@ from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, Settings, cache_beside, find_plans
 from trtcal.evaluate.variants import Variant, batch_for, open_variant
-from trtcal.evidence.diagnosis import Diagnosis
-from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
+from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, check_build, check_engine
 from trtcal.evidence.layers.costs import find_target
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file

@@ -17,7 +17,7 @@ from trtcal.evaluate.ab import KIND as AB
 from trtcal.evaluate.comparison import KIND as COMPARISON
 from trtcal.evaluate.comparison import Comparison, read_comparison
 from trtcal.evidence import manifest
-from trtcal.evidence.diagnosis import KIND as DIAGNOSIS
+from trtcal.evidence.diagnosis.build_diagnosis import KIND as DIAGNOSIS
 from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
 from trtcal.ptq.artifact import KIND as OPTIMIZATIONS

@@ -28,9 +28,8 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.variant_limits import judge_variants
-from trtcal.evidence.diagnosis import Case
-from trtcal.evidence.diagnosis.build_diagnosis import check_case
-from trtcal.evidence.fusion import check_fusions
+from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
+from trtcal.evidence.fusion.check import check_fusions
 from trtcal.evidence.layers.costs import counted_precision, estimate, find_target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine

@@ -15,7 +15,7 @@ from typing import Any
 from trtcal.documents import Document
 from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.variant_limits import PERCENTILES, judge_variants
-from trtcal.evidence.diagnosis import FAILING
+from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
 from trtcal.reporting import text

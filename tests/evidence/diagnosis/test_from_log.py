@@ -2,11 +2,10 @@
 
 import pytest
 
+from tests.evidence.log.lines import parse_lines
 from trtcal.config import Config
-from trtcal.evidence.diagnosis import Case, diagnose
-from trtcal.evidence.diagnosis.build_diagnosis import check_engine
+from trtcal.evidence.diagnosis.build_diagnosis import Case, check_engine, diagnose
 from trtcal.evidence.layers.reading import Engine
-from trtcal.evidence.log import parse_lines
 
 MISSING = (
     "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation "

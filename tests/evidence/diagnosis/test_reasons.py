@@ -3,10 +3,11 @@
 import pytest
 
 from tests.evidence.diagnosis.test_structure import whole, wrong_axis
-from trtcal.evidence.diagnosis import Case, Mentions, diagnose, explain, tensors_of
+from tests.evidence.log.lines import parse_lines
+from trtcal.evidence.diagnosis.build_diagnosis import Case, diagnose
+from trtcal.evidence.diagnosis.reasons import Mentions, explain, tensors_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.log import parse_lines
 
 LOST = Outcome("node", "int8", "fp32", "node + relu", "its layer computes in fp32", "hint")
 MISSING = (

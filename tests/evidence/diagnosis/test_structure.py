@@ -9,7 +9,7 @@ from tests.zoo_net import Net
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
-from trtcal.evidence.diagnosis import find_faults
+from trtcal.evidence.diagnosis.reasons import find_faults
 from trtcal.model import load_model
 
 RTX = BACKENDS["tensorrt-rtx"].availability()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import SAMPLES
 from tests.evidence.fusion.graphs import GRAPHS, STORIES
-from trtcal.evidence.fusion import check_fusions, fix_fusions
-from trtcal.evidence.fusion.blockers import ON_REQUEST
+from trtcal.evidence.fusion.blockers import ON_REQUEST, fix_fusions
+from trtcal.evidence.fusion.check import check_fusions
 
 needs_tvm = pytest.mark.skipif(
     importlib.util.find_spec("tvm") is None,

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evidence.log.lines import parse_lines
 from trtcal.errors import InputError
-from trtcal.evidence.log import CATEGORIES, RULES, SEVERITIES, parse_file, parse_lines, summarize
-from trtcal.evidence.log.recognition import INDEX
+from trtcal.evidence.log.reader import parse_file
+from trtcal.evidence.log.recognition import CATEGORIES, INDEX, RULES, SEVERITIES
 from trtcal.evidence.log.rules import unwrap
+from trtcal.evidence.log.summary import summarize
 
 LETTERS = {"error": "E", "warning": "W", "info": "I", "verbose": "V"}
 

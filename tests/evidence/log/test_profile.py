@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evidence.layers.engines import entry_text
+from tests.evidence.log.lines import parse_lines
 from tests.evidence.log.test_layers import HOSTILE
 from trtcal.errors import InputError
 from trtcal.evidence.layers.inspector import join_times, profile_in_log, read_profile
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.log import parse_lines
 
 
 def document(*entries, runs=10):

@@ -15,7 +15,7 @@ from trtcal.backends.options import BuildOptions, parse_profiles
 from trtcal.backends.registry import BACKENDS
 from trtcal.errors import InputError
 from trtcal.evidence.layers.rtx_engine import read_engine_layers
-from trtcal.evidence.log import parse_file
+from trtcal.evidence.log.reader import parse_file
 from trtcal.model import load_model
 
 TEXT = r"""header {

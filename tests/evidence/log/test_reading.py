@@ -8,10 +8,12 @@ import time
 
 import pytest
 
+from tests.evidence.log.lines import parse_lines
 from trtcal.evidence.layers.listing import MAX_LAYERS
-from trtcal.evidence.log import RULES, parse_file, parse_lines, reader
+from trtcal.evidence.log import reader
 from trtcal.evidence.log.lines import blocks_of, portions, portions_of_growing_file
-from trtcal.evidence.log.reader import Live
+from trtcal.evidence.log.reader import Live, parse_file
+from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.rules import MAX_TEXT
 from trtcal.evidence.log.summary import LogWriter, log_document
 

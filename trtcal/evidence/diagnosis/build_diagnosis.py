@@ -23,14 +23,14 @@ from trtcal.evidence.diagnosis.reasons import (
     tensors_of,
 )
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
-from trtcal.evidence.fusion import check_fusions
-from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION
+from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.findings import examine
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome, check
 from trtcal.evidence.layers.reading import Engine, read_engine
-from trtcal.evidence.log import Event, events_of_file
+from trtcal.evidence.log.reader import events_of_file
+from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, Build
 from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named

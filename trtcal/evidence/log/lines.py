@@ -246,17 +246,6 @@ def _was_replaced(path: Path, file: BinaryIO) -> bool:
     return not os.path.samestat(there, here) or here.st_size < file.tell()
 
 
-def lines_of(items: Iterable[str | bytes]) -> Iterator[bytes]:
-    """Yield the lines of texts that may hold several, or one with its end."""
-    for item in items:
-        raw = item.encode("utf-8", "backslashreplace") if isinstance(item, str) else item
-        raw = raw.removesuffix(b"\n")
-        if b"\n" in raw:
-            yield from raw.split(b"\n")
-        else:
-            yield raw
-
-
 # A line is searched up to here.
 SEARCHED = 1 << 16
 

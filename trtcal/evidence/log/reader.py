@@ -25,7 +25,6 @@ from trtcal.evidence.layers.listing import (
 from trtcal.evidence.log.lines import (
     MAX_LINE_BYTES,
     SEARCHED,
-    lines_of,
     may_matter,
     portions_of_file,
     split_line,
@@ -194,19 +193,17 @@ class ParsedLog:
     layers: tuple[Layer, ...]
 
 
-def parse_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """Yield the events of a log's lines, in order, while they come.
+def events_of(portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
+    """Yield the events of lines without their ends, in order, while they come.
 
-    Lines count from 1. An item that holds line ends counts as several lines, so whole messages of a
-    logger may be given as they are. Nothing is kept but what one message or table needs.
+    Lines count from 1. Nothing is kept but what one message or table needs.
     """
-    reader = Reader(Listing(is_kept=False))
-    yield from _events(reader, [lines_of(lines)])
+    yield from _events(Reader(Listing(is_kept=False)), portions)
 
 
 def events_of_file(path: Path) -> Iterator[Event]:
     """Yield the events of a log file while it is read; `InputError` if it cannot be."""
-    yield from _events(Reader(Listing(is_kept=False)), portions_of_file(path))
+    return events_of(portions_of_file(path))
 
 
 def parse_file(path: Path) -> ParsedLog:
@@ -218,17 +215,9 @@ def parse_file(path: Path) -> ParsedLog:
 
 def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
     repeats = Repeats()
-    for found, line in all_found(reader, portions):
+    found_so_far = chain.from_iterable(map(reader.feed, portions))
+    for found, line in chain(found_so_far, reader.flush()):
         yield found.at(line, repeats.first_line(found, line))
-
-
-def all_found(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[tuple[Found, int]]:
-    """Yield all that a reader finds in portions of lines."""
-    return chain(chain.from_iterable(map(reader.feed, portions)), _last(reader))
-
-
-def _last(reader: Reader) -> Iterator[tuple[Found, int]]:
-    yield from reader.flush()
 
 
 SHOWN = 60
