@@ -3,7 +3,7 @@
 from trtcal.calibration.formats.convert import (
     READABLE,
     WRITABLE,
-    check_fits,
+    compare_names,
     export_calibration,
     import_calibration,
     read_ranges,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,26 +10,29 @@ from trtcal.calibration.formats.onnxruntime_table import (
     read_flatbuffers,
     read_table_json,
     read_table_text,
-    write_flatbuffers,
-    write_table_json,
-    write_table_text,
+    to_flatbuffers,
+    to_table_json,
+    to_table_text,
 )
 from trtcal.calibration.formats.qdq import read_qdq
-from trtcal.calibration.formats.table import Table, listed, read_file
-from trtcal.calibration.formats.tensorrt_cache import cache_of, is_unnamed, read_cache, write_cache
-from trtcal.documents import read_json
+from trtcal.calibration.formats.table import IMPORTED, UNKNOWN, listed, read_file
+from trtcal.calibration.formats.tensorrt_cache import FORM, cache_of, is_unnamed, read_cache
+from trtcal.documents import read_json, write_bytes
 from trtcal.errors import InputError
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.ranges import KIND, Calibration
+from trtcal.ranges import KIND, Calibration, scales_of
 
-UNKNOWN = "unknown"
-IMPORTED = "imported:"
-READERS: dict[str, Callable[[Path], Table]] = {
-    "tensorrt-cache": lambda path: read_cache(path).to_table(),
+READERS: dict[str, Callable[[Path], Calibration]] = {
+    FORM: read_cache,
     "onnxruntime": read_flatbuffers,
     "json": read_table_json,
     "text": read_table_text,
+}
+WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
+    "onnxruntime": to_flatbuffers,
+    "json": to_table_json,
+    "text": to_table_text,
 }
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
@@ -43,6 +46,21 @@ class Fit:
     missing: tuple[str, ...]
     wanted: int
 
+    def check(self, model: Path) -> None:
+        """Raise `InputError` with what differs."""
+        differences = []
+        if self.unknown:
+            names = f"{len(self.unknown)} tensors that the model has not ({listed(self.unknown)})"
+            differences.append(f"it has {names}")
+        if self.missing:
+            count = f"{len(self.missing)} of the {self.wanted}"
+            differences.append(f"it lacks {count} activations to quantize ({listed(self.missing)})")
+        if differences:
+            raise InputError(
+                f"the ranges do not fit {model}: {', and '.join(differences)}",
+                "give the model that they were made for, or take what fits with --partial",
+            )
+
 
 def read_ranges(path: Path, form: str | None = None, known: Collection[str] = ()) -> Calibration:
     """Read a file of any format (found out if `form` is None) as a calibration.
@@ -55,17 +73,7 @@ def read_ranges(path: Path, form: str | None = None, known: Collection[str] = ()
         return Calibration.read(path)
     if form not in READABLE:
         raise InputError(f"unknown format {form!r}", f"choose one of: {', '.join(READABLE)}")
-    table = read_qdq(load_model(path), known) if form == "qdq" else READERS[form](path)
-    return Calibration(
-        IMPORTED + form,
-        table.parameters,
-        table.model,
-        UNKNOWN,
-        0,
-        UNKNOWN,
-        table.ranges,
-        table.unranged,
-    )
+    return read_qdq(load_model(path), known) if form == "qdq" else READERS[form](path)
 
 
 def detect(path: Path) -> str:
@@ -74,7 +82,7 @@ def detect(path: Path) -> str:
         return "qdq"
     head = read_file(path)[:4096]
     if head.startswith(b"TRT-"):
-        return "tensorrt-cache"
+        return FORM
     if head.lstrip().startswith(b"{"):
         document = read_json(path)
         return "calibration" if document.get("kind") == KIND else "json"
@@ -102,7 +110,7 @@ def import_calibration(
     names = [*found.ranges, *found.unranged]
     fit = compare_names(names, model)
     if not partial or len(fit.missing) == fit.wanted:
-        check_fits(names, model)
+        fit.check(model.path)
     return _fitting(found, fit, path)
 
 
@@ -114,28 +122,8 @@ def _same(path: Path, what: str, found: str, wanted: str) -> None:
         )
 
 
-def check_fits(ranges: Iterable[str], model: Model) -> None:
-    """Raise `InputError` with what differs if a file's tensors are not those of a model.
-
-    Names that TensorRT made up (unnamed layers, copies) are no difference.
-    """
-    fit = compare_names(ranges, model)
-    differences = []
-    if fit.unknown:
-        names = listed(fit.unknown)
-        differences.append(f"it has {len(fit.unknown)} tensors that the model has not ({names})")
-    if fit.missing:
-        count = f"{len(fit.missing)} of the {fit.wanted}"
-        differences.append(f"it lacks {count} activations to quantize ({listed(fit.missing)})")
-    if differences:
-        raise InputError(
-            f"the ranges do not fit {model.path}: {', and '.join(differences)}",
-            "give the model that they were made for, or take what fits with --partial",
-        )
-
-
 def compare_names(ranges: Iterable[str], model: Model) -> Fit:
-    """Return how a file's tensors and a model's agree."""
+    """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model)
     wanted = tensors_to_observe(find_layers(prepare(model)))
@@ -177,21 +165,15 @@ def export_calibration(
     no range, a range or name cannot be written, or the version is missing.
     """
     chosen = calibration if tensors is None else _only(calibration, tensors)
-    if form == "tensorrt-cache":
-        if tensorrt is None:
-            raise InputError("the version of TensorRT is not given", "give it like 8.6.1")
-        write_cache(path, cache_of(chosen, tensorrt, algorithm))
-    elif form in WRITERS:
-        WRITERS[form](path, chosen)
-    else:
+    if form in WRITERS:
+        data = WRITERS[form]({name: chosen.ranges[name].amax for name in scales_of(chosen)})
+    elif form != FORM:
         raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
-
-
-WRITERS: dict[str, Callable[[Path, Calibration], None]] = {
-    "onnxruntime": write_flatbuffers,
-    "json": write_table_json,
-    "text": write_table_text,
-}
+    elif tensorrt is None:
+        raise InputError("the version of TensorRT is not given", "give it like 8.6.1")
+    else:
+        data = cache_of(chosen, tensorrt, algorithm)
+    write_bytes(path, data)
 
 
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:

@@ -17,28 +17,16 @@ from typing import Any
 import flatbuffers  # type: ignore[import-untyped]  # it comes with onnxruntime
 import numpy as np
 
-from trtcal.calibration.formats.table import (
-    Table,
-    add_once,
-    read_file,
-    read_lines,
-    table_of,
-    writable,
-)
-from trtcal.documents import read_json, write_bytes, write_json, write_text
+from trtcal.calibration.formats.table import add_once, read_file, read_lines, table_of, writable
+from trtcal.documents import read_json, to_json
 from trtcal.errors import InputError
-from trtcal.ranges import Calibration, scales_of
+from trtcal.ranges import Calibration
 
 KEY, VALUE, DICT = 0, 1, 0  # places of the fields in their tables
 
 
-def write_flatbuffers(path: Path, calibration: Calibration) -> None:
-    """Write the table that the TensorRT provider reads; the bytes are those ONNX Runtime writes."""
-    write_bytes(path, to_flatbuffers(_amaxes(calibration)))
-
-
 def to_flatbuffers(amaxes: Mapping[str, float]) -> bytes:
-    """Return the table's bytes."""
+    """Return the table that the TensorRT provider reads; the bytes are those ONNX Runtime writes."""
     builder = flatbuffers.Builder(1024)
     pairs = [_pair(builder, name, amaxes[name]) for name in sorted(amaxes)]
     builder.StartVector(4, len(pairs), 4)
@@ -60,7 +48,7 @@ def _pair(builder: Any, name: str, amax: float) -> int:
     return int(builder.EndObject())
 
 
-def read_flatbuffers(path: Path) -> Table:
+def read_flatbuffers(path: Path) -> Calibration:
     """Read the table; `InputError` if the file is not one, or is cut short."""
     amaxes: dict[str, float] = {}
     try:
@@ -71,7 +59,7 @@ def read_flatbuffers(path: Path) -> Table:
             f"{path} is no calibration table of ONNX Runtime: {error}",
             "give the calibration.flatbuffers that ONNX Runtime or trtcal wrote, whole",
         ) from error
-    return table_of(amaxes)
+    return table_of("onnxruntime", amaxes)
 
 
 class _Reader:
@@ -115,13 +103,13 @@ class _Reader:
         return self.slice(start + 4, size).decode("utf-8", "surrogateescape")
 
 
-def write_table_text(path: Path, calibration: Calibration) -> None:
-    """Write `name amax` lines, sorted by name."""
-    amaxes = _amaxes(calibration)
-    write_text(path, "".join(f"{writable(name)} {amaxes[name]!r}\n" for name in sorted(amaxes)))
+def to_table_text(amaxes: Mapping[str, float]) -> bytes:
+    """Return `name amax` lines, sorted by name."""
+    lines = (f"{writable(name)} {amaxes[name]!r}\n" for name in sorted(amaxes))
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def read_table_text(path: Path) -> Table:
+def read_table_text(path: Path) -> Calibration:
     """Read `name amax` lines; `InputError` with the line that is none."""
     amaxes: dict[str, float] = {}
     for number, line in enumerate(read_lines(path), 1):
@@ -129,7 +117,7 @@ def read_table_text(path: Path) -> Table:
             where = f"{path} line {number}"
             name, _, text = line.rstrip().rpartition(" ")
             add_once(amaxes, name, _decimal(text if name else "", line, where), where)
-    return table_of(amaxes)
+    return table_of("text", amaxes)
 
 
 def _decimal(text: str, line: str, where: str) -> float:
@@ -142,12 +130,12 @@ def _decimal(text: str, line: str, where: str) -> float:
         ) from None
 
 
-def write_table_json(path: Path, calibration: Calibration) -> None:
-    """Write the JSON that `quantize_static(calibration_cache_path=...)` reads."""
-    amaxes = _amaxes(calibration)
+def to_table_json(amaxes: Mapping[str, float]) -> bytes:
+    """Return the JSON that `quantize_static(calibration_cache_path=...)` reads."""
     data = {name: {**_bounds(amax), "CLS": "TensorData"} for name, amax in amaxes.items()}
     method = {"CLS": "CalibrationMethod", "value": "CalibrationMethod.MinMax"}
-    write_json(path, {"CLS": "TensorsData", "data": data, "calibration_method": method})
+    table = {"CLS": "TensorsData", "data": data, "calibration_method": method}
+    return to_json(table).encode("utf-8", "surrogatepass")
 
 
 def _bounds(amax: float) -> dict[str, Any]:
@@ -155,7 +143,7 @@ def _bounds(amax: float) -> dict[str, Any]:
     return {"lowest": {"data": -amax, **kind}, "highest": {"data": amax, **kind}}
 
 
-def read_table_json(path: Path) -> Table:
+def read_table_json(path: Path) -> Calibration:
     """Read the JSON in the forms that versions of ONNX Runtime wrote.
 
     An entry is `[lowest, highest]` or an object with both. The amax is the larger magnitude: ONNX
@@ -166,7 +154,8 @@ def read_table_json(path: Path) -> Table:
         document = document.get("data")
     if not isinstance(document, dict):
         raise InputError(f"{path} is no table of ranges", "it must be an object: tensor -> bounds")
-    return table_of({name: _magnitude(item, name, path) for name, item in document.items()})
+    amaxes = {name: _magnitude(item, name, path) for name, item in document.items()}
+    return table_of("json", amaxes)
 
 
 def _magnitude(item: Any, name: str, path: Path) -> float:
@@ -179,7 +168,3 @@ def _magnitude(item: Any, name: str, path: Path) -> float:
             f"{path}: tensor {name!r} has no lowest and highest ({error!r})",
             "write it with the calibrator's compute_data()",
         ) from error
-
-
-def _amaxes(calibration: Calibration) -> dict[str, float]:
-    return {name: calibration.ranges[name].amax for name in scales_of(calibration)}

@@ -15,12 +15,12 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from calibrators.range import LEVELS, amax_of, problem
-from trtcal.calibration.formats.table import Table, imported
+from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.qdq import quantization_record
-from trtcal.ranges import TensorRange
+from trtcal.ranges import Calibration, TensorRange
 
 LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT8: (-128, 127),
@@ -31,7 +31,7 @@ LIMITS: dict[int, tuple[int, int]] = {
 RENAMED = "_QuantizeLinear_Input"  # ONNX Runtime's suffix for a float output that became Q/DQ
 
 
-def read_qdq(model: Model, known: Collection[str] = ()) -> Table:
+def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
     """Return the range of every activation that a QuantizeLinear takes, under its float name.
 
     `known` are the float model's tensors: a name that is not among them is followed to the input of
@@ -50,8 +50,8 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Table:
     if not ranges and not unranged:
         raise InputError(f"{model.path} quantizes no activation", "give a model with Q/DQ")
     unranged = {name: why for name, why in unranged.items() if name not in ranges}
-    made_for = quantization_record(model.proto).get("model", "unknown")
-    return Table(ranges, unranged, {}, str(made_for))
+    made_for = quantization_record(model.proto).get("model", UNKNOWN)
+    return foreign("qdq", ranges, unranged, model=str(made_for))
 
 
 class _Graph:

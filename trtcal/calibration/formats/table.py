@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from calibrators import tensorrt_cache
 from calibrators.range import problem
 from trtcal.errors import InputError
-from trtcal.ranges import TensorRange
+from trtcal.ranges import Calibration, TensorRange
 
 MAX_SHOWN = 5
-
-
+UNKNOWN = "unknown"
+IMPORTED = "imported:"
 Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A file's ranges; `unranged` says why an entry of it is none, `parameters` what heads it."""
-
-    ranges: dict[str, TensorRange]
-    unranged: dict[str, str]
-    parameters: dict[str, int | float | str] = field(default_factory=dict)
-    model: str = "unknown"
 
 
 def imported(amax: float, note: str | None = None) -> TensorRange:
@@ -33,11 +22,27 @@ def imported(amax: float, note: str | None = None) -> TensorRange:
     return TensorRange(amax, amax, 0.0, note)
 
 
-def table_of(amaxes: Mapping[str, float]) -> Table:
+def foreign(
+    form: str,
+    ranges: dict[str, TensorRange],
+    unranged: dict[str, str],
+    parameters: dict[str, int | float | str] | None = None,
+    model: str = UNKNOWN,
+) -> Calibration:
+    """Return the ranges of a file in a format; what it does not say is "unknown".
+
+    `unranged` says why an entry of it is none, `parameters` what heads it.
+    """
+    what = IMPORTED + form, parameters or {}, model, UNKNOWN, 0, UNKNOWN
+    return Calibration(*what, ranges, unranged)
+
+
+def table_of(form: str, amaxes: Mapping[str, float], **parameters: str) -> Calibration:
     """Sort entries into ranges and those that can be none."""
     problems = {name: problem(amax) for name, amax in amaxes.items()}
     ranges = {name: imported(amax) for name, amax in amaxes.items() if not problems[name]}
-    return Table(ranges, {name: text for name, text in problems.items() if text})
+    unranged = {name: text for name, text in problems.items() if text}
+    return foreign(form, ranges, unranged, dict(parameters))
 
 
 def listed(items: Iterable[str]) -> str:
