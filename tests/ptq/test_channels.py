@@ -32,9 +32,8 @@ def prepared(tmp_path, request):
 def scaled_at_random(model):
     graph = import_graph(model.proto)
     channels = find_channels(graph)
-    count = len(channels.parent)
-    roots = channels.roots(np.arange(count))
-    factors = np.exp(np.random.default_rng(0).uniform(-2, 2, count))[roots]
+    roots = channels.roots()
+    factors = np.exp(np.random.default_rng(0).uniform(-2, 2, channels.count))[roots]
     limited = [roots[channels.of[name][1]] for name in channels.limits]
     bounded = np.isin(roots, np.concatenate([[-1], *limited]))
     return scaled_constants(

@@ -7,12 +7,14 @@ reads it can compensate its scale: in a weight, or in the factor of a normalizat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from trtcal.model.graph import captured, clip_bounds, constant, is_op
 from trtcal.model.ops import AS_MATRIX, SCALES, SHAPE_ONLY
@@ -40,20 +42,21 @@ class Edit:
 class Channels:
     """The channels of a sorted graph: `of` a tensor its (axis, ids).
 
-    `limits` are inputs of Clips, whose upper bound stays the same whatever the scale.
+    `pairs` are channels that are joined one by one. `limits` are inputs of Clips, whose upper bound
+    stays the same whatever the scale.
     """
 
     of: dict[str, tuple[int, Ids]] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
     limits: dict[str, float] = field(default_factory=dict)
-    parent: list[int] = field(default_factory=list)
+    count: int = 0
+    pairs: list[tuple[Ids, Ids]] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
 
     def new(self, count: int) -> Ids:
         """Return numbers for new channels."""
-        first = len(self.parent)
-        self.parent.extend(range(first, first + count))
-        return np.arange(first, first + count)
+        self.count += count
+        return np.arange(self.count - count, self.count)
 
     def make(self, tensor: gs.Tensor, axis: int | None, count: int) -> Ids | None:
         """Give a tensor new channels along an axis, counted from either end; None if it is unknown."""
@@ -64,21 +67,9 @@ class Channels:
         self.of[tensor.name] = (axis, ids)
         return ids
 
-    def root(self, one: int) -> int:
-        """Return the number that represents all that are joined with one."""
-        while self.parent[one] != one:
-            self.parent[one] = self.parent[self.parent[one]]
-            one = self.parent[one]
-        return one
-
-    def roots(self, ids: Ids) -> Ids:
-        """Return the representative of each."""
-        return np.array([self.root(int(one)) for one in ids], np.int64)
-
-    def join(self, left: Ids, right: Ids) -> None:
-        """Join channels one by one."""
-        for a, b in zip(left, right, strict=True):
-            self.parent[self.root(int(a))] = self.root(int(b))
+    def roots(self) -> Ids:
+        """Return for each number the first that is joined with it."""
+        return joined(self.count, self.pairs)
 
     def freeze(self, *tensors: gs.Tensor) -> None:
         """Keep the channels of tensors as they are."""
@@ -88,10 +79,18 @@ class Channels:
 
     def is_free(self) -> npt.NDArray[np.bool_]:
         """Return for each number whether it may be scaled, shape (numbers,)."""
-        roots = self.roots(np.arange(len(self.parent)))
+        roots = self.roots()
         held = np.zeros(len(roots), bool)
         held[roots[sorted(self.frozen)]] = True
         return ~held[roots]
+
+
+def joined(count: int, pairs: Iterable[tuple[Ids, Ids]]) -> Ids:
+    """Return for each of `count` numbers the first of its set; pairs of numbers are in one set."""
+    left, right = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
+    edges = csr_array((np.ones(len(left)), (left, right)), shape=(count, count))
+    _, sets = connected_components(edges, directed=False)
+    return np.asarray(np.unique(sets, return_index=True)[1][sets])
 
 
 def find_channels(graph: gs.Graph) -> Channels:
@@ -220,7 +219,7 @@ def _add(node: gs.Node, found: Channels) -> bool:
     (a, first), (b, second) = (found.of[tensor.name] for tensor in (left, right))
     if a != b or len(left.shape) != len(right.shape) or len(first) != len(second):
         return False
-    found.join(first, second)
+    found.pairs.append((first, second))
     found.of[node.outputs[0].name] = (a, first)
     return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -21,7 +20,7 @@ from trtcal.model.graph import constant, import_graph, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import AS_MATRIX, FACTORS, QUANTIZES, Operators
 from trtcal.ptq.changes import Changes, affine_readers, with_affines
-from trtcal.ptq.channels import Channels, Edit, find_channels
+from trtcal.ptq.channels import Channels, Edit, find_channels, joined
 from trtcal.ptq.compensation import (
     Extremes,
     Values,
@@ -109,8 +108,7 @@ def _factors(
     graph: gs.Graph, channels: Channels, peaks: Mapping[str, Values], room: Values
 ) -> Values:
     """Return what each channel is multiplied with, shape (numbers,)."""
-    count = len(channels.parent)
-    roots = channels.roots(np.arange(count))
+    count, roots = channels.count, channels.roots()
     peak, reads, depthwise = np.zeros(count), np.zeros(count), np.ones(count, bool)
     for name, values in peaks.items():
         np.maximum.at(peak, roots[channels.of[name][1]], values)
@@ -127,12 +125,12 @@ def _factors(
     dense = np.where(usable & ~depthwise, reads, 1.0)
     wide = np.where(usable, peak, 1.0) ** -part * dense ** (1 - part)
     factors = np.ones(count)
-    for ids in _groups(channels, peaks, roots):
-        mine = ids[usable[ids]]
-        if len(mine):
-            # nothing depends on a constant factor; this one leaves the largest channel as it is
-            mean = 1 / (wide[mine] * peak[mine]).max() * peak[mine].max()
-            factors[mine] = np.clip(wide[mine] * mean, 1 / MOST, MOST)
+    sets = joined(count, ((ids[:-1], ids[1:]) for ids in (roots[channels.of[n][1]] for n in peaks)))
+    for one in np.unique(sets[usable]):  # channels of one tensor, directly or through others
+        mine = np.flatnonzero(usable & (sets == one))
+        # nothing depends on a constant factor; this one leaves the largest channel as it is
+        mean = 1 / (wide[mine] * peak[mine]).max() * peak[mine].max()
+        factors[mine] = np.clip(wide[mine] * mean, 1 / MOST, MOST)
     bounded = np.clip(factors, 1.0, np.minimum(room, MOST))
     factors = np.where(np.isfinite(room), bounded, factors)
     return np.where(usable, factors, 1.0)[roots]
@@ -144,7 +142,7 @@ def _room(channels: Channels, extremes: Mapping[str, Extremes]) -> Values:
     Features that few samples have lie below zero in all others. So how far they may reach is taken
     from the range of the sums before the Clip, most of which is negative.
     """
-    roots = channels.roots(np.arange(len(channels.parent)))
+    roots = channels.roots()
     room = np.full(len(roots), np.inf)
     for name, limit in channels.limits.items():
         seen = extremes[name]
@@ -152,16 +150,6 @@ def _room(channels: Channels, extremes: Mapping[str, Extremes]) -> Values:
         mine = limit / np.maximum(reached, limit / MOST)
         np.minimum.at(room, roots[channels.of[name][1]], np.maximum(mine, 1.0))
     return room
-
-
-def _groups(channels: Channels, peaks: Mapping[str, Values], roots: Any) -> list[Any]:
-    """Return sets of channels that lie in one tensor, directly or through others."""
-    groups: list[set[int]] = []
-    for name in peaks:
-        mine = set(map(int, roots[channels.of[name][1]]))
-        touching = [one for one in groups if one & mine]
-        groups = [one for one in groups if not one & mine] + [mine.union(*touching)]
-    return [np.array(sorted(one), np.int64) for one in groups]
 
 
 def _largest_weights(weight: Floats, edit: Edit) -> Values:
