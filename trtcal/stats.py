@@ -121,36 +121,7 @@ def _score_bound(lost: int, won: int, samples: int, z: float, strict: bool) -> f
     return float(optimize.brentq(excess, start, 1.0))
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Number, sum, sums of squares and of cubes, the least and the largest of some values."""
-
-    count: int
-    total: float
-    squares: float
-    cubes: float
-    least: float
-    largest: float
-
-    @classmethod
-    def of(cls, values: Values) -> Moments:
-        """Return the moments of values, of any shape."""
-        total, squares, cubes = (float((values**power).sum()) for power in (1, 2, 3))
-        return cls(values.size, total, squares, cubes, float(values.min()), float(values.max()))
-
-    def __add__(self, other: Moments) -> Moments:
-        """Return the moments of both sets of values together."""
-        return Moments(
-            self.count + other.count,
-            self.total + other.total,
-            self.squares + other.squares,
-            self.cubes + other.cubes,
-            min(self.least, other.least),
-            max(self.largest, other.largest),
-        )
-
-
-def mean_interval(moments: Moments, level: float, reach: float) -> Interval:
+def mean_interval(values: Values, level: float, reach: float) -> Interval:
     """Return a mean and its interval; `reach` is how far a value not seen may lie from the mean.
 
     A skewed sum is taken for a Poisson number of jumps of size third moment / variance, whose exact
@@ -158,12 +129,13 @@ def mean_interval(moments: Moments, level: float, reach: float) -> Interval:
     skewness vanishes, and the exact one where rare equal losses make the whole difference. It is no
     narrower than what `unseen` allows for.
     """
-    count, mean = moments.count, moments.total / moments.count
+    count, mean = values.size, float(values.sum()) / values.size
     if count < FEWEST:
         return Interval(mean, -math.inf, math.inf)
-    variance = max(moments.squares / count - mean**2, 0.0) * count / (count - 1)
-    third = moments.cubes / count - 3 * mean * moments.squares / count + 2 * mean**3
-    if moments.least == moments.largest or variance <= (1e-12 * moments.largest) ** 2:
+    squares, cubes = (float((values**power).sum()) for power in (2, 3))
+    variance = max(squares / count - mean**2, 0.0) * count / (count - 1)
+    third = cubes / count - 3 * mean * squares / count + 2 * mean**3
+    if np.ptp(values) == 0.0 or variance <= (1e-12 * float(values.max())) ** 2:
         variance = 0.0
     floor = reach * unseen(count, level)
     margins = (_tail(variance, sign * third, count, level) for sign in (-1.0, 1.0))
@@ -271,7 +243,7 @@ def compare_means(
         p, mid_p = mcnemar(lost, won), mcnemar_mid_p(lost, won)
     else:
         seen = float(np.ptp(both)) or float(np.abs(both).max()) or math.inf
-        difference = mean_interval(Moments.of(differences), level, seen if reach is None else reach)
+        difference = mean_interval(differences, level, seen if reach is None else reach)
         p = _student(differences)
     if same:
         difference = difference.within(-math.inf, max(0.0, difference.value))

@@ -19,7 +19,6 @@ from trtcal.errors import InputError
 from trtcal.limits import BROKEN, METRICS, UNDECIDED, Figure, Judgement, Limit, parse_limit
 from trtcal.stats import (
     Interval,
-    Moments,
     Paired,
     Values,
     compare_means,
@@ -327,7 +326,7 @@ def _own(values: Values, metric: str, level: float) -> Interval:
     if is_binary(values):
         return proportion(int(values.sum()), len(values), level)
     seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf
-    found = mean_interval(Moments.of(values), level, REACH.get(metric, seen))
+    found = mean_interval(values, level, REACH.get(metric, seen))
     return found.within(-1.0, 1.0) if metric == "cosine" else found
 
 
