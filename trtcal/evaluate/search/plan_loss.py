@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,28 +23,15 @@ from trtcal.quantization import Plan, QuantizedModel, fp16, quantize
 from trtcal.ranges import Calibration
 
 
-class Peaks:
-    """The largest magnitudes of a float model's tensors."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.known: dict[str, float] = {}
-
-    def find(self, names: Iterable[str], batches: Iterable[Feeds]) -> None:
-        """Run the model for those of some tensors that are not known yet."""
-        made = {name for node in self.model.proto.graph.node for name in node.output}
-        wanted = sorted(made & set(names) - set(self.known))
-        if not wanted:
-            return
-        session = open_session(_reduced(self.model.proto, wanted), as_it_is=True)
-        peaks = np.zeros(len(wanted))
-        for feeds in batches:
-            peaks = np.maximum(peaks, np.array(run_session(session, None, feeds)))
-        self.known |= dict(zip(wanted, peaks.tolist(), strict=True))
-
-    def beyond(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield those that do not fit float16."""
-        return (name for name in names if self.known.get(name, 0.0) > fp16.MOST)
+def find_peaks(
+    proto: onnx.ModelProto, names: Sequence[str], batches: Iterable[Feeds]
+) -> dict[str, float]:
+    """Run a float model for the largest magnitudes of its tensors."""
+    session = open_session(_reduced(proto, names), as_it_is=True)
+    peaks = np.zeros(len(names))
+    for feeds in batches:
+        peaks = np.maximum(peaks, np.array(run_session(session, None, feeds)))
+    return dict(zip(names, peaks.tolist(), strict=True))
 
 
 def _reduced(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -145,7 +132,9 @@ class Evaluator:
 
     def __init__(self, plans: Plans, reference: Reference, cache: EvaluationCache) -> None:
         self.plans, self.reference, self.cache = plans, reference, cache
-        self.peaks = Peaks(plans.model)
+        proto = plans.model.proto
+        self.made = {name for node in proto.graph.node for name in node.output}
+        self.peaks: dict[str, float] = {}
 
     def loss(self, int8: Int8 = frozenset()) -> Loss:
         """Return what a plan loses, measured once."""
@@ -174,6 +163,8 @@ class Evaluator:
     def _beyond(self, made: QuantizedModel) -> list[str]:
         """Return the float16 tensors of a plan that float16 is too small for."""
         names = made.fp16_subgraphs.unknown
-        if names:
-            self.peaks.find(names, self.reference.recording.all_feeds())
-        return list(self.peaks.beyond(names))
+        new = sorted(self.made & set(names) - set(self.peaks))
+        if new:
+            feeds = self.reference.recording.all_feeds()
+            self.peaks |= find_peaks(self.plans.model.proto, new, feeds)
+        return [name for name in names if self.peaks.get(name, 0.0) > fp16.MOST]
