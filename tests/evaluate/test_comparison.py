@@ -11,14 +11,7 @@ from trtcal.data.slices import read_attributes
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Wanted
-from trtcal.evaluate.comparison import (
-    CompareSettings,
-    compare,
-    read_comparison,
-    warnings,
-    with_layers,
-    write_comparison,
-)
+from trtcal.evaluate.comparison import CompareSettings, Comparison, compare, warnings, with_layers
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import Breakdown, Group
 from trtcal.evaluate.metrics import load_metric
@@ -41,8 +34,8 @@ def test_a_comparison_survives_being_written(scene, tmp_path):
     made = compare(
         open_variant(reference), [open_variant(variant)], data, (), CompareSettings(rounds=4)
     )
-    write_comparison(tmp_path / "comparison.json", made)
-    assert read_comparison(tmp_path / "comparison.json") == made
+    made.write(tmp_path / "comparison.json")
+    assert Comparison.read(tmp_path / "comparison.json") == made
     assert [row.name for row in made.rows] == ["net", "int8"]
     assert made.rows[1].accuracy.sqnr_db > 20
 
@@ -109,8 +102,8 @@ def test_everything_that_can_be_asked_survives_being_written(scene, tmp_path):
     everyone = [open_variant(reference), open_variant(variant)]
     made = compare(everyone[0], everyone[1:], data, (), CompareSettings(8, 4, wanted, None, (1, 4)))
     made = with_layers(made, load_model(reference), everyone[1:], data)
-    write_comparison(tmp_path / "comparison.json", made)
-    assert read_comparison(tmp_path / "comparison.json") == made
+    made.write(tmp_path / "comparison.json")
+    assert Comparison.read(tmp_path / "comparison.json") == made
     first, second = made.rows
     assert (first.simulation, first.breakdowns, first.layers) == (None, (), None)
     assert {one.figure for one in second.breakdowns} == {"top1", "largest"}
@@ -134,7 +127,7 @@ def test_comparisons_of_earlier_versions_are_read(scene, tmp_path):
         for name in ("warm_up", "outliers", "drift", "warnings", "throughput"):
             del one["latency"][name]
     write_document(tmp_path / "comparison.json", seal(document))
-    read = read_comparison(tmp_path / "comparison.json")
+    read = Comparison.read(tmp_path / "comparison.json")
     assert read.rows[1].accuracy == made.rows[1].accuracy
     assert read.rows[1].latency.speedup == made.rows[1].latency.speedup
 

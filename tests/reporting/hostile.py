@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.reporting.samples import accuracy, comparison, improvement, latency, write_improvement
 from trtcal.documents import digest_file, write_document
-from trtcal.evaluate.comparison import Row, write_comparison
+from trtcal.evaluate.comparison import Row
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, Suppression, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.layer import Layer, TensorInfo
@@ -85,7 +85,7 @@ def write_hostile_run(parent: Path, texts: Sequence[str]) -> Path:
     rows[0] = replace(rows[0], quantization={"method": name(), "calibration": ranges.digest})
     compared = comparison(*rows, reference=name())
     compared = replace(compared, dataset_name=name(), dataset=name(), machine={name(): name()})
-    write_comparison(folder / "comparison.json", compared)
+    compared.write(folder / "comparison.json")
     for row in rows:
         place = folder / "builds" / name.file()
         _write_build(place, name, row)

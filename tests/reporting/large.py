@@ -24,7 +24,6 @@ from tests.reporting.samples import (
 from trtcal.calibration import calibrate, observe, write_observation
 from trtcal.calibration.extremes import find_tails
 from trtcal.data import open_dataset
-from trtcal.evaluate.comparison import write_comparison
 from trtcal.evaluate.layerwise import compare_layers
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Cost, Evidence, Finding
@@ -55,7 +54,7 @@ def write_large_run(folder: Path, layers: int = 500) -> Path:
     rows = tuple(replace(one, **real[one.name]) for one in rows)
     write_improvement(folder, improvement(layers=_optimized(layers)))
     compared = comparison(*rows, limits=("top1 >= -1.0",), reference="backbone")
-    write_comparison(folder / "comparison.json", compared)
+    compared.write(folder / "comparison.json")
     for number, name in enumerate(VARIANTS):
         own = {key: real[name][key] for key in ("model", "quantization")}
         made = replace(build(name, _outcomes(layers, number)), **own)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, digest_file, seal, write_document
-from trtcal.evaluate.comparison import Comparison, Row, write_comparison
+from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.latency import Latency
 from trtcal.evaluate.metrics import Accuracy
 from trtcal.evidence.layers.layer import Layer
@@ -123,7 +123,7 @@ def write_build(folder: Path, made: Build, log: str = LOG) -> Build:
 
 def write_run(folder: Path, compared: Comparison, *builds: Build) -> Path:
     """Write a whole run folder."""
-    write_comparison(folder / "comparison.json", compared)
+    compared.write(folder / "comparison.json")
     for number, made in enumerate(builds):
         write_build(folder / "builds" / f"{number}", made)
     calibration(note="kept short").write(folder / "calibrations" / "percentile.json")

@@ -16,7 +16,6 @@ from tests.reporting.samples import (
 )
 from trtcal.documents import digest_document, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate.comparison import write_comparison
 from trtcal.reporting.document import MESSAGE_KEPT, assemble, read_log
 from trtcal.reporting.render import render
 
@@ -133,16 +132,16 @@ def test_json_of_others_is_left_alone(tmp_path):
 def test_folders_too_deep_and_hidden_ones_are_not_entered(tmp_path):
     folder = write_run(tmp_path, two())
     for place in ("1/2/3/4/5", ".cache"):
-        write_comparison(folder / place / "comparison.json", comparison(row("x", GOOD)))
+        comparison(row("x", GOOD)).write(folder / place / "comparison.json")
     assert assemble(folder)["comparison"]["rows"][1]["name"] == "a"
-    write_comparison(folder / "1/2/3/4/comparison.json", comparison(row("x", GOOD)))
+    comparison(row("x", GOOD)).write(folder / "1/2/3/4/comparison.json")
     with pytest.raises(InputError, match="2 comparisons"):
         assemble(folder)
 
 
 def test_the_same_document_twice_counts_once(tmp_path):
     folder = write_run(tmp_path, two())
-    write_comparison(folder / "copy.json", two())
+    two().write(folder / "copy.json")
     assert assemble(folder)["digest"]
 
 

@@ -26,7 +26,6 @@ from tests.reporting.samples import (
 )
 from trtcal.documents import Document, write_document
 from trtcal.errors import InputError
-from trtcal.evaluate.comparison import write_comparison
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
@@ -209,9 +208,7 @@ def test_visible_leaves_no_character_unseen(text):
     ],
 )
 def test_it_shows_any_comparison(tmp_path, rows):
-    write_comparison(
-        tmp_path / "comparison.json", comparison(*rows, limits=("top1 >= -1.0", "speedup >= 1.5"))
-    )
+    comparison(*rows, limits=("top1 >= -1.0", "speedup >= 1.5")).write(tmp_path / "comparison.json")
     assert "</html>" in render(assemble(tmp_path))
 
 

@@ -100,7 +100,6 @@ def command(
     from trtcal.documents import write_document
     from trtcal.evaluate.ab import ABOptions, ab_test
     from trtcal.evaluate.ab_rule import is_tested, rule_for
-    from trtcal.evaluate.groups import files_of
     from trtcal.evaluate.metrics import load_metric
     from trtcal.evaluate.variants import batch_for, open_variant
     from trtcal.model import load_model
@@ -119,7 +118,7 @@ def command(
     with progress("testing", len(dataset)) as advance:
         options = ABOptions(
             batch_for(model, batch or settings.batch),
-            read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
+            read_slices(slices, len(dataset), dataset.files) if slices else None,
             open_variant(reference, trust=trust, reference=model) if reference else None,
             load_metric(metric_file) if metric_file else None,
             sequential,

@@ -254,7 +254,7 @@ class Options:
 def run(options: Options) -> None:
     """Compare, write the comparison, show it and hold it to its limits."""
     from trtcal.data import open_dataset
-    from trtcal.evaluate.comparison import compare, with_layers, write_comparison
+    from trtcal.evaluate.comparison import compare, with_layers
     from trtcal.evaluate.variant_limits import is_compared, judge_variants
     from trtcal.evaluate.variants import open_variant
     from trtcal.limits import require
@@ -276,7 +276,7 @@ def run(options: Options) -> None:
         seen = min(options.layer_samples or len(dataset), len(dataset))
         with progress("layer by layer", seen * len(others)) as advance:
             result = with_layers(result, model, others, dataset, advance, seen)
-    document = write_comparison(options.output, result)
+    document = result.write(options.output)
     if options.as_json:
         print_json(document)
         _say_warnings(result, note)

@@ -29,7 +29,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
     """
     from trtcal.config import read_config
-    from trtcal.evaluate.comparison import read_comparison
+    from trtcal.evaluate.comparison import Comparison
     from trtcal.limits import require
     from trtcal.pipeline import run
 
@@ -45,7 +45,7 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     if as_json:
         print_json(result.report)
     else:
-        show(read_comparison(result.folder / "comparison.json"))
+        show(Comparison.read(result.folder / "comparison.json"))
         print_limits(result.limits, "limits on builds and data")
         say(f"{verdict['word']}: {verdict['sentence']}")
         say(f"report: {result.folder / 'report.html'}")

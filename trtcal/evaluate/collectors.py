@@ -16,7 +16,7 @@ from trtcal.data import Dataset
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import InputError
 from trtcal.evaluate.equality import Simulation, hold_against
-from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst, files_of
+from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
 from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, OwnMetric, load_metric
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, compare_rows
 from trtcal.evaluate.replay import Batch, Outputs, replay
@@ -91,7 +91,7 @@ def read_wanted(
 ) -> Wanted:
     """Return what to collect by files: a CSV of slices, and a Python file with a metric."""
     return Wanted(
-        read_attributes(slices, len(dataset), files_of(dataset)) if slices else (),
+        read_attributes(slices, len(dataset), dataset.files) if slices else (),
         load_metric(metric) if metric else None,
         simulate,
     )
@@ -189,7 +189,7 @@ def evaluate(
             accumulators[CLASSES] = GroupAccumulator((classes_of(dataset.labels),))
         simulated = None if simulation is None else len(runs)
         runs += [] if simulation is None else [simulation]
-        collected.append(_OfVariant(place, simulated, accumulators, Worst(files_of(dataset))))
+        collected.append(_OfVariant(place, simulated, accumulators, Worst(dataset.files)))
     for part in replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels, progress):
         _add(collected, wanted.own, part)
     return [one.result() for one in collected]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from operator import attrgetter
 from typing import Any
 
 from trtcal import __version__
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.data import Dataset
-from trtcal.documents import Document, from_fields, parsing, read_document, seal, write_document
+from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
 from trtcal.evaluate.equality import Simulation
@@ -27,9 +27,7 @@ from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
 
-KIND = "comparison"
-
-COLLECTED = ("accuracy", "simulation", "own", "breakdowns", "worst")
+MEASURED = ("latency", "size_bytes")
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ class Row:
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
         fields = dataclasses.asdict(self)
-        return {key: fields[key] for key in ("name", "model", "quantization", *COLLECTED, "layers")}
+        return {name: value for name, value in fields.items() if name not in MEASURED}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Sealed, kind="comparison", command="trtcal compare", version=2):
     """All variants on one dataset; the first row is the reference itself."""
 
     dataset: str
@@ -93,46 +91,44 @@ class Comparison:
                 "machine": self.machine,
             },
         }
-        return seal({"kind": KIND, "schema_version": 2, **body})
+        return seal({"kind": self.kind, "schema_version": self.schema_version, **body})
 
-    @property
-    def digest(self) -> str:
-        """Digest of the lasting part: accuracy, not times."""
-        return str(self.to_document()["digest"])
+    @classmethod
+    def from_document(cls, document: Document) -> Comparison:
+        """Return what a document describes; `LookupError` or `TypeError` if a field does not fit."""
+        measured = document["measured"]
+        rows = tuple(
+            from_fields(Row, {**item, **measured["variants"][item["name"]]})
+            for item in document["rows"]
+        )
+        plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
+        limits = parse_limits(document["limits"])
+        return cls(limits=limits, rows=rows, machine=measured["machine"], **plain)
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: one row for each variant."""
-        columns = (
-            "variant",
-            "top-1",
-            "drop (points)",
-            "agreement",
-            "SQNR",
-            "latency p50",
-            "speed-up",
-            "size",
-        )
-        head = "".join(f"<th>{name}</th>" for name in columns)
+        head = "".join(f"<th>{name}</th>" for name in ("variant", *SHOWN))
         rows = "".join(f"<tr>{_html_row(row)}</tr>" for row in self.rows)
         return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _shown(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.4g}{unit}"
+SHOWN: Mapping[str, tuple[str, str, float]] = {
+    "top-1": ("accuracy.top1", " %", 1.0),
+    "drop (points)": ("accuracy.top1_drop", "", 1.0),
+    "agreement": ("accuracy.agreement", " %", 1.0),
+    "SQNR": ("accuracy.sqnr_db", " dB", 1.0),
+    "latency p50": ("latency.p50_ms", " ms", 1.0),
+    "speed-up": ("latency.speedup", "", 1.0),
+    "size": ("size_bytes", " MB", 1e6),
+}
+"""Columns of a notebook's table: the figure of a row, its unit, and what it is divided by."""
 
 
 def _html_row(row: Row) -> str:
-    accuracy, latency = row.accuracy, row.latency
-    cells = (
-        html.escape(row.name),
-        _shown(accuracy.top1, " %"),
-        _shown(accuracy.top1_drop),
-        _shown(accuracy.agreement, " %"),
-        _shown(accuracy.sqnr_db, " dB"),
-        _shown(latency.p50_ms, " ms"),
-        _shown(latency.speedup),
-        _shown(row.size_bytes / 1e6, " MB"),
-    )
+    cells = [html.escape(row.name)]
+    for name, unit, size in SHOWN.values():
+        value = attrgetter(name)(row)
+        cells.append("-" if value is None else f"{value / size:.4g}{unit}")
     return "".join(f"<td>{cell}</td>" for cell in cells)
 
 
@@ -189,9 +185,8 @@ def _device(everyone: Sequence[Variant]) -> str:
 
 
 def _row(one: Variant, found: Evaluation, latency: Latency) -> Row:
-    fields: dict[str, Any] = {name: getattr(found, name) for name in COLLECTED}
-    fields |= {"latency": latency, "size_bytes": one.size_bytes}
-    return Row(one.name, one.model, one.quantization, **fields)
+    about = (one.name, one.model, one.quantization)
+    return Row(*about, latency=latency, size_bytes=one.size_bytes, **vars(found))
 
 
 def _runs(
@@ -238,29 +233,6 @@ def with_layers(
     }
     rows = tuple(replace(row, layers=found.get(row.name)) for row in comparison.rows)
     return replace(comparison, rows=rows)
-
-
-def write_comparison(path: Path, comparison: Comparison) -> Document:
-    """Write `comparison.json`."""
-    return write_document(path, comparison.to_document())
-
-
-def read_comparison(path: Path) -> Comparison:
-    """Read `comparison.json`; `InputError` if it is missing, altered or malformed."""
-    document = read_document(path, KIND, 2)
-    comparison: Comparison = parsing(path, lambda: _from_document(document))
-    return comparison
-
-
-def _from_document(document: Document) -> Comparison:
-    measured = document["measured"]
-    rows = tuple(
-        from_fields(Row, {**item, **measured["variants"][item["name"]]})
-        for item in document["rows"]
-    )
-    plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
-    limits = parse_limits(document["limits"])
-    return Comparison(limits=limits, rows=rows, machine=measured["machine"], **plain)
 
 
 NAMED = 3

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from trtcal.data import Dataset
 from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
 from trtcal.evaluate.metrics import rounded
@@ -296,8 +295,3 @@ class Worst:
     def result(self) -> tuple[Sample, ...]:
         """Return the samples, the worst first."""
         return tuple(sample for _, _, sample in sorted(self.kept, reverse=True))
-
-
-def files_of(dataset: Dataset) -> Sequence[str] | None:
-    """Return the samples' files, relative to their folder, None if they have none of their own."""
-    return dataset.files

@@ -17,7 +17,7 @@ import onnx
 
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch, whole_batches
-from trtcal.evaluate.metrics import rounded
+from trtcal.evaluate.metrics import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.model import Model
 from trtcal.model.files import array_of
@@ -357,15 +357,9 @@ def _figure(site: Site, sums: _Sums, upstream: Sequence[_Sums]) -> LayerFigure:
         site.tensor,
         site.is_weight,
         site.nodes,
-        _decibels(signal, arrives),
-        _decibels(signal, own),
-        _decibels(signal, leaves),
+        sqnr_db(signal, arrives),
+        sqnr_db(signal, own),
+        sqnr_db(signal, leaves),
         growth,
         rounded(100.0 * sums.clipped / sums.values),
     )
-
-
-def _decibels(signal: float, error: float) -> float | None:
-    if not (0 < signal < math.inf and 0 < error < math.inf):
-        return None
-    return rounded(10.0 * math.log10(signal / error))

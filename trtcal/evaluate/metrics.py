@@ -90,7 +90,7 @@ class AccuracyMeter:
             None if top1 is None else rounded(drop.value),
             None if top1 is None else (rounded(drop.low), rounded(drop.high)),
             self._mean("agreement", 100.0),
-            _sqnr_db(self.sums["signal"], self.sums["error"]),
+            sqnr_db(self.sums["signal"], self.sums["error"]),
             rounded(self.sums["cosine"] / self.samples),
             self._mean("top5", 100.0),
             self._mean("kl"),
@@ -112,8 +112,9 @@ class AccuracyMeter:
         return paired_difference(self.lost, self.won, self.samples).scaled(100.0)
 
 
-def _sqnr_db(signal: float, error: float) -> float | None:
-    if error == 0.0 or signal == 0.0:
+def sqnr_db(signal: float, error: float) -> float | None:
+    """Return signal over error power in dB, None where either is zero or not finite."""
+    if not (0 < signal < math.inf and 0 < error < math.inf):
         return None
     return rounded(10.0 * math.log10(signal / error))
 

@@ -33,7 +33,7 @@ from trtcal.documents import Document, read_document, to_fields, unwritable
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
-from trtcal.evaluate.comparison import CompareSettings, compare, with_layers, write_comparison
+from trtcal.evaluate.comparison import CompareSettings, compare, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import batch_for, open_variant
@@ -434,7 +434,7 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
-        write_comparison(journal.folder / "comparison.json", comparison)
+        comparison.write(journal.folder / "comparison.json")
         record(comparison.digest)
 
 

@@ -14,8 +14,7 @@ from trtcal.calibration.extremes import KIND as TAILS
 from trtcal.documents import Document, parsing, read_document, read_json
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import KIND as AB
-from trtcal.evaluate.comparison import KIND as COMPARISON
-from trtcal.evaluate.comparison import Comparison, read_comparison
+from trtcal.evaluate.comparison import Comparison
 from trtcal.evidence import manifest
 from trtcal.evidence.diagnosis.build_diagnosis import KIND as DIAGNOSIS
 from trtcal.evidence.manifest import Build, read_build
@@ -90,7 +89,7 @@ def collect(folder: Path) -> Findings:
     failed_logs = tuple(_failed_logs(folder))
     return Findings(
         folder=folder,
-        comparison=_comparison(folder, read(COMPARISON, read_comparison), builds, failed_logs),
+        comparison=_comparison(folder, read(Comparison.kind, Comparison.read), builds, failed_logs),
         builds=builds,
         calibrations=read(CALIBRATION, Calibration.read),
         plans=read(PLAN, read_plan),
@@ -127,7 +126,7 @@ def _kind(path: Path) -> str | None:
     if kind == PLAN or _is_bare_plan(document):
         return PLAN
     known = kind in (
-        COMPARISON,
+        Comparison.kind,
         manifest.KIND,
         CALIBRATION,
         RUN,
