@@ -126,10 +126,13 @@ STRINGS = Kind(
     lambda value: isinstance(value, list) and value != [] and all(map(TEXT.fits, value)),
     lambda value: tuple(dict.fromkeys(value)),
 )
-LIMITS = Kind(
-    'a list of strings like "top1 >= -1.0"',
-    lambda value: isinstance(value, list) and all(map(TEXT.fits, value)),
+NAMES = Kind(
+    "a list of strings",
+    lambda value: isinstance(value, (list, tuple)) and all(map(TEXT.fits, value)),
+    lambda value: tuple(dict.fromkeys(value)),
 )
+LIMITS = Kind('a list of strings like "top1 >= -1.0"', NAMES.fits)
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBERS = Kind(
     "a number or a list of numbers",
     lambda value: value != [] and all(map(is_finite, as_list(value))),

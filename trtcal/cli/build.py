@@ -239,7 +239,7 @@ def show(result: Build, command: str | None) -> None:
 def _route(asked: Asked, model: Model) -> Route:
     """Read what a route needs; `InputError` if it is not for this model."""
     from trtcal.backends.options import Route
-    from trtcal.calibration.formats import import_calibration
+    from trtcal.calibration.formats.convert import import_calibration
 
     ranges = (
         import_calibration(asked.calibration, model, partial=True) if asked.calibration else None

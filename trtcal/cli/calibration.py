@@ -53,7 +53,7 @@ def command() -> None:
 @json_option
 def show(file: Path, form: str | None, as_json: bool) -> None:
     """List the ranges in FILE, and the entries that are not usable."""
-    from trtcal.calibration.formats import read_ranges
+    from trtcal.calibration.formats.convert import read_ranges
 
     found = read_ranges(file, form)
     if as_json:
@@ -80,7 +80,7 @@ def _show(found: Calibration, title: str) -> None:
 @json_option
 def diff(a: Path, b: Path, as_json: bool) -> None:
     """Show which ranges differ from A to B and by how much, the largest change first."""
-    from trtcal.calibration.formats import read_ranges
+    from trtcal.calibration.formats.convert import read_ranges
     from trtcal.ranges import diff as compare
 
     result = compare(read_ranges(a), read_ranges(b))
@@ -124,7 +124,7 @@ def export(
     as_json: bool,
 ) -> None:
     """Write the ranges in FILE in the format of another tool."""
-    from trtcal.calibration.formats import export_calibration, read_ranges
+    from trtcal.calibration.formats.convert import export_calibration, read_ranges
     from trtcal.documents import digest_file
 
     found = read_ranges(file)
@@ -165,7 +165,7 @@ def import_(
     as_json: bool,
 ) -> None:
     """Write the ranges in FILE as the calibration of a model that they fit."""
-    from trtcal.calibration.formats import import_calibration
+    from trtcal.calibration.formats.convert import import_calibration
     from trtcal.data import open_dataset
     from trtcal.model import load_model
 

@@ -223,7 +223,7 @@ def _open_data(
 
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
-    table = {key: getattr(plan, key) for key in ("default", "layers", "rules", "second_qdq")}
+    table = {key: value for key, value in vars(plan).items() if key != "method"}
     made = plan_of(table, f"{config.path}: plans.{name}")
     resolve(made, prepared)
     return made

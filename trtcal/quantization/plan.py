@@ -6,14 +6,24 @@ import dataclasses
 import difflib
 import fnmatch
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from trtcal.config import (
+    FLAG,
+    NAMES,
+    TEXT,
+    WrongKeyError,
+    by_name,
+    key,
+    read_section,
+    read_sections,
+)
 from trtcal.documents import Document, read_document, read_json, seal, write_document
 from trtcal.errors import InputError
 from trtcal.model import Model
@@ -39,12 +49,12 @@ class Rule:
     One of the two may be left out. `optional` rules may match nothing.
     """
 
-    precision: str
-    pattern: str | None = None
-    match: str = "glob"
-    op: str | None = None
-    reason: str = ""
-    optional: bool = False
+    precision: str = key(TEXT)
+    pattern: str | None = key(TEXT, None)
+    match: str = key(TEXT, "glob")
+    op: str | None = key(TEXT, None)
+    reason: str = key(TEXT, "")
+    optional: bool = key(FLAG, False)
 
     def __post_init__(self) -> None:
         _check_precision(str(self), self.precision)
@@ -110,6 +120,10 @@ class Decision:
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
 
+def _rules(value: Any) -> tuple[Rule, ...]:
+    return read_sections(Rule, HINT, list(value) if isinstance(value, tuple) else value)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
@@ -119,10 +133,10 @@ class Plan:
     larger float (see `trtcal.evaluate.placement_search`).
     """
 
-    default: str = "int8"
-    layers: dict[str, str] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
-    second_qdq: tuple[str, ...] = ()
+    default: str = key(TEXT, "int8")
+    layers: dict[str, str] = key(partial(by_name, TEXT), dict)
+    rules: tuple[Rule, ...] = key(_rules, ())
+    second_qdq: tuple[str, ...] = key(NAMES, ())
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
@@ -200,41 +214,16 @@ def read_plan(path: Path) -> Plan:
         document = read_document(path, KIND, VERSION)
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         raise InputError(f"{path} is not a plan", HINT)
-    unknown = set(document) - {"kind", "schema_version", "digest", *FIELDS}
-    if unknown:
-        raise InputError(f"{path} has unknown fields: {', '.join(sorted(unknown))}", HINT)
-    return plan_of({name: document[name] for name in FIELDS if name in document}, str(path))
+    head = ("kind", "schema_version", "digest")
+    return plan_of({name: one for name, one in document.items() if name not in head}, str(path))
 
 
 def plan_of(table: Mapping[str, Any], where: str) -> Plan:
     """Return the plan that a JSON or TOML table describes; `InputError` names `where` it does not."""
-    layers, default = table.get("layers", {}), table.get("default", "int8")
-    rules, second_qdq = table.get("rules") or [], table.get("second_qdq", [])
-    if not isinstance(layers, dict) or not _are_texts([*layers.values(), default]):
-        raise InputError(f"{where}: layers must map names to precisions", HINT)
-    if not isinstance(rules, (list, tuple)):
-        raise InputError(f"{where}: rules must be a list", HINT)
-    if not isinstance(second_qdq, (list, tuple)) or not _are_texts(second_qdq):
-        raise InputError(f"{where}: second_qdq must be a list of names", HINT)
-    made = tuple(_rule(item, where) for item in rules)
-    return Plan(default, layers, made, tuple(dict.fromkeys(second_qdq)))
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _rule(table: object, where: str) -> Rule:
-    if not isinstance(table, dict) or "precision" not in table:
-        raise InputError(f"{where}: a rule must be a table with a precision", HINT)
-    known = {one.name for one in dataclasses.fields(Rule)}
-    for name, value in table.items():
-        wanted = bool if name == "optional" else str
-        if name not in known:
-            raise InputError(f"{where}: a rule has the unknown field {name!r}", HINT)
-        if not isinstance(value, wanted):
-            raise InputError(f"{where}: {name!r} of a rule must be of type {wanted.__name__}", HINT)
-    return Rule(**table)
+    try:
+        return read_section(Plan, dict(table))
+    except WrongKeyError as error:
+        raise InputError(f"{where}: {error.message}", HINT) from None
 
 
 FOLLOWS = "follows"

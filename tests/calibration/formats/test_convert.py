@@ -3,11 +3,11 @@ import pytest
 from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.networks import conv_net
-from trtcal.calibration.formats import (
+from trtcal.calibration.formats import convert
+from trtcal.calibration.formats.convert import (
     READABLE,
     WRITABLE,
     compare_names,
-    convert,
     export_calibration,
     import_calibration,
     read_ranges,

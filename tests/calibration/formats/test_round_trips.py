@@ -10,7 +10,7 @@ from tests.calibration.formats.tables import FLOAT32, TABLES, calibration
 from tests.networks import conv_net
 from tests.tensorrt.stand_in import chain, module, ranges_of
 from trtcal.backends.tensorrt_network import calibrator_for, match_ranges, set_dynamic_ranges
-from trtcal.calibration.formats import import_calibration, read_ranges
+from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.tensorrt_cache import cache_of, read_cache
 from trtcal.model import load_model
 from trtcal.quantization import prepare, quantize, write_quantized

@@ -13,7 +13,7 @@ from onnx.shape_inference import infer_shapes
 from trtcal.errors import InputError
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, restored, small_export
 from trtcal.model.model import Model, checked, first_line, name_nodes, opset_of
-from trtcal.model.passes.base import NotApplicable, Pass
+from trtcal.model.passes.base import Condition, NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
 from trtcal.model.passes.reading import drop_other_types, read_graph
 
@@ -60,10 +60,6 @@ def _is_old(graph: gs.Graph) -> str | None:
     return None if graph.opset < MIN_OPSET else f"its opset is {graph.opset} already"
 
 
-def _is_new(graph: gs.Graph) -> str | None:
-    return None if graph.opset >= MIN_OPSET else f"its opset is still {graph.opset}"
-
-
 def _has_fp16(graph: gs.Graph) -> str | None:
     if graph.opset >= FP16_OPSET:
         return f"its opset is {graph.opset} already"
@@ -93,8 +89,9 @@ def raised_for_fp16(model: Model) -> Model:
     return checked(replace(model, proto=export_model(graph, model.proto)))
 
 
-def _is_new_for_fp16(graph: gs.Graph) -> str | None:
-    return None if graph.opset >= FP16_OPSET else f"its opset is still {graph.opset}"
+def raised_to(opset: int) -> Condition:
+    """Return the condition that a graph's opset is not lower any more."""
+    return lambda graph: None if graph.opset >= opset else f"its opset is still {graph.opset}"
 
 
 def infer_types(graph: gs.Graph) -> int:
@@ -119,7 +116,7 @@ OPSET = Pass(
     f"Raise the opset to {MIN_OPSET}, from which on Q/DQ take an axis.",
     _raise,
     _is_old,
-    _is_new,
+    raised_to(MIN_OPSET),
 )
 TYPES = Pass(
     "types",
@@ -131,5 +128,5 @@ FP16 = Pass(
     f"Raise the opset of a model with float16 values to {FP16_OPSET}, from which on Q/DQ take them.",
     _raise_for_fp16,
     _has_fp16,
-    _is_new_for_fp16,
+    raised_to(FP16_OPSET),
 )
