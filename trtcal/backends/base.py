@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes
+from trtcal.backends.targets import version_of
 from trtcal.documents import append_line, digest_file, replacing, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
@@ -82,34 +84,41 @@ class Made:
     gpu: str | None = None
 
 
-class Backend(Protocol):
-    """One builder of engines."""
+class Backend(ABC):
+    """One builder of engines, in the Python package `name`, installed by the extra of that name.
+
+    `takes` are those of `BuildOptions.named` that it takes.
+    """
 
     name: str
     engine_file: str
     default_target: str
-    takes: tuple[str, ...]
-    """Those of `BuildOptions.named` that it takes."""
+    extra: str = ""
+    takes: tuple[str, ...] = ()
 
     def availability(self) -> Availability:
-        """Return whether it can build here; never raises."""
-        ...
+        """Return whether it can build here, which takes its package; never raises."""
+        found = version_of(self.name)
+        if found is None:
+            hint = f"pip install 'trtcal[{self.extra}]'"
+            return Availability(False, None, f"package {self.name} is not installed", hint)
+        return Availability(True, found)
 
+    @abstractmethod
     def check_target(self, target: str) -> None:
         """`InputError` if it cannot build for this target."""
-        ...
 
+    @abstractmethod
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build inside `folder`, and leave the engine and the log there."""
-        ...
 
     def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
         """Return the shell line with which NVIDIA's own program builds the same, if it can."""
-        ...
+        return None
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Return the outcome with what this backend alone knows of why the node was lost."""
-        ...
+        return outcome
 
 
 def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -> Build:

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from trtcal.backends.base import Availability, Made, work
+from trtcal.backends.base import Availability, Backend, Made, work
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.targets import PROVIDERS, has_provider
 from trtcal.errors import BackendError, InputError
@@ -30,13 +30,12 @@ OPTIMIZED = "optimized.onnx"
 FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}
 
 
-class OnnxRuntime:
+class OnnxRuntime(Backend):
     """Builds a lowered ONNX file, and reads the layers off the graph that ONNX Runtime will run."""
 
     name = "onnxruntime"
     engine_file = "engine.onnx"
     default_target = "cpu"
-    takes: tuple[str, ...] = ()
 
     def availability(self) -> Availability:
         """Return that it works: it is a dependency of trtcal."""
@@ -74,10 +73,6 @@ class OnnxRuntime:
             return Made(parse_file(folder / LOG).layers)
         optimized = onnx.load(folder / OPTIMIZED, load_external_data=False)
         return Made(read_layers(optimized, model.proto))
-
-    def command(self, model: Model, options: BuildOptions, onnx: str, engine: str) -> str | None:
-        """There is no such program."""
-        return None
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import Availability, Made, work
+from trtcal.backends.base import Availability, Backend, Made, work
 from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
 from trtcal.backends.targets import driver_present, find_gpu, parse_target, version_of
 from trtcal.documents import replacing
@@ -98,22 +98,14 @@ PLUGINS = "plugins.json"
 TAKEN = ("several --shapes", "--workspace", "--profiling-verbosity", "--optimization-level")
 
 
-class TensorRTRTX:
+class TensorRTRTX(Backend):
     """Builds for named compute capabilities, such as `sm89`, on any x86-64 or ARM machine."""
 
     name = "tensorrt-rtx"
     engine_file = "engine.plan"
     default_target = "sm89"
-    takes: tuple[str, ...] = TAKEN
-
-    def availability(self) -> Availability:
-        """Needs the package only."""
-        found = version_of("tensorrt-rtx")
-        if found is None:
-            return Availability(
-                False, None, "package tensorrt-rtx is not installed", "pip install 'trtcal[rtx]'"
-            )
-        return Availability(True, found)
+    extra = "rtx"
+    takes = TAKEN
 
     def check_target(self, target: str) -> None:
         """`InputError` unless it has the form `sm89`, `sm86,sm120` or `portable`."""
@@ -146,26 +138,22 @@ class TensorRTRTX:
         return outcome
 
 
-class TensorRT:
+class TensorRT(Backend):
     """Builds for the GPU of this machine. Never yet run on a GPU by its authors."""
 
     name = "tensorrt"
     engine_file = "engine.plan"
     default_target = "gpu"
-    takes: tuple[str, ...] = (*TAKEN, "--timing-cache", "--layer-times")
+    extra = "tensorrt"
+    takes = (*TAKEN, "--timing-cache", "--layer-times")
 
     def availability(self) -> Availability:
         """Needs the package, and an NVIDIA driver: without one TensorRT's runtime crashes."""
-        found = version_of("tensorrt")
-        if found is None:
-            return Availability(
-                False, None, "package tensorrt is not installed", "pip install 'trtcal[tensorrt]'"
-            )
-        if not driver_present():
-            return Availability(
-                False, found, "no NVIDIA driver on this machine", "build on the GPU's own machine"
-            )
-        return Availability(True, found)
+        found = super().availability()
+        if found.works and not driver_present():
+            missing = "no NVIDIA driver on this machine"
+            return Availability(False, found.version, missing, "build on the GPU's own machine")
+        return found
 
     def check_target(self, target: str) -> None:
         """`InputError` unless it is `gpu`."""
@@ -193,10 +181,6 @@ class TensorRT:
         found = version_of("tensorrt") or "11"
         profiles = _profiles(model, options)
         return trtexec_command(found, options, profiles, _is_quantized(model), onnx, engine)
-
-    def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
-        """Add nothing to the layer list."""
-        return outcome
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
