@@ -114,7 +114,7 @@ def log_events(logs: Sequence[View]) -> list[View]:
     return [
         {
             **own[0],
-            "meaning": CATEGORIES.get(own[0]["category"], ""),
+            "meaning": getattr(CATEGORIES.get(own[0]["category"]), "meaning", ""),
             "more": len(own) - 1,
             "titles": text.some(list(dict.fromkeys(one["title"] for one in own))),
         }

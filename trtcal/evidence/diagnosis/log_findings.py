@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from trtcal.evidence.findings import Cost, Evidence, Finding
-from trtcal.evidence.log.recognition import BACKGROUND, CATEGORIES, RULE_NAMED, Event
+from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.summary import KernelMemory
 
 SHOWN = 5  # events that one finding gives as evidence
@@ -23,48 +23,8 @@ WORKSPACE_FIX = (
     "Give the builder more workspace (`trtcal build --workspace`, trtexec's "
     "--memPoolSize=workspace:SIZE), or build on a GPU with more free memory."
 )
-# Events about memory that kernels wanted, whatever their wording.
-WANTING_MEMORY = frozenset(
-    {
-        "tactic_no_memory",
-        "tactic_out_of_memory",
-        "tactic_scratch",
-        "tactics_no_workspace",
-        "stylised_tactic",
-        "no_memory_for_tactic",
-    }
-)
-# Categories of which every subject is a finding of its own, and what its kind is called.
-SINGLE = {
-    "uncalibrated": "missing_range",
-    "fallback": "fallback",
-    "precision_constraint": "precision_constraint",
-    "no_implementation": "no_implementation",
-    "tactic_failed": "tactic_failed",
-}
-# Categories counted together, by rule; `error` by message too.
-TOGETHER = {
-    "uncalibrated": "calibration_failed",
-    "fallback": "fallback",
-    "precision_constraint": "precision_constraint",
-    "no_implementation": "no_implementation",
-    "tactic_failed": "tactic_failed",
-    "tactic_skipped": "tactic_skipped",
-    "range": "range",
-    "weights_range": "weights_range",
-    "error": "build_error",
-}
-HIGH_RISK = frozenset(
-    {"stylised_range", "uniformly_zero", "default_quantization", "cache_mismatch"}
-)
-LOW_RISK = frozenset({"range", "weights_range"})
 LOUD = ("error", "warning")
-NOTED = ("deprecated", "other_warning")
-# Rules whose lines accompany an error that another line names.
-ECHOES = frozenset({"consequence", "run_failed"})
 FAILING = frozenset({"build_error", "calibration_failed", "no_implementation"})
-# About things that cost nothing, or that the layer list shows better.
-IDLE = frozenset({"no_valid_tactics", "incomplete_fusion", "gpu_layer", "no_obedient_candidate"})
 
 Key = tuple[str, str | None]
 Placed = tuple[str, Event]
@@ -116,7 +76,7 @@ class LogFindings:
         self.memory.add(event)
         key = _key(event)
         if key is None or "repeats" in event.fields:
-            if event.category in NOTED:
+            if CATEGORIES[event.category].is_noted:
                 self.notes[_note(event)] += 1
             return
         if key not in self.groups and len(self.groups) >= MAX_FINDINGS:
@@ -126,16 +86,16 @@ class LogFindings:
 
     def _finding(self, group: _Group) -> Finding:
         event = group.first
-        rule = RULE_NAMED.get(str(event.fields.get("rule")))
+        rule, category = event.rule, CATEGORIES[event.category]
         single = len(group.subjects) == 1 and group.count == len(group.kept)
         return Finding(
             kind=group.kind,
-            subject=event.subject if single or event.category in SINGLE else None,
+            subject=event.subject if single or category.each else None,
             what=self._workspace(group) if group.kind == WORKSPACE else _what(group),
-            why=rule.meaning if rule else CATEGORIES[event.category],
+            why=rule.meaning if rule else category.meaning,
             fix=_fix(group.kind, rule.fix if rule else None),
             evidence=tuple(map(log_evidence, group.kept)),
-            cost=Cost(risk=_risk(event)),
+            cost=Cost(risk="high" if "risky" in event.tags else category.risk),
         )
 
     def _workspace(self, group: _Group) -> str:
@@ -148,26 +108,25 @@ class LogFindings:
 
 
 def _is_echo(group: _Group) -> bool:
-    return group.first.fields.get("rule") in ECHOES
+    return "echo" in group.first.tags
 
 
 def _key(event: Event) -> Key | None:
     """Return under which finding an event is counted; None if under none."""
-    rule = str(event.fields.get("rule"))
-    if event.category in BACKGROUND or event.category in NOTED or rule in IDLE:
+    category = CATEGORIES[event.category]
+    if category.is_background or category.is_noted or "minor" in event.tags:
         return None
-    if rule in WANTING_MEMORY:
+    if "wants_memory" in event.tags:
         return (WORKSPACE, None)
     if event.category == "range" and event.severity not in LOUD:
         return None
-    if event.category in SINGLE and event.subject is not None:
-        return (SINGLE[event.category], event.subject)
-    if event.category not in TOGETHER:
+    if category.each and event.subject is not None:
+        return (category.each, event.subject)
+    if not category.together:
         return None
-    kind = TOGETHER[event.category]
     if event.category == "weights_range":
-        return (kind, None)
-    return (kind, rule if "rule" in event.fields else event.message[:120])
+        return (category.together, None)
+    return (category.together, event.rule.name if event.rule else event.message[:120])
 
 
 def _what(group: _Group) -> str:
@@ -179,15 +138,8 @@ def _fix(kind: str, fix: str | None) -> str:
     return WORKSPACE_FIX if kind == WORKSPACE else fix or "Read the lines around it."
 
 
-def _risk(event: Event) -> str:
-    if str(event.fields.get("rule")) in HIGH_RISK:
-        return "high"
-    return "low" if event.category in LOW_RISK else "none"
-
-
 def _note(event: Event) -> str:
-    rule = event.fields.get("rule")
-    return str(rule) if rule else event.message.partition("\n")[0][:120]
+    return event.rule.name if event.rule else event.message.partition("\n")[0][:120]
 
 
 def log_evidence(placed: Placed) -> Evidence:

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from trtcal.evidence.diagnosis.log_findings import Placed
 from trtcal.evidence.layers.layer import nodes_in_name
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.evidence.log.recognition import RULE_NAMED
+from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.model.tensors import constants_of, producers_of
 from trtcal.quantization.weighted_ops import ONE_SIDED
@@ -200,15 +200,6 @@ PER_CHANNEL_ACTIVATION = Fault(
 
 
 MISSING_RANGE = "missing_range"
-# What a log's event means for the node that it names; tensors are named by `uncalibrated` ones.
-CAUSES = {
-    "uncalibrated": MISSING_RANGE,
-    "tactic_failed": "tactic_failed",
-    "no_implementation": "no_kernel",
-    "precision_constraint": "constraint",
-    "fallback": "announced",
-}
-SLOWER = frozenset({"qdq_not_fused", "non_conforming_chosen"})  # the builder timed both
 KEPT = 5  # events for each name
 
 
@@ -223,9 +214,9 @@ class Mentions:
 
     def _note(self, placed: Placed) -> None:
         event = placed[1]
-        if event.fields.get("rule") in SLOWER and event.subject is None:
+        if "slower" in event.tags and event.subject is None:
             self.slower.append(placed)
-        if event.category not in CAUSES or event.subject is None:
+        if not CATEGORIES[event.category].cause or event.subject is None:
             return
         for name in dict.fromkeys((event.subject, *nodes_in_name(event.subject))):
             if len(self.by_name[name]) < KEPT:
@@ -278,12 +269,11 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
 def _from_log(outcome: Outcome, placed: Placed) -> Outcome:
     source, event = placed
     message = event.message.partition("\n")[0][:300]
-    rule = str(event.fields.get("rule"))
     return dataclasses.replace(
         outcome,
         reason=f"{_layer_part(outcome)}{source}, line {event.line}, says: {message}",
-        hint=RULE_NAMED[rule].fix if rule in RULE_NAMED else outcome.hint,
-        cause="slower" if rule in SLOWER else CAUSES[event.category],
+        hint=event.rule.fix if event.rule else outcome.hint,
+        cause="slower" if "slower" in event.tags else CATEGORIES[event.category].cause,
     )
 
 

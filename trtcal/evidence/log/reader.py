@@ -29,7 +29,7 @@ from trtcal.evidence.log.lines import (
     portions_of_file,
     split_line,
 )
-from trtcal.evidence.log.recognition import MAX_MESSAGE, Event, knows, recognise
+from trtcal.evidence.log.recognition import CATEGORIES, MAX_MESSAGE, Event, knows, recognise
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
@@ -221,20 +221,6 @@ def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Eve
 
 
 SHOWN = 60
-NAMES = {
-    "uncalibrated": "uncalibrated",
-    "tactic_skipped": "tactics skipped",
-    "tactic_failed": "tactics failed",
-    "fallback": "fallbacks",
-    "precision_constraint": "precisions not obeyed",
-    "range": "ranges",
-    "weights_range": "weights out of range",
-    "no_implementation": "without a kernel",
-    "reformat": "reformats",
-    "error": "errors",
-    "deprecated": "deprecated",
-    "other_warning": "warnings",
-}
 
 
 class Live:
@@ -281,7 +267,8 @@ class Live:
 
     def found(self) -> str:
         """Return in one line what was found how often, and the latest of it."""
-        parts = [f"{count} {NAMES[name]}" for name in NAMES if (count := self.counts[name])]
+        shown = {name: one.shown for name, one in CATEGORIES.items() if one.shown}
+        parts = [f"{count} {shown[name]}" for name in shown if (count := self.counts[name])]
         if self.latest is None:
             return "no findings"
         subject = self.latest.subject or self.latest.message.partition("\n")[0]

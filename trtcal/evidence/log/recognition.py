@@ -9,9 +9,10 @@ from typing import Any
 
 from trtcal.evidence.log.rules import (
     Body,
+    Rule,
     RuleIndex,
     Value,
-    read_rules,
+    read_messages,
     subject_of,
     typed_fields,
     unwrap,
@@ -19,26 +20,9 @@ from trtcal.evidence.log.rules import (
 
 SEVERITIES = ("error", "warning", "info", "verbose", "unknown")
 
-CATEGORIES = {
-    "uncalibrated": "a tensor has no scale, or calibration could not give one",
-    "tactic_skipped": "a kernel was left out of the choice, mostly for lack of memory",
-    "tactic_failed": "a kernel was tried and failed",
-    "fallback": "a layer runs on another device, or in another precision, than wanted",
-    "precision_constraint": "a requested precision could not be obeyed, or contradicts another",
-    "range": "a scale or dynamic range was set, guessed or refused",
-    "weights_range": "weights or activations do not fit the narrower type",
-    "no_implementation": "no kernel at all can run a layer: the build fails",
-    "reformat": "a copy into another layout or data type was added",
-    "error": "any other error",
-    "memory": "how much memory was asked for, taken or found",
-    "timing": "how long something took",
-    "calibration_progress": "how calibration goes, and where its cache is",
-    "deprecated": "an interface or option that will go away",
-    "other_warning": "any other warning",
-}
-
-# What a log is full of; these count how the build went, the others are findings.
-BACKGROUND = frozenset({"memory", "timing", "calibration_progress"})
+CATEGORIES, RULES = read_messages(Path(__file__).with_name("messages.toml"))
+RULE_NAMED = {rule.name: rule for rule in RULES}
+INDEX = RuleIndex(RULES)
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,17 @@ class Event:
     @property
     def is_finding(self) -> bool:
         """Whether it says something about the build's quality, not only about its course."""
-        return self.category not in BACKGROUND
+        return not CATEGORIES[self.category].is_background
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule that knew it, if one of the table did."""
+        return RULE_NAMED.get(str(self.fields.get("rule")))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its rule."""
+        return self.rule.tags if self.rule else ()
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, the fields flattened beside the others."""
@@ -73,10 +67,6 @@ class Event:
             "message": self.message,
         }
 
-
-RULES = read_rules(Path(__file__).with_name("messages.toml"))
-RULE_NAMED = {rule.name: rule for rule in RULES}
-INDEX = RuleIndex(RULES)
 
 MAX_MESSAGE = 4096
 QUOTED = re.compile(

@@ -59,7 +59,13 @@ class Rule:
     `needle` gives literals, one of which the message contains, where they are not those that begin
     it: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of these
     severities; "" stands for a line whose logger reports none. `versions` are those of TensorRT in
-    which the message is known to occur, such as `7.2-10`; they never reject a line.
+    which the message is known to occur, such as `7.2-10`; they never reject a line. `tags` say what
+    the message means for the build:
+
+    - `fatal`: it made no engine; `foremost`: shown before all other findings;
+    - `echo`: the line accompanies an error that another one names;
+    - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
+    - `wants_memory`: a kernel wanted more memory; `slower`: the builder found INT8 slower.
     """
 
     name: str
@@ -73,6 +79,7 @@ class Rule:
     starts: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     versions: str = ""
+    tags: tuple[str, ...] = ()
 
     @cached_property
     def needles(self) -> tuple[str, ...]:
@@ -102,10 +109,31 @@ class Rule:
         return None
 
 
-def read_rules(path: Path) -> tuple[Rule, ...]:
-    """Return the rules of a table, in its order."""
+@dataclass(frozen=True)
+class Category:
+    """What messages can be about.
+
+    `shown` counts them in one line. As findings of a diagnosis those with a subject are of the kind
+    `each`, one a subject, the others `together`; `cause` is what they mean for a node that they name.
+    Background is about the course of a build; what is noted asks for nothing. `risk` is that of
+    losing accuracy.
+    """
+
+    meaning: str
+    shown: str = ""
+    each: str = ""
+    together: str = ""
+    cause: str = ""
+    risk: str = "none"
+    is_background: bool = False
+    is_noted: bool = False
+
+
+def read_messages(path: Path) -> tuple[dict[str, Category], tuple[Rule, ...]]:
+    """Return the categories and the rules of a table, in its order."""
     document = read_toml(path)
-    return tuple(
+    categories = {name: from_fields(Category, one) for name, one in document["category"].items()}
+    return categories, tuple(
         _rule({**group, **rule}, document["parts"])
         for group in document["group"]
         for rule in group["rule"]

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from trtcal.documents import canonical_json
-from trtcal.evidence.log.recognition import BACKGROUND, Event
+from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import Value, unwrap
 
 
@@ -32,7 +32,7 @@ class Found:
         self.is_placed = "where" in event.fields
         self.failure = _failure(event) if event.severity == "error" else None
         self.lasting = b""
-        if event.category not in BACKGROUND:
+        if event.is_finding:
             self.lasting = canonical_json([event.category, event.severity, event.subject])
 
     def at(self, line: int, repeated: int | None = None) -> Event:

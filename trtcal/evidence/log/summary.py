@@ -17,7 +17,7 @@ from trtcal.documents import Document, canonical_json, write_json
 from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.log.lines import portions_of_file
 from trtcal.evidence.log.reader import Reader
-from trtcal.evidence.log.recognition import CATEGORIES, RULE_NAMED, SEVERITIES, Event
+from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event
 from trtcal.evidence.log.states import Found, Repeats
 
 MAX_GROUPS = 500
@@ -26,9 +26,6 @@ SHOWN_SUBJECTS = 5
 MIB = 1 << 20
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
-# A build that prints one of these made no engine; skipped and failed tactics alone mean nothing.
-FATAL = frozenset({"no_implementation", "no_algorithm", "no_scaling_factors", "consequence"})
-FATAL_TOO = frozenset({"parser_node", "parser_place", "run_failed", "no_profile"})
 
 
 @dataclass
@@ -50,7 +47,7 @@ class _Group:
             self.others += count
 
     def to_document(self) -> dict[str, Any]:
-        rule = RULE_NAMED.get(str(self.first.fields.get("rule")))
+        rule = self.first.rule
         return {
             "category": self.first.category,
             "rule": rule.name if rule else None,
@@ -60,7 +57,7 @@ class _Group:
             "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
             "first_line": self.first.line,
             "message": self.first.message,
-            "meaning": rule.meaning if rule else CATEGORIES[self.first.category],
+            "meaning": rule.meaning if rule else CATEGORIES[self.first.category].meaning,
             "fix": rule.fix if rule else "Read the message and the lines before it.",
         }
 
@@ -116,7 +113,7 @@ class Summary:
         self.counts[event.category] += count
         self.severities[event.severity] += count
         self._memory.add(event)
-        self.is_failed = self.is_failed or event.fields.get("rule") in FATAL | FATAL_TOO
+        self.is_failed = self.is_failed or "fatal" in event.tags
         if event.is_finding or event.severity in ("error", "warning"):
             self._group_of(event, count).add(event, count)
 
@@ -163,12 +160,11 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+def _weight(group: _Group) -> tuple[bool, int, int, int, int]:
     """Order findings: what ended the build, errors, warnings; by category, the most frequent first."""
-    fatal = group.first.fields.get("rule") in FATAL
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    return (0 if fatal else 1, urgency, order, -group.count, group.first.line)
+    return ("foremost" not in group.first.tags, urgency, order, -group.count, group.first.line)
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
