@@ -19,89 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtcal.errors import InputError
-from trtcal.evidence.log.recognition import RULES
+from trtcal.evidence.log.recognition import MESSAGES, RULES
 from trtcal.evidence.log.rules import Rule
 
 MAX_PIECES = 12
 
-WORDS = {
-    "internal_error": "error",
-    "fatal": "error",
-    "critical": "error",
-    "error": "error",
-    "err": "error",
-    "warning": "warning",
-    "warn": "warning",
-    "info": "info",
-    "information": "info",
-    "fixme": "info",
-    "verbose": "verbose",
-    "debug": "verbose",
-    "trace": "verbose",
-    "log": "verbose",
-    "unknown": "verbose",  # TensorRT's oldest C++ sample logger had no word for verbose
-    "e": "error",
-    "f": "error",
-    "w": "warning",
-    "i": "info",
-    "v": "verbose",
-    "d": "verbose",
-    "t": "verbose",
-    "x": "verbose",
-    "s": "verbose",
-    "u": "verbose",
-    "!": "error",
-}
-
-LEVEL = (
-    r"(?P<{0}>INTERNAL_ERROR|FATAL|CRITICAL|ERROR|WARNING|WARN|INFO|VERBOSE|DEBUG|TRACE|UNKNOWN"
-    r"|[Ee]rror|[Ww]arning|[Ii]nfo|[Vv]erbose|[Dd]ebug)"
-)
-DAY = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-
-PIECES = (
-    # [07/02/2026-03:47:19]
-    r"\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d(?:\.\d{1,9})?\]:?",
-    # [2024-05-06 07:08:09   ERROR]  and without the level
-    rf"\[{DAY}Z?(?:\s{{1,8}}{LEVEL.format('dated')})?\]:?",
-    # 2024-05-06 07:08:09.123456:   2024-05-06 07:08:09 WARNING   2024-05-06 07:08:09 | INFO     |
-    rf"{DAY}Z?:?(?:(?: \||) {LEVEL.format('daily')}(?= ?\|?(?:\s|:)))?",
-    # | module:function:12 -
-    r"\|(?: [\w.:<>-]{1,120} -)?",
-    # 0:00:01.508 10139 0x55afb59a90 INFO nvinfer file.cpp:619:function:<object>
-    r"\d{1,3}:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,9}\s{1,9}0x[0-9a-f]{1,16}\s{1,9}"
-    rf"{LEVEL.format('gst')}\s{{1,40}}\S{{1,40}}\s{{1,9}}\S{{1,200}}?:<[^>\n]{{0,200}}>",
-    r"NvDsInferContext\[UID \d{1,6}\]:",
-    rf"{LEVEL.format('from')} from \S{{1,200}} <[^>\n]{{0,200}}> \[UID = \d{{1,6}}\]:",
-    # [W:onnxruntime:Default, file.h:92 log]
-    r"\[(?P<ort>[EWIVF]):onnxruntime:[^\]\n]{0,300}\]",
-    r"(?P<ortbare>[EWIVF]) onnxruntime:",
-    # W tensorflow/path/trt_logger.cc:40] DefaultLogger
-    r"(?P<tf>[EWIFT]) [\w./+-]{1,200}\.\w{1,4}:\d{1,6}\](?: TF-TRT Warning:)?(?: DefaultLogger)?",
-    # W0102 03:04:05.678901  1234 file.cc:12]
-    r"(?P<glog>[EWIF])\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,9} \S{1,200}:\d{1,6}\]",
-    # [W]   [Severity.WARNING]   [Logger.Severity.ERROR]
-    r"\[(?P<letter>[EWIVFDTXSU!])\]:?",
-    rf"\[(?:Logger\.)?Severity\.{LEVEL.format('enum')}\]:?",
-    rf"\[{LEVEL.format('bracket')}\]:?(?: -(?= ))?",
-    r"\[[\w.]{1,60}\](?=\[(?:ERROR|WARNING|INFO|DEBUG)\])",
-    # [TRT]   [TensorRT]   [TRT-LLM]   [trt log]   [Torch-TensorRT TorchScript Conversion Context]
-    r"\[(?:TRT|trt)(?:[-_ ][\w -]{1,30})?\]:?",
-    r"\[(?:Torch-)?TensorRT(?:[- ](?:[\w]+ ?){1,6})?\](?: -|:)?",
-    r"\[TRTorch[^\]\n]{0,60}\](?: -|:)?",
-    r"\[modelopt\](?:\[\w{1,20}\])?",
-    # WARNING:   WARNING TRT:   - INFO -   WARNING:logger.name [context]:
-    rf"{LEVEL.format('bare')}(?: TRT)?:(?:[\w.]{{1,60}}(?: \[[^\]\n]{{0,60}}\])?:)?",
-    rf"(?:- )?(?:[\w.]{{1,60}} )?- {LEVEL.format('dashed')} -",
-    # module.name:12 -   WARNING  module.name:file.py:12
-    r"[\w.]{1,60}:(?:\w{1,60}:)?\d{1,6} -",
-    rf"{LEVEL.format('padded')} {{1,8}}[\w.]{{1,60}}:\w{{1,60}}\.py:\d{{1,6}}",
-    # TRT:   TRT
-    r"TRT(?::|(?=  ))",
-    # pasted into a comment, a list or a quotation
-    r"[#>*-](?= )(?=[ #>-]*(?:\[|\d{4}-|(?:INFO|WARN|WARNING|ERROR|DEBUG)\b))",
-)
-PIECE = re.compile("|".join(f"(?:{piece})" for piece in PIECES))
+PREFIX, WORDS = MESSAGES.prefix, MESSAGES.severities
 # By far the most lines: one glance is enough if the message then begins with a word.
 PLAIN = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?(?:\[TRT\] )?\[([EWIVX])\] (?:\[TRT\] )?"
@@ -137,11 +60,11 @@ def split_line(text: str) -> tuple[str | None, str, bool]:
     severity = None
     position = start = _skip_space(text, 0)
     for _ in range(MAX_PIECES):
-        piece = PIECE.match(text, position)
+        piece = PREFIX.match(text, position)
         if piece is None and severity is None:
             piece = EMBEDDED.search(text, position, position + EMBEDDED_WITHIN)
             position = piece.start() if piece else position
-            piece = PIECE.match(text, position)
+            piece = PREFIX.match(text, position)
         if piece is None:
             break
         if piece.lastgroup is not None:

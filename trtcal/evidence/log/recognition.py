@@ -20,7 +20,8 @@ from trtcal.evidence.log.rules import (
 
 SEVERITIES = ("error", "warning", "info", "verbose", "unknown")
 
-CATEGORIES, RULES = read_messages(Path(__file__).with_name("messages.toml"))
+MESSAGES = read_messages(Path(__file__).with_name("messages.toml"))
+CATEGORIES, RULES = MESSAGES.categories, MESSAGES.rules
 RULE_NAMED = {rule.name: rule for rule in RULES}
 INDEX = RuleIndex(RULES)
 

@@ -129,23 +129,44 @@ class Category:
     is_noted: bool = False
 
 
-def read_messages(path: Path) -> tuple[dict[str, Category], tuple[Rule, ...]]:
-    """Return the categories and the rules of a table, in its order."""
+@dataclass(frozen=True)
+class Messages:
+    """A table of messages: rules, their categories, the prefixes of loggers, and severities by word.
+
+    In a match of `prefix` the last group, if there is one, is the word for a severity.
+    """
+
+    categories: dict[str, Category]
+    rules: tuple[Rule, ...]
+    prefix: re.Pattern[str]
+    severities: dict[str, str]
+
+
+def read_messages(path: Path) -> Messages:
+    """Read a table of messages."""
     document = read_toml(path)
-    categories = {name: from_fields(Category, one) for name, one in document["category"].items()}
-    return categories, tuple(
-        _rule({**group, **rule}, document["parts"])
-        for group in document["group"]
-        for rule in group["rule"]
+    parts = {name: "".join(text) for name, text in document["parts"].items()}
+    prefixes = (_fill("".join(one["pattern"]), parts) for one in document["prefix"])
+    numbered = (one.replace("<level>", f"<level{number}>") for number, one in enumerate(prefixes))
+    return Messages(
+        {name: from_fields(Category, one) for name, one in document["category"].items()},
+        tuple(
+            _rule({**group, **rule}, parts) for group in document["group"] for rule in group["rule"]
+        ),
+        re.compile("|".join(f"(?:{one})" for one in numbered)),
+        {word: name for name, words in document["severities"].items() for word in words},
     )
+
+
+def _fill(text: str, parts: Mapping[str, str]) -> str:
+    return PART.sub(lambda part: parts[part[1]], text)
 
 
 def _rule(entry: Mapping[str, Any], parts: Mapping[str, str]) -> Rule:
     """Return an entry as a rule, its shared parts put in and its pattern's pieces joined."""
     joined = {**entry, "pattern": "".join(entry["pattern"])}
     texts = {key: value for key, value in joined.items() if isinstance(value, str)}
-    filled = {key: PART.sub(lambda part: parts[part[1]], text) for key, text in texts.items()}
-    return from_fields(Rule, {**joined, **filled})
+    return from_fields(Rule, {**joined, **{key: _fill(text, parts) for key, text in texts.items()}})
 
 
 def literal_head(pattern: str) -> str:
