@@ -27,6 +27,7 @@ from trtcal.model.graph import (
     import_graph,
     only_consumer,
 )
+from trtcal.model.model import along
 from trtcal.model.ops import CONVOLUTIONS, MOVES, QDQ
 
 Array = npt.NDArray[Any]
@@ -278,10 +279,8 @@ def _dequantized_weight(tensor: gs.Tensor) -> Array | None:
     values = constant(producer.inputs[0])
     if values is None or values.dtype != np.int8:
         return None
-    shape = [1] * values.ndim
-    if scale.ndim:
-        shape[producer.attrs.get("axis", 1)] = -1
-    return np.asarray(values * scale.reshape(shape), scale.dtype)
+    axis = producer.attrs.get("axis", 1) if scale.ndim else None
+    return np.asarray(values * along(scale, values.ndim, axis), scale.dtype)
 
 
 def _carries_activation(node: gs.Node) -> bool:

@@ -24,6 +24,14 @@ Floats = npt.NDArray[np.floating[Any]]
 Int8 = npt.NDArray[np.int8]
 
 
+def along(values: npt.NDArray[Any], rank: int, axis: int | None) -> npt.NDArray[Any]:
+    """Return values, (channels,) or one for all, in a shape that broadcasts along a tensor's axis."""
+    shape = [1] * rank
+    if axis is not None:
+        shape[axis] = -1
+    return values.reshape(shape)
+
+
 @dataclass(frozen=True)
 class Grid:
     """A weight on the grid of its scales: `values` of the weight's shape, `scale` () or (channels,)."""
@@ -33,10 +41,7 @@ class Grid:
 
     def floats(self, axis: int | None) -> Floats:
         """Return the weight that the integers stand for."""
-        shape = [1] * self.values.ndim
-        if axis is not None:
-            shape[axis] = -1
-        return np.asarray(self.values * self.scale.reshape(shape), np.float32)
+        return np.asarray(self.values * along(self.scale, self.values.ndim, axis), np.float32)
 
 
 def _none() -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from trtcal.documents import (
 from trtcal.errors import InputError
 from trtcal.model import Model, checked, unique
 from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
-from trtcal.model.model import Floats, Grid, Int8Overrides
+from trtcal.model.model import Floats, Grid, Int8Overrides, along
 from trtcal.ptq.changes import HINT, Bounds, Changes
 from trtcal.quantization import find_layers
 from trtcal.quantization.placement import Placement
@@ -214,10 +214,8 @@ def _rounded(node: gs.Node, layer: Layer, grid: Grid | None) -> dict[str, int | 
     values = constant(node.inputs[layer.weight.index]) if layer.weight else None
     if grid is None or layer.weight is None or values is None:
         return {"weights": None, "rounded": None}
-    shape = [1] * values.ndim
-    if layer.weight.axis is not None:
-        shape[layer.weight.axis] = -1
-    nearest = np.clip(np.rint(values / grid.scale.reshape(shape)), -LEVELS, LEVELS)
+    steps = values / along(grid.scale, values.ndim, layer.weight.axis)
+    nearest = np.clip(np.rint(steps), -LEVELS, LEVELS)
     return {"weights": values.size, "rounded": int((nearest != grid.values).sum())}
 
 

@@ -28,7 +28,7 @@ from trtcal.evaluate.search.segments import PairedGraph, Segment
 from trtcal.model import Model
 from trtcal.model.files import stand_in
 from trtcal.model.graph import constant, import_graph
-from trtcal.model.model import Floats, Grid, Int8Overrides
+from trtcal.model.model import Floats, Grid, Int8Overrides, along
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.ptq.adaptive_rounding import (
     clipped_scales,
@@ -100,9 +100,7 @@ class _Step:
 
     def along(self, values: Array, shift: Floats) -> Floats:
         """Return a shift (channels,) as float32, in a shape that is added to the layer's output."""
-        shape = [1] * values.ndim
-        shape[self.axis] = -1
-        return shift.reshape(shape).astype(np.float32)
+        return along(shift, values.ndim, self.axis).astype(np.float32)
 
 
 class LayerwiseReconstruction:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import constant
+from trtcal.model.model import along
 from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
 
 Bounds = dict[str, float]
@@ -90,10 +91,8 @@ def _weight(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     steps, scale = constant(producer.inputs[0]), constant(producer.inputs[1])
     if steps is None or scale is None:
         return None
-    shape = [1] * steps.ndim
-    if scale.ndim:
-        shape[producer.attrs.get("axis", 1)] = -1
-    return np.asarray(steps * scale.astype(np.float32).reshape(shape))
+    axis = producer.attrs.get("axis", 1) if scale.ndim else None
+    return np.asarray(steps * along(scale.astype(np.float32), steps.ndim, axis))
 
 
 def _matmul(node: gs.Node, values: list[float]) -> float | None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtcal.model.model import along
+
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
 ROOM = 1 << 27  # bytes of quantized weights that are kept
@@ -76,10 +78,7 @@ def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]
     del magnitude
     if values.dtype == np.float16:
         scale = as_scale(scale, np.float16).astype(np.float32)
-    shape = [1] * values.ndim
-    if axis is not None:
-        shape[axis] = -1
-    exact = values / scale.reshape(shape)
+    exact = values / along(scale, values.ndim, axis)
     steps = np.rint(exact) if axis is None else balanced(exact, axis)
     np.clip(steps, -127, 127, out=steps)
     return steps.astype(np.int8), as_scale(scale, values.dtype)

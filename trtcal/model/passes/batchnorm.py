@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from trtcal.model.graph import clean, constant, is_op, only_consumer, tensor_names, type_of
-from trtcal.model.model import unique
+from trtcal.model.model import along, unique
 from trtcal.model.ops import CONVOLUTIONS, output_axis
 from trtcal.model.passes.base import Pass, current
 from trtcal.model.passes.redundant import KeptTensors
@@ -71,12 +71,11 @@ def _folded(
     conv: gs.Node, following: gs.Node, weight: Array, factor: Array, offset: Array
 ) -> Fold | None:
     """Return the fold by a factor and an offset a channel, None if a value would overflow."""
-    shape = [1] * weight.ndim
-    shape[output_axis(conv.op)] = -1
+    axis = output_axis(conv.op)
     bias = _wide(np.asarray(_bias(conv)))
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (_wide(weight) * factor.reshape(shape)).astype(weight.dtype)
-        moved = np.broadcast_to(bias * factor + offset, weight.shape[output_axis(conv.op)])
+        scaled = (_wide(weight) * along(factor, weight.ndim, axis)).astype(weight.dtype)
+        moved = np.broadcast_to(bias * factor + offset, weight.shape[axis])
         moved = moved.astype(weight.dtype)
     finite = np.isfinite(scaled).all() and np.isfinite(moved).all()
     return Fold(conv, following, scaled, moved) if finite else None
