@@ -32,7 +32,6 @@ from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
 from trtcal.documents import Document, Sealed, digest_document, seal
 from trtcal.errors import BackendError, InputError
-from trtcal.evidence.layers.layer import Layer
 from trtcal.model import Model
 from trtcal.model.ops import POOLS
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize
@@ -251,10 +250,5 @@ def _built(model: Model, backend: Backend, options: BuildOptions) -> Measured:
     with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
         made = build(model, backend, options, Path(folder))
     lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in made.outcomes)
-    lines = tuple(_lines(made.layers))
+    lines = tuple((one.name, one.kind, one.precision, one.bytes_moved or 0) for one in made.layers)
     return Measured(lost, sum(line[3] for line in lines), lines)
-
-
-def _lines(layers: Iterable[Layer]) -> Iterator[tuple[str, str, str, int]]:
-    for layer in layers:
-        yield layer.name, layer.kind, layer.precision, layer.bytes_moved or 0

@@ -240,13 +240,9 @@ class Costs:
 
     def compute_ms(self, kernel: Kernel, is_int8: bool) -> float:
         """Return how long a kernel multiplies."""
-        floats = self.target.fp16_tflops if self.precision == "fp16" else self.float_tflops
-        return 2 * kernel.macs / (self.target.int8_tops if is_int8 else floats) / 1e9
-
-    @property
-    def float_tflops(self) -> float:
-        """The rate of float32 layers: TensorRT takes TF32 where the GPU has it."""
-        return self.target.tf32_tflops or self.target.fp32_tflops
+        gpu = self.target  # TensorRT takes TF32 for float32 layers where the GPU has it
+        floats = gpu.fp16_tflops if self.precision == "fp16" else gpu.tf32_tflops or gpu.fp32_tflops
+        return 2 * kernel.macs / (gpu.int8_tops if is_int8 else floats) / 1e9
 
     def plan_ms(self, int8: Collection[str]) -> float:
         """Return what a plan takes with these layers in INT8."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def write_search(
         "dataset": dataset.fingerprint,
         "samples": {
             "sensitivity": result.sensitivities.whole.samples,
-            "plans": _samples(found.measured),
+            "plans": max((point.loss.samples for point in found.measured), default=0),
         },
         "limits": [str(limit) for limit in settings.limits.asked],
         "measure": result.measure,
@@ -124,10 +123,6 @@ def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
         for pair in found.pairs
     ]
     return {"first": found.first, "samples": found.samples, "plans": plans}
-
-
-def _samples(points: Sequence[Point]) -> int:
-    return max((point.loss.samples for point in points), default=0)
 
 
 def _command(model: Path, calibration: Path, plan: Path) -> str:

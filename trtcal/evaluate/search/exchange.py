@@ -62,11 +62,9 @@ class Search:
         """Do all there is time and leave for; the extremes are always measured."""
         whole = self._measure(frozenset(self.units))
         self._measure(frozenset())
-        if not self.limits.on_loss and not self.limits.on_cost:
+        asked = bool(self.limits.asked)
+        if not asked:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
-            asked = False
-        else:
-            asked = True
         self._sweep(whole)
         self._aim()
         best = self._exchange()

@@ -79,11 +79,6 @@ class Limits:
         """Whether classes are limited: top-1 or agreement."""
         return any(one.metric in ("top1", "agreement") for one in self.asked)
 
-    @property
-    def on_cost(self) -> bool:
-        """Whether the time is limited."""
-        return any(one.metric in COSTS for one in self.asked)
-
     def most_ms(self, float_ms: float) -> float:
         """Return the time that a plan may take."""
         speedup, budget = self.bound("speedup"), self.bound("latency_p50")

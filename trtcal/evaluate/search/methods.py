@@ -13,7 +13,7 @@ from trtcal.data import Dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
-from trtcal.evaluate.search.segments import Rerun, Scales
+from trtcal.evaluate.search.segments import Rerun
 from trtcal.evaluate.search.sensitivity import SAMPLES
 from trtcal.model import Model
 from trtcal.ranges import Calibration, TensorRange
@@ -101,15 +101,10 @@ def _choices(
                 if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
                     continue
                 key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
-                loss = cache.recall(key, partial(_with_range, rerun, scales, amax))
+                loss = cache.recall(key, partial(rerun.loss_with_range, scales, amax))
                 usual = rerun.whole(loss.samples)
                 losses[method] = loss.of(measure) - usual.of(measure)
             yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
-
-
-def _with_range(rerun: Rerun, scales: Scales, amax: float) -> Loss:
-    """Return the loss of the INT8 model with another range, from the first segment that has it."""
-    return rerun.loss_with("int8", rerun.with_range(scales, amax))
 
 
 def _assembled(tables: Mapping[str, Calibration], choices: Sequence[Choice]) -> Calibration:
