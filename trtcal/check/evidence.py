@@ -14,8 +14,8 @@ import numpy as np
 from scipy import stats
 
 from trtcal.check.issues import DataIssue
-from trtcal.check.probe import Response, Values
-from trtcal.evaluate.per_sample import Labels
+from trtcal.check.probe import Response
+from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.stats import mcnemar
 
 ENOUGH = 8  # samples, at least, to judge by

@@ -16,7 +16,7 @@ from trtcal.calibration.job import tensor_bytes
 from trtcal.check.samples import Samples, find_image_input
 from trtcal.data import Feeds, fixed_batch
 from trtcal.data.dataset import Array
-from trtcal.evaluate.per_sample import SUM_TOLERANCE, class_scores
+from trtcal.evaluate.per_sample import SUM_TOLERANCE, Values, class_scores
 from trtcal.model import Model
 from trtcal.model.files import array_of, embedded, fits, stand_in
 from trtcal.model.graph import reads
@@ -24,8 +24,6 @@ from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
 
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
-
-Values = npt.NDArray[np.float64]
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
 NORMS = 6  # BatchNormalizations read, evenly over the network

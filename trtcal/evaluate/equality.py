@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from trtcal.backends.sessions import open_session
+from trtcal.backends.sessions import Array, open_session
 from trtcal.data.dataset import Feeds
 from trtcal.evaluate.metrics import Accuracy, rounded
 from trtcal.evaluate.replay import replay, runner
 from trtcal.model import Model, uniquely_named
-
-Array = npt.NDArray[Any]
 
 FLOAT_TOLERANCE = 1e-4
 TOLERANCES: dict[int, float] = {TensorProto.FLOAT16: 1e-2, TensorProto.BFLOAT16: 5e-2}

@@ -14,19 +14,15 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
 from trtcal.evaluate.metrics import rounded
-from trtcal.evaluate.per_sample import Labels, class_scores
+from trtcal.evaluate.per_sample import Array, Labels, Values, class_scores
 from trtcal.stats import LEVEL, Interval, holm, paired_difference
-
-Values = npt.NDArray[np.float64]
 
 KEPT = 20  # groups of one figure that are listed; the others are counted
 AGREEMENT = "agreement"
@@ -242,7 +238,6 @@ def _rounded(group: Group) -> Group:
     )
 
 
-Array = npt.NDArray[Any]
 WORST_KEPT = 10
 
 

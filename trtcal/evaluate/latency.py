@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trtcal.stats import Interval, median_interval, ratio_of_blocks
+from trtcal.stats import Interval, Values, median_interval, ratio_of_blocks
 
-Values = npt.NDArray[np.float64]
 Run = Callable[[], object]
 
 FIRST_ROUNDS = 40  # of an A/B test

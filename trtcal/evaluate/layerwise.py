@@ -15,17 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch, whole_batches
 from trtcal.evaluate.metrics import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.model import Model
 from trtcal.model.files import array_of
+from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
 from trtcal.quantization.qdq import quantization_record
 
-Array = npt.NDArray[Any]
 INTEGERS = {np.dtype(one) for one in ("int8", "uint8", "int16", "uint16")}
 NODES_NAMED = 3
 
@@ -65,11 +66,8 @@ class Site:
         return result
 
     def _along(self, parameter: Array, rank: int) -> Array:
-        if parameter.size == 1:
-            return parameter.reshape(())
-        shape = [1] * rank
-        shape[self.axis] = -1
-        return parameter.reshape(shape)
+        one = parameter.size == 1
+        return parameter.reshape(()) if one else along(parameter, rank, self.axis)
 
 
 def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, stats
 
 from trtcal import __version__
@@ -22,7 +21,7 @@ from trtcal.evaluate.subsets import HELD_BACK, Chunks, Subsets, choose_subsets
 from trtcal.model import Model
 from trtcal.quantization import find_layers, quantize, tensors_to_observe
 from trtcal.ranges import Calibration, Parameters
-from trtcal.stats import LEVEL, Interval
+from trtcal.stats import LEVEL, Interval, Values
 
 KIND = "learning-curve"
 TOLERANCE = 0.05  # of the loss with most samples: what fewer may lose more
@@ -282,7 +281,6 @@ ROUNDS = 3  # of fits
 WIDEST = 20.0  # of the logarithm of a ratio
 NOTHING = 1e-9  # a loss below that is none: what is divided by is no less
 
-Values = npt.NDArray[np.float64]
 Losses = Mapping[int, Values]
 """By size: the losses of each subset on each held-back sample, shape (subsets, samples)."""
 
@@ -343,7 +341,8 @@ def excess(losses: Losses, size: int, margins: Mapping[int, float]) -> Interval:
     most = max(losses)
     if size == most:
         return Interval(0.0, 0.0, 0.0)
-    ratio = _ratio(losses[size], losses[most])
+    mine, least = (max(float(losses[one].mean()), NOTHING) for one in (size, most))
+    ratio = mine / least
     ours = sample_margin(losses[size], losses[most])
     factor = math.exp(min(math.hypot(ours, margins[size], margins[most]), WIDEST))
     return Interval(ratio - 1, ratio / factor - 1, ratio * factor - 1)
@@ -356,10 +355,6 @@ def sample_margin(losses: Values, most: Values) -> float:
     return (
         _quantile(len(difference) - 1) * float(difference.std(ddof=1)) / math.sqrt(len(difference))
     )
-
-
-def _ratio(losses: Values, most: Values) -> float:
-    return max(float(losses.mean()), NOTHING) / max(float(most.mean()), NOTHING)
 
 
 def _quantile(degrees: int) -> float:

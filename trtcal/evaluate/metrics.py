@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.data.polygraphy import function_in, running
 from trtcal.errors import InputError
-from trtcal.evaluate.per_sample import Labels, Values, class_scores, compare_rows, correctness
-from trtcal.stats import Interval, paired_difference
+from trtcal.evaluate.per_sample import (
+    Array,
+    Labels,
+    Values,
+    class_scores,
+    compare_rows,
+    correctness,
+)
+from trtcal.stats import paired_difference
 
-Array = npt.NDArray[Any]
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
 
@@ -74,16 +79,16 @@ class AccuracyMeter:
         for name, values in found.items():
             self.known[name] += len(values)
             self.sums[name] += float(values.sum())
-        scores = class_scores(reference[0])
-        if scores is not None and labels is not None and "top1" in found:
-            gained = found["top1"] - correctness(scores, labels)["top1"]
-            self.lost += int((gained < 0).sum())
-            self.won += int((gained > 0).sum())
+        lost = _lost(reference, found, labels)
+        if lost is not None:
+            self.lost += int((lost > 0).sum())
+            self.won += int((lost < 0).sum())
         return found
 
     def result(self) -> Accuracy:
         """Return the figures so far."""
-        top1, drop = self._mean("top1", 100.0), self._drop()
+        top1 = self._mean("top1", 100.0)
+        drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
         return Accuracy(
             self.samples,
             top1,
@@ -108,15 +113,20 @@ class AccuracyMeter:
             return None
         return rounded(unit * self.sums[name] / self.samples)
 
-    def _drop(self) -> Interval:
-        return paired_difference(self.lost, self.won, self.samples).scaled(100.0)
-
 
 def sqnr_db(signal: float, error: float) -> float | None:
     """Return signal over error power in dB, None where either is zero or not finite."""
     if not (0 < signal < math.inf and 0 < error < math.inf):
         return None
     return rounded(10.0 * math.log10(signal / error))
+
+
+def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
+    """Return the reference's `top1` minus the variant's, None where they are not known."""
+    scores = class_scores(reference[0])
+    if scores is None or labels is None or "top1" not in found:
+        return None
+    return np.asarray(correctness(scores, labels)["top1"] - found["top1"])
 
 
 def rounded(value: float) -> float:
@@ -233,10 +243,8 @@ def rows_of(expected: Sequence[Array], made: Sequence[Array], labels: Labels | N
     """Return the figures of each sample of a batch, each of shape (samples,)."""
     found = compare_rows(expected, made, labels)
     rows = {name: values for name, values in found.items() if name in KEPT}
-    scores = class_scores(expected[0])
-    if "top1" in found and scores is not None and labels is not None:
-        rows["lost"] = correctness(scores, labels)["top1"] - found["top1"]
-    return rows
+    lost = _lost(expected, found, labels)
+    return rows if lost is None else rows | {"lost": lost}
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -18,18 +18,12 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.data import Dataset
+from trtcal.evaluate.per_sample import Values
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.channels import weight_axes
-from trtcal.ptq.compensation import (
-    BoundedLayer,
-    Extremes,
-    Values,
-    bounded_layers,
-    find_extremes,
-    own_bias,
-)
+from trtcal.ptq.compensation import BoundedLayer, Extremes, bounded_layers, find_extremes, own_bias
 from trtcal.ptq.layer_inputs import matrix_form
 from trtcal.quantization import find_layers
 from trtcal.quantization.weighted_ops import Layer

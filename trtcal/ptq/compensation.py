@@ -10,22 +10,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
+from trtcal.evaluate.per_sample import Values
 from trtcal.model import Model
 from trtcal.model.graph import clip_bounds, constant, is_op, only_consumer
-from trtcal.model.model import Floats
+from trtcal.model.model import Floats, along
 from trtcal.ptq.channels import Edit
 from trtcal.ptq.layer_inputs import MatrixForm, matrix_form
 from trtcal.quantization.weighted_ops import Bias, Layer, bias_of
 
 BATCH = 8
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -216,15 +214,13 @@ def scaled_constants(graph: gs.Graph, edits: Sequence[Edit], factors: Values) ->
         if (scale == 1.0).all():
             continue
         values = found.get(edit.tensor, np.asarray(constant(tensors[edit.tensor]), np.float64))
-        found[edit.tensor] = values * _along(scale, edit, values.shape)
+        found[edit.tensor] = values * _broadcast(scale, edit, values.shape)
     return {name: values.astype(np.float32) for name, values in found.items()}
 
 
-def _along(scale: Values, edit: Edit, shape: tuple[int, ...]) -> Values:
+def _broadcast(scale: Values, edit: Edit, shape: tuple[int, ...]) -> Values:
     """Return a scale in a shape that multiplies the constant of an edit."""
     if edit.groups > 1:
         each = np.repeat(scale.reshape(edit.groups, -1), shape[0] // edit.groups, axis=0)
         return np.asarray(each.reshape(shape[0], shape[1], *[1] * (len(shape) - 2)))
-    wanted = [1] * len(shape)
-    wanted[edit.axis] = -1
-    return scale.reshape(wanted)
+    return along(scale, len(shape), edit.axis)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from trtcal.data import Dataset
+from trtcal.evaluate.per_sample import Values
 from trtcal.model import Model
 from trtcal.model.graph import constant, import_graph, is_op
 from trtcal.model.model import Floats
@@ -23,7 +24,6 @@ from trtcal.ptq.changes import Changes, affine_readers, with_affines
 from trtcal.ptq.channels import Channels, Edit, find_channels, joined
 from trtcal.ptq.compensation import (
     Extremes,
-    Values,
     addend,
     compensating_readers,
     find_extremes,
