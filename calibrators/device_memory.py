@@ -93,16 +93,10 @@ def _primary_context(device: int) -> Any:
 
 
 def _pycuda() -> Any:
-    return needed(
-        "pycuda.driver",
-        "a GPU's memory is reached with PyCUDA, which cannot be imported here ({}); it needs "
-        "`pip install pycuda`, the CUDA toolkit and an NVIDIA driver",
-    )
-
-
-def needed(module: str, otherwise: str) -> Any:
-    """Return a module of another package; `ImportError` with a text, {} in it being why, without it."""
     try:
-        return import_module(module)
+        return import_module("pycuda.driver")
     except ImportError as error:
-        raise ImportError(otherwise.format(error)) from error
+        raise ImportError(
+            f"a GPU's memory is reached with PyCUDA, which cannot be imported here ({error}); it "
+            "needs `pip install pycuda`, the CUDA toolkit and an NVIDIA driver"
+        ) from error

@@ -24,10 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 
-from calibrators.device_memory import Memory, PyCudaMemory, needed
+from calibrators.device_memory import Memory, PyCudaMemory
 from calibrators.feeder import Failures, Feeder, Feeds, NoData, Shapes, never_raises
 from calibrators.range import problem
 from calibrators.tensorrt_cache import cache_of_ranges
@@ -140,11 +141,13 @@ def _base(kind: str, trt: Any) -> Any:
 
 
 def _tensorrt() -> Any:
-    return needed(
-        "tensorrt",
-        "TensorRT cannot be imported here ({}); a version up to 10 can calibrate: "
-        "`pip install 'tensorrt<11'`",
-    )
+    try:
+        return import_module("tensorrt")
+    except ImportError as error:
+        raise ImportError(
+            f"TensorRT cannot be imported here ({error}); a version up to 10 can calibrate: "
+            "`pip install 'tensorrt<11'`"
+        ) from error
 
 
 def _class_on(base: Any) -> Any:
