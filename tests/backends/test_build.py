@@ -104,7 +104,7 @@ def worker(tmp_path, monkeypatch, body):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folder = tmp_path / "work"
     folder.mkdir()
-    run_worker("faulty_worker", {}, folder, folder / "build.log", 20)
+    run_worker("faulty_worker", {}, folder, 20)
 
 
 def test_a_crash_is_one_error_with_the_last_line(tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_the_child_imports_this_trtcal_and_nothing_from_the_current_folder(tmp_p
     folder = tmp_path / "work"
     folder.mkdir()
     with pytest.raises(BackendError) as caught:
-        run_worker("trtcal.backends.onnxruntime_worker", {}, folder, folder / "build.log", 60)
+        run_worker("trtcal.backends.onnxruntime_worker", {}, folder, 60)
     assert "hijacked" not in caught.value.message
 
 

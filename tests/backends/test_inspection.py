@@ -48,7 +48,7 @@ def test_an_engine_that_cannot_be_inspected_is_still_an_engine(tmp_path):
         "layer_times": True,
     }
     log = tmp_path / "build.log"
-    run_worker("trtcal.backends.tensorrt_worker", request, tmp_path, log, 120)
+    run_worker("trtcal.backends.tensorrt_worker", request, tmp_path, 120)
     inspected = (tmp_path / "layers.json").exists()
     assert inspected != ("[W] the engine could not be inspected" in log.read_text())
     assert (tmp_path / "engine.plan").read_bytes()[:4] == b"vtrt"

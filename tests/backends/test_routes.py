@@ -106,7 +106,5 @@ def test_the_child_refuses_what_its_tensorrt_has_not(place):
     with pytest.raises(
         BackendError, match=r"TensorRT \S+ has no route 'cache', only qdq; quantize"
     ):
-        run_worker(
-            "trtcal.backends.tensorrt_worker", request, place, place / "build.log", time_limit_s=60
-        )
+        run_worker("trtcal.backends.tensorrt_worker", request, place, time_limit_s=60)
     assert not (place / "engine.plan").exists()

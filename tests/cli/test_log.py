@@ -148,6 +148,6 @@ def test_what_a_builder_prints_can_be_watched_while_it_runs(tmp_path):
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch, watching(watch):
         patch.setenv("PYTHONPATH", paths)
-        run_worker("slow_builder", {}, tmp_path, tmp_path / "build.log", 60)
+        run_worker("slow_builder", {}, tmp_path, 60)
     assert b"".join(pieces) == (tmp_path / "build.log").read_bytes()
     assert pieces[0].startswith(b"[W] Tensor a")

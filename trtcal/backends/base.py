@@ -9,9 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from trtcal.backends.child import run_worker
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes
 from trtcal.backends.targets import version_of
 from trtcal.documents import append_line, digest_file, replacing, write_document
@@ -239,8 +237,3 @@ def _outcomes(
         return known
     events = ((log.name, event) for event in events_of_file(log))
     return explain(known, model.proto, Mentions(events))
-
-
-def work(module: str, request: dict[str, Any], folder: Path, options: BuildOptions) -> None:
-    """Run a worker module in a child process; its output is the build log."""
-    run_worker(module, request, folder, folder / LOG, options.time_limit_s)

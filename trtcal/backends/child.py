@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO
 import trtcal
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
+from trtcal.evidence.manifest import LOG
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
@@ -107,14 +108,13 @@ def watching(watch: Callable[[bytes], object]) -> Iterator[None]:
         _watch.reset(token)
 
 
-def run_worker(
-    module: str, request: dict[str, Any], folder: Path, log: Path, time_limit_s: float
-) -> None:
-    """Run `python -m module` in `folder`; what it prints goes to `log`, and as JSON lines beside it.
+def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s: float) -> None:
+    """Run `python -m module` in `folder`; what it prints goes to its log, and as JSON lines beside it.
 
     `BackendError` with the builder's last error if it fails or is killed by a signal, `InputError`
     if it refuses the request, `ResourceError` if it takes longer than `time_limit_s`.
     """
+    log = folder / LOG
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
     if not 0 < time_limit_s < MONTH_S:

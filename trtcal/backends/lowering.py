@@ -153,7 +153,7 @@ class _Lowering:
         ONNX Runtime has no integer kernel for them, and would expand their weights in every run.
         """
         for node in self.graph.nodes:
-            if node.op in CONVOLUTIONS and not self._feeds_quantizer(node):
+            if node.op in CONVOLUTIONS and self._quantizer_after(node, CONVOLUTIONS) is None:
                 self._keep_float(node)
 
     def _keep_float(self, node: gs.Node) -> None:
@@ -161,10 +161,6 @@ class _Lowering:
         if weight is not None:
             name = unique(f"{node.name}/float_weight", self.names)
             node.inputs[1] = gs.Constant(name, weight)
-
-    def _feeds_quantizer(self, node: gs.Node) -> bool:
-        following = only_consumer(node.outputs[0], self.graph)
-        return following is not None and is_int8_per_tensor(following)
 
     def quantize_biases(self) -> None:
         """Give Conv and Gemm an int32 bias in steps of activation scale times weight scale."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from trtcal.backends.base import Availability, Backend, Made, work
+from trtcal.backends.base import Availability, Backend, Made
+from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.targets import PROVIDERS, has_provider
 from trtcal.errors import BackendError, InputError
@@ -68,7 +69,7 @@ class OnnxRuntime(Backend):
             "provider": PROVIDERS[target],
             "lowered": target == "cpu",
         }
-        work("trtcal.backends.onnxruntime_worker", request, folder, options)
+        run_worker("trtcal.backends.onnxruntime_worker", request, folder, options.time_limit_s)
         if target == "tensorrt-ep":
             return Made(parse_file(folder / LOG).layers)
         optimized = onnx.load(folder / OPTIMIZED, load_external_data=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -24,22 +23,14 @@ def main() -> None:
     engine = OnnxFile(lower(proto) if request["lowered"] else proto)
     if engine.weights is not None:
         fail("the engine would be one ONNX file of more than 2 GB, which protobuf can't write")
-    engine.write(Path(request["engine"]))
+    path, optimized = Path(request["engine"]), request["optimized"]
+    engine.write(path)
+    saved = Path(optimized) if optimized else None
     try:
-        _optimize(request)
+        open_session(path, optimized=saved, severity=VERBOSE, provider=request["provider"])
     except TrtcalError as error:
         fail(error.message)
     sys.stderr.flush()
-
-
-def _optimize(request: dict[str, Any]) -> None:
-    optimized = Path(request["optimized"]) if request["optimized"] else None
-    open_session(
-        Path(request["engine"]),
-        optimized=optimized,
-        severity=VERBOSE,
-        provider=request["provider"],
-    )
 
 
 if __name__ == "__main__":

@@ -70,14 +70,9 @@ class Gpu:
         return f"{self.name} (sm{self.capability[0]}{self.capability[1]})"
 
 
-def driver_present() -> bool:
-    """Whether NVIDIA's driver can be loaded."""
-    return _driver() is not None
-
-
 def find_gpu() -> Gpu | None:
     """Return the first GPU that CUDA shows, None without one."""
-    cuda = _driver()
+    cuda = load_driver()
     device = ctypes.c_int()
     if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return None
@@ -91,7 +86,8 @@ def find_gpu() -> Gpu | None:
     return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
 
 
-def _driver() -> ctypes.CDLL | None:
+def load_driver() -> ctypes.CDLL | None:
+    """Return NVIDIA's driver, None where there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:

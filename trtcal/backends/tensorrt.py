@@ -13,9 +13,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.base import Availability, Backend, Made, work
+from trtcal.backends.base import Availability, Backend, Made
+from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
-from trtcal.backends.targets import driver_present, find_gpu, parse_target, version_of
+from trtcal.backends.targets import find_gpu, load_driver, parse_target, version_of
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.inspector import read_inspector
@@ -150,7 +151,7 @@ class TensorRT(Backend):
     def availability(self) -> Availability:
         """Needs the package, and an NVIDIA driver: without one TensorRT's runtime crashes."""
         found = super().availability()
-        if found.works and not driver_present():
+        if found.works and load_driver() is None:
             missing = "no NVIDIA driver on this machine"
             return Availability(False, found.version, missing, "build on the GPU's own machine")
         return found
@@ -195,7 +196,9 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
         "optimization_level": options.optimization_level,
         **options.route.to_request(model.inputs, shape_ranges(model.inputs, options.shapes)),
     }
-    work("trtcal.backends.tensorrt_worker", {**common, **request}, folder, options)
+    run_worker(
+        "trtcal.backends.tensorrt_worker", {**common, **request}, folder, options.time_limit_s
+    )
     gpu = find_gpu() if request["module"] == "tensorrt" else None
     return Made(_layers(folder, options), _plugins(folder), str(gpu) if gpu else None)
 

@@ -80,20 +80,12 @@ def api(trt: Any) -> Features:
     """Return what a version of TensorRT has, by its attributes."""
     return Features(
         str(trt.__version__),
-        _kinds(trt),
-        _constraints(trt),
+        tuple(kind for kind in KINDS if hasattr(trt, KINDS[kind])),
+        tuple(name for name in CONSTRAINTS if hasattr(trt.BuilderFlag, CONSTRAINTS[name])),
         hasattr(trt.ITensor, "set_dynamic_range"),
         hasattr(trt.ILayer, "precision"),
         hasattr(trt.BuilderFlag, "INT8"),
     )
-
-
-def _kinds(trt: Any) -> tuple[str, ...]:
-    return tuple(kind for kind in KINDS if hasattr(trt, KINDS[kind]))
-
-
-def _constraints(trt: Any) -> tuple[str, ...]:
-    return tuple(name for name in CONSTRAINTS if hasattr(trt.BuilderFlag, CONSTRAINTS[name]))
 
 
 def layers_of(network: Any) -> Iterator[Any]:

@@ -150,7 +150,6 @@ def _build(asked: Asked) -> None:
     from trtcal.evidence.diagnosis.build_diagnosis import (
         check_build,
         hold,
-        is_of_build,
         write_diagnosis,
     )
     from trtcal.model import load_model
@@ -159,7 +158,9 @@ def _build(asked: Asked) -> None:
     model = load_model(asked.model)
     options = _options(asked, model, target)
     settings = config_here(asked.config_path)
-    settings = replace(settings, limits=limits_here(settings, asked.limits, is_of_build))
+    settings = replace(
+        settings, limits=limits_here(settings, asked.limits, lambda one: one.is_of_findings)
+    )
     state = f"building for {target} with {backend.name}"
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:

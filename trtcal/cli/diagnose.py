@@ -91,13 +91,15 @@ class Asked:
 
 
 def _diagnose(asked: Asked) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine, is_of_build
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
     config = config_here(asked.config_path)
-    config = replace(config, limits=limits_here(config, asked.limits, is_of_build))
+    config = replace(
+        config, limits=limits_here(config, asked.limits, lambda one: one.is_of_findings)
+    )
     others = asked.layers or asked.logs or asked.model
     if asked.layers if asked.folder else not others:
         raise InputError(

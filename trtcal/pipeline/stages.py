@@ -29,7 +29,7 @@ from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
 from trtcal.data import CountedDataset, Dataset, counted, open_dataset
-from trtcal.documents import Document, read_document, to_fields, unwritable
+from trtcal.documents import Document, read_document, to_fields, unwritable, write_json
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
@@ -38,7 +38,7 @@ from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
-from trtcal.evidence.log.summary import log_document, write_log
+from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import Judgement, judge_counts
 from trtcal.model import Model, load_model
@@ -404,7 +404,7 @@ def build_one(model: Model, target: str, config: Config, journal: Journal) -> No
         return
     with journal.step("log", f"{output}/events.json") as record:
         document = log_document(journal.folder / output / "build.log")
-        write_log(journal.folder / output / "events.json", document)
+        write_json(journal.folder / output / "events.json", document)
         record(document["digest"])
     with journal.step("diagnose", f"{output}/{DIAGNOSIS}") as record:
         diagnosis = check_build(built, config, model)

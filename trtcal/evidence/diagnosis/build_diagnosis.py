@@ -403,11 +403,6 @@ def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:
     write_document(folder / DIAGNOSIS, diagnosis.to_document())
 
 
-def is_of_build(limit: Limit) -> bool:
-    """Return whether a limit counts findings of a build."""
-    return limit.is_of_findings
-
-
 def hold(diagnosis: Diagnosis) -> None:
     """`GateFailed` if a limit is broken."""
     require(

@@ -68,7 +68,7 @@ class LogFindings:
 
     def findings(self) -> list[Finding]:
         """Return what was found, in the order of the log."""
-        causes = [group for group in self.groups.values() if not _is_echo(group)]
+        causes = [group for group in self.groups.values() if "echo" not in group.first.tags]
         failing = any(group.kind in FAILING for group in causes)
         return [self._finding(one) for one in (causes if failing else self.groups.values())]
 
@@ -105,10 +105,6 @@ class LogFindings:
             return times
         text = f"{times}; the largest wanted {requested:,.0f} MiB"
         return text if available is None else f"{text}, and {available:,.0f} MiB were there"
-
-
-def _is_echo(group: _Group) -> bool:
-    return "echo" in group.first.tags
 
 
 def _key(event: Event) -> Key | None:

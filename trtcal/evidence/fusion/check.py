@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from trtcal.evidence.findings import Cost, Evidence, Finding, rank
 from trtcal.evidence.fusion.blockers import PAIRS, Breaker
 from trtcal.evidence.fusion.matching import BROKEN, WHOLE, Match, find_matches
 from trtcal.evidence.fusion.patterns import Patterns, read_patterns
-from trtcal.evidence.layers.layer import NODE_SEPARATORS, Layer
+from trtcal.evidence.layers.layer import Layer, LayersByNode, sum_bytes
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import Model
 from trtcal.model.tensors import View
@@ -48,17 +48,14 @@ def match_layers(matches: Sequence[Match], layers: Sequence[Layer]) -> tuple[See
     """
     described = any(layer.inputs or layer.outputs for layer in layers)
     working = [layer for layer in layers if layer.inputs or layer.outputs or not described]
-    index: dict[str, list[int]] = {}
-    for number, layer in enumerate(working):
-        for node in layer.nodes:
-            index.setdefault(node, []).append(number)
-    return tuple(_seen(match, working, index) for match in matches)
+    index = LayersByNode(working)
+    return tuple(_seen(match, index) for match in matches)
 
 
-def _seen(match: Match, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> Seen:
-    listing = {node: _listing(node, layers, index) for node in match.nodes}
+def _seen(match: Match, index: LayersByNode) -> Seen:
+    listing = {node: index.listing(node) for node in match.nodes}
     unlisted = tuple(node for node, numbers in listing.items() if not numbers)
-    found = [layers[number] for number in sorted(set().union(*listing.values()))]
+    found = [index.layers[number] for number in sorted(set().union(*listing.values()))]
     named = tuple((layer.name, layer.kind) for layer in found)
     if not found:
         return Seen(UNLISTED, (), unlisted)
@@ -68,19 +65,11 @@ def _seen(match: Match, layers: Sequence[Layer], index: Mapping[str, list[int]])
     return Seen(state, named, unlisted, _moved_in_build(found))
 
 
-def _listing(node: str, layers: Sequence[Layer], index: Mapping[str, list[int]]) -> list[int]:
-    """Return the layers that list a node; a name with a separator in it was cut into pieces."""
-    if node in index:
-        return index[node]
-    pieces = (node.split(mark)[0] for mark in NODE_SEPARATORS if mark in node)
-    return [number for one in pieces for number in index.get(one, ()) if layers[number].lists(node)]
-
-
 def _moved_in_build(layers: Sequence[Layer]) -> int | None:
     written = {one.name: one for layer in layers for one in layer.outputs}
     passed = {one.name for layer in layers for one in layer.inputs} & set(written)
-    sizes = [written[name].size_bytes for name in passed]
-    return None if None in sizes else 2 * sum(size for size in sizes if size is not None)
+    moved = sum_bytes(written[name] for name in passed)
+    return None if moved is None else 2 * moved
 
 
 KIND = "fusion"
@@ -131,15 +120,16 @@ class Fusions:
             "model_name": self.model_name,
             "nodes": self.nodes,
             "inner_nodes": self.inner,
-            "layers": self.layers and _layers_document(self.layers),
+            "layers": self.layers
+            and {
+                "count": len(self.layers.layers),
+                "model": self.layers.model,
+                "builder": self.layers.builder,
+            },
             "matches": [_match_document(*row) for row in rows],
             "findings": list(map(asdict, self.findings)),
         }
         return seal({"kind": KIND, "schema_version": 1, **body})
-
-
-def _layers_document(layers: Engine) -> dict[str, Any]:
-    return {"count": len(layers.layers), "model": layers.model, "builder": layers.builder}
 
 
 def _match_document(match: Match, seen: Seen | None, agreement: str) -> dict[str, Any]:
@@ -232,9 +222,11 @@ WITHOUT_PASS = {
 def _differing(match: Match, seen: Seen) -> Finding:
     evidence = tuple(Evidence("layer", name, kind) for name, kind in seen.layers)
     if seen.state == SEVERAL:
-        what = f"{match.pattern} at {match.root!r} is whole, and the engine has {_kernels(seen)}"
+        kernels = f"{len(seen.layers)} layers: {', '.join(name for name, _ in seen.layers)}"
+        what = f"{match.pattern} at {match.root!r} is whole, and the engine has {kernels}"
         why = "this compiler does not fuse it as the graph lets expect"
-        fix = NORMED if _has_batch_norm(match) else PLAIN
+        roles = {role for role, _ in match.roles}
+        fix = NORMED if {"conv", "BatchNormalization"} <= roles else PLAIN
     else:
         what = f"{match.pattern} at {match.root!r} is broken, and the engine has it in one layer"
         why = "this compiler fuses across what breaks the pattern: it costs nothing here"
@@ -245,11 +237,3 @@ def _differing(match: Match, seen: Seen) -> Finding:
 
 NORMED = "`trtcal prepare` computes BatchNormalization into the weights of the convolution"
 PLAIN = "nothing in the graph stands between: another version or target may fuse it"
-
-
-def _has_batch_norm(match: Match) -> bool:
-    return {"conv", "BatchNormalization"} <= {role for role, _ in match.roles}
-
-
-def _kernels(seen: Seen) -> str:
-    return f"{len(seen.layers)} layers: {', '.join(name for name, _ in seen.layers)}"

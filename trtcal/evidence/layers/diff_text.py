@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trtcal.evidence.layers.costs import bytes_of, listed, short
 from trtcal.evidence.layers.diff import EngineDifference, LayerPair
@@ -94,11 +94,7 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
 
 def _written(difference: EngineDifference) -> Iterator[str]:
     """Yield which layers write another type, and which quantize steps that made needless or needed."""
-    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
-    for pair in difference.pairs:
-        if change := _change(_first(pair.before.outputs), _first(pair.after.outputs)):
-            groups[change].append(pair)
-    for (old, new), pairs in groups.items():
+    for (old, new), pairs in _changed(difference, lambda layer: _first(layer.outputs)):
         came = old in NARROW
         copies = difference.new if came else difference.gone
         names = {pair.after.name if came else pair.before.name for pair in pairs}
@@ -124,11 +120,7 @@ def _copies(difference: EngineDifference) -> Iterator[str]:
 
 
 def _precisions(difference: EngineDifference) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
-    for pair in difference.pairs:
-        if change := _change(pair.before.precision, pair.after.precision):
-            groups[change].append(pair)
-    for (old, new), pairs in groups.items():
+    for (old, new), pairs in _changed(difference, lambda layer: layer.precision):
         changes = [pair.change_ms for pair in pairs]
         took = math.fsum(ms for ms in changes if ms is not None)
         cost = f", {_ms(abs(took))} {'less' if took < 0 else 'more'}" if difference.is_timed else ""
@@ -172,8 +164,16 @@ def _layers(difference: EngineDifference) -> Iterator[str]:
         yield f"The largest changes of one layer: {'; '.join(parts)}."
 
 
-def _change(old: str, new: str) -> tuple[str, str] | None:
-    return (old, new) if old and new and old != new else None
+def _changed(
+    difference: EngineDifference, of: Callable[[Layer], str]
+) -> Iterable[tuple[tuple[str, str], list[LayerPair]]]:
+    """Return the pairs of which something known of a layer changed, by what it was and is."""
+    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
+    for pair in difference.pairs:
+        old, new = of(pair.before), of(pair.after)
+        if old and new and old != new:
+            groups[old, new].append(pair)
+    return groups.items()
 
 
 def _first(tensors: Sequence[TensorInfo]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trtcal.evidence.layers.costs import bytes_of, time_of
-from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step
+from trtcal.evidence.layers.layer import Layer, TensorInfo, is_quantize_step, sum_bytes
 
 MOST_NEAR = 64
 
@@ -178,8 +178,7 @@ def _stitched(flow: Flow, inside: set[int]) -> int | None:
         for tensor in layer.outputs
         if not inside.issuperset(flow.readers.get(tensor.name, [-1]))
     )
-    sizes = [tensor.size_bytes for tensor in (*entering, *constant, *leaving)]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return sum_bytes((*entering, *constant, *leaving))
 
 
 def _unique(tensors: Iterable[TensorInfo]) -> list[TensorInfo]:
@@ -190,8 +189,6 @@ def _cuts(flow: Flow, index: int, inside: set[int]) -> bool:
     if not is_quantize_step(flow.layers[index]):
         return False
     sides = (flow.before(index), flow.after(index))
-    return all(any(_works(flow, other) for other in side if other in inside) for side in sides)
-
-
-def _works(flow: Flow, index: int) -> bool:
-    return not flow.layers[index].is_idle
+    return all(
+        any(not flow.layers[other].is_idle for other in side if other in inside) for side in sides
+    )

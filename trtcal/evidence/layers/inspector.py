@@ -123,7 +123,6 @@ OPENING = re.compile(rf'\{{{SPACE}"name"{SPACE}:{SPACE}"')
 CLOSING = re.compile(
     rf'"((?:{FIELD}){{1,8}}){SPACE}\}}(?={SPACE}(?:,{SPACE}\{{{SPACE}"name"{SPACE}:|\]|$))'
 )
-COLUMNS = ("average_ms", "median_ms", "percent")
 FIELDS = re.compile(FIELD)
 COUNT = re.compile(rf'\{{{SPACE}"count"{SPACE}:{SPACE}(\d{{1,12}}){SPACE}\}}')
 
@@ -137,8 +136,6 @@ class LayerTime:
 
     name: str
     average_ms: float | None
-    median_ms: float | None = None
-    percent: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -201,7 +198,7 @@ def _entry(name: str, fields: dict[str, str], runs: int | None) -> LayerTime:
     total = numbers.get("timeMs")
     if average is None and total is not None and runs:
         average = total / runs
-    return LayerTime(name, average, numbers.get("medianMs"), numbers.get("percentage"))
+    return LayerTime(name, average)
 
 
 def _number(text: str) -> float | None:
@@ -216,7 +213,7 @@ def profile_in_log(events: Iterable[Event]) -> Profile | None:
     """Return the table of layer times that a log of `trtexec --dumpProfile` ends with, or None."""
     rows = [event for event in events if event.fields.get("rule") == "time_layer"]
     times = tuple(
-        LayerTime(row.subject, *(_number(str(row.fields.get(key))) for key in COLUMNS))
+        LayerTime(row.subject, _number(str(row.fields.get("average_ms"))))
         for row in rows
         if row.subject is not None
     )

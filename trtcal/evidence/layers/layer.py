@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,52 +23,28 @@ from trtcal.documents import to_fields
 
 UNKNOWN = "unknown"
 
-DTYPES = {
-    "float": "fp32",
-    "fp32": "fp32",
-    "float32": "fp32",
-    "tf32": "fp32",
-    "half": "fp16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "fp8e4m3": "fp8",
-    "e8m0": "e8m0",
-    "fp4": "fp4",
-    "fp4e2m1": "fp4",
-    "int4": "int4",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int32": "int32",
-    "int64": "int64",
-    "bool": "bool",
+SPELLINGS = {
+    "fp32": ("float", "fp32", "float32", "tf32"),
+    "fp16": ("half", "fp16", "float16"),
+    "bf16": ("bf16", "bfloat16"),
+    "fp8": ("fp8", "fp8e4m3"),
+    "fp4": ("fp4", "fp4e2m1"),
+    **{name: (name,) for name in ("e8m0", "int4", "int8", "uint8", "int32", "int64", "bool")},
 }
+DTYPES = {spelling: name for name, spellings in SPELLINGS.items() for spelling in spellings}
 FLOATS = frozenset({"fp32", "fp16", "bf16"})
 COMPUTED = frozenset({"int8", "fp8", "fp4", "int4"}) | FLOATS
 BITS = {"int64": 64, "fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "int4": 4, "fp4": 4}
 BITS |= dict.fromkeys(("int8", "uint8", "fp8", "e8m0", "bool"), 8)
 
 # Parts of kind names (lower case) of layers whose arithmetic is worth its own precision.
-HEAVY = (
-    "conv",
-    "correlation",
-    "corrltn",
-    "gemm",
-    "matrixmultiply",
-    "matmul",
-    "fully",
-    "runtime_fusion",
-    "attention",
-    "mha",
-    "rnn",
-    "lstm",
+HEAVY = re.compile(
+    "conv|correlation|corrltn|gemm|matrixmultiply|matmul|fully|runtime_fusion|attention|mha|rnn|lstm"
 )
 FUSED_ATTENTION = (
     "_gemm_mha"  # begins the name of a generated kernel: both products and the Softmax
 )
-NOT_HEAVY = ("convert", "conversion", "reformat")
+NOT_HEAVY = re.compile("convert|conversion|reformat")
 
 # Kinds of layers that move no data.
 IDLE = frozenset({"noop", "constant", "shape_call", "signal", "wait"})
@@ -148,7 +124,7 @@ class Layer:
         kind = self.kind.lower()
         if kind == "kgen":
             return self.name.startswith(FUSED_ATTENTION)
-        return any(part in kind for part in HEAVY) and not any(part in kind for part in NOT_HEAVY)
+        return bool(HEAVY.search(kind)) and not NOT_HEAVY.search(kind)
 
     @property
     def is_pooling(self) -> bool:
@@ -188,7 +164,7 @@ class Layer:
     @property
     def bytes_read(self) -> int | None:
         """Bytes of its inputs, constants and weights; None if a tensor's type is unknown."""
-        read = _sum_bytes((*self.inputs, *self.constants))
+        read = sum_bytes((*self.inputs, *self.constants))
         if self.is_idle or read is None:
             return 0 if self.is_idle else None
         return read + self.weight_bytes
@@ -196,7 +172,7 @@ class Layer:
     @property
     def bytes_written(self) -> int | None:
         """Bytes of its outputs; None if a tensor's type is unknown."""
-        return 0 if self.is_idle else _sum_bytes(self.outputs)
+        return 0 if self.is_idle else sum_bytes(self.outputs)
 
     @property
     def bytes_moved(self) -> int | None:
@@ -269,7 +245,27 @@ class Layer:
         return {**to_fields(self), "precision": self.precision, "heavy": self.is_heavy}
 
 
-def _sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+class LayersByNode:
+    """The layers that list each ONNX node, by number."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self.numbers: dict[str, list[int]] = {}
+        for number, layer in enumerate(layers):
+            for node in dict.fromkeys(layer.nodes):
+                self.numbers.setdefault(node, []).append(number)
+
+    def listing(self, node: str) -> list[int]:
+        """Return the layers that list a node; a name with a separator in it was cut into pieces."""
+        if node in self.numbers:
+            return self.numbers[node]
+        first = (node.split(mark)[0] for mark in NODE_SEPARATORS if mark in node)
+        near = {number for piece in first for number in self.numbers.get(piece, ())}
+        return [number for number in sorted(near) if self.layers[number].lists(node)]
+
+
+def sum_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+    """Add up the bytes of tensors; None if one of their types is unknown."""
     sizes = [tensor.size_bytes for tensor in tensors]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 

@@ -42,7 +42,7 @@ def join_heavy(before: Sequence[Layer], after: Sequence[Layer]) -> tuple[Pair, .
     def is_same(i: int, j: int) -> bool:
         return work_of(before[i]) == work_of(after[j])
 
-    for keep, accepts in ((_is_telling, None), (NUMBERED.match, is_same)):
+    for keep, accepts in ((lambda node: not NUMBERED.match(node), None), (NUMBERED.match, is_same)):
         found = _by_names(before, after, left, right, keep, accepts)
         pairs += [Pair(i, j, "name") for i, j in found]
         left, right = _rest(left, {i for i, _ in found}), _rest(right, {j for _, j in found})
@@ -60,10 +60,6 @@ def join_heavy(before: Sequence[Layer], after: Sequence[Layer]) -> tuple[Pair, .
 def work_of(layer: Layer) -> Hashable:
     """Return what stays the same of a layer in another precision: its arithmetic, else its shape."""
     return layer.macs if layer.macs is not None else tuple(t.shape for t in layer.outputs)
-
-
-def _is_telling(node: str) -> bool:
-    return not NUMBERED.match(node)
 
 
 def _rest(indexes: Sequence[int], taken: set[int]) -> list[int]:

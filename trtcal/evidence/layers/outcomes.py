@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trtcal.evidence.layers.layer import UNKNOWN, Layer
+from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
 
 ANSWERS = ("int8", "fp16", "fp32")
 
@@ -46,25 +46,15 @@ def check(asked: Mapping[str, str], layers: Sequence[Layer]) -> tuple[Outcome, .
     the node, one in the precision asked, if any. What only copies, scales or rounds decides
     nothing. Nodes keep the order of `asked`.
     """
-    index = _index(layers)
-    return tuple(
-        _outcome(node, precision, layers, index.get(node)) for node, precision in asked.items()
-    )
+    index = LayersByNode(layers)
+    return tuple(_outcome(node, precision, index) for node, precision in asked.items())
 
 
-def _index(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    index: dict[str, list[Layer]] = {}
-    for layer in layers:
-        for node in dict.fromkeys(layer.nodes):
-            index.setdefault(node, []).append(layer)
-    return index
-
-
-def _outcome(node: str, asked: str, layers: Sequence[Layer], found: list[Layer] | None) -> Outcome:
-    listing = found or [layer for layer in layers if layer.lists(node)]
+def _outcome(node: str, asked: str, index: LayersByNode) -> Outcome:
+    listing = [index.layers[number] for number in index.listing(node)]
     deciding = _deciding(node, listing)
     if not deciding:
-        return _undecided(node, asked, listing, layers)
+        return _undecided(node, asked, listing, index.layers)
     layer = next((layer for layer in deciding if layer.precision == asked), deciding[0])
     return _decided(node, asked, layer)
 

@@ -119,7 +119,9 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
     if document.get("kind") == KIND:
         return _of_build(path), None
     if isinstance(document.get("layers"), list):  # as `trtcal log --json` writes them
-        return Engine(str(path), _own_layers(path, document)), None
+        items = document["layers"]
+        layers = parsing(path, lambda: tuple(from_fields(Layer, item) for item in items))
+        return Engine(str(path), layers), None
     return Engine(str(path), read_inspector(document)), None
 
 
@@ -136,13 +138,6 @@ def _of_build(path: Path) -> Engine:
     build = read_build(path)
     builder = f"{build.backend} {build.backend_version} for {build.target}"
     return Engine(str(path), build.layers, model=build.model, builder=builder)
-
-
-def _own_layers(path: Path, document: dict[str, Any]) -> tuple[Layer, ...]:
-    def construct() -> tuple[Layer, ...]:
-        return tuple(from_fields(Layer, item) for item in document["layers"])
-
-    return parsing(path, construct)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -79,13 +79,7 @@ class Reader:
         """Yield the event that was waiting for lines that belong to it."""
         if self._state.found is not None:
             yield self._state.found, self._line
-        state = self._state
-        self._state = State(
-            table=state.table,
-            has_dla=state.has_dla,
-            is_open=state.is_open,
-            is_broken=state.is_broken,
-        )
+        self._state = self._state.after()
 
     def _learn(self, state: State, raw: bytes) -> State | None:
         """Return where a line leads that was not seen in this state before."""
@@ -136,14 +130,8 @@ class Reader:
             message = raw[:SEARCHED].decode("utf-8", "backslashreplace")
             event = recognise(self.number, None, message.rstrip())
             found = Found(event) if event else None
-        return State(
-            found=found,
-            table=state.table,
-            has_dla=state.has_dla,
-            is_open=state.is_open,
-            listed=raw,
-            is_broken=state.is_open and not is_complete(raw),
-        )
+        is_broken = state.is_open and not is_complete(raw)
+        return state.after(found=found, listed=raw, is_broken=is_broken)
 
     def _after_message(
         self, state: State, is_open: bool, severity: str | None, message: str, prefixed: bool
@@ -164,15 +152,8 @@ class Reader:
 
 def _continued(state: State, event: Event, message: str) -> State:
     text = f"{event.message}\n{message}"[:MAX_MESSAGE]
-    return State(
-        Found(replace(event, message=text)),
-        state.following - 1,
-        goes_on=True,
-        table=state.table,
-        has_dla=state.has_dla,
-        is_open=state.is_open,
-        is_broken=state.is_broken,
-    )
+    found = Found(replace(event, message=text))
+    return state.after(found=found, following=state.following - 1, goes_on=True)
 
 
 def _has_dla(before: bool, message: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trtcal.documents import canonical_json
 from trtcal.evidence.log.recognition import Event
@@ -120,6 +121,11 @@ class State:
     listed: bytes | None = None
     is_broken: bool = False
     steps: dict[bytes, State | None] = field(default_factory=dict, repr=False)
+
+    def after(self, **changes: Any) -> State:
+        """Return the state behind a line that leaves the table, the lists and the layer as they are."""
+        kept = {name: getattr(self, name) for name in ("table", "has_dla", "is_open", "is_broken")}
+        return State(**{**kept, **changes})
 
     @property
     def is_busy(self) -> bool:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, canonical_json, write_json
+from trtcal.documents import Document, canonical_json
 from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.log.lines import portions_of_file
 from trtcal.evidence.log.reader import Reader
@@ -179,9 +179,6 @@ def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
     return ", ".join(parts)
 
 
-Portions = Iterable[Iterable[bytes]]
-
-
 def log_document(path: Path) -> Document:
     """Parse a build log; `InputError` if it can't be read.
 
@@ -192,11 +189,6 @@ def log_document(path: Path) -> Document:
     LogWriter(str(path), output.write).write(portions_of_file(path))
     document: Document = json.loads(output.getvalue())
     return document
-
-
-def write_log(path: Path, document: Document) -> None:
-    """Write the JSON to a file."""
-    write_json(path, document)
 
 
 class LogWriter:
@@ -217,7 +209,7 @@ class LogWriter:
         self._digest = hashlib.sha256(b"[[")
         self._has_events = self._has_lasting = False  # so a comma comes first
 
-    def write(self, portions: Portions) -> None:
+    def write(self, portions: Iterable[Iterable[bytes]]) -> None:
         """Read all lines and write the whole document; nothing, if they cannot be read at all."""
         portions = iter(portions)
         first = next(portions, [])
@@ -234,9 +226,11 @@ class LogWriter:
             self._digest.update(b"," * (number > 1) + canonical_json(document))
         self._digest.update(b"]]")
         self.layers = number
+        summary = self.summary.to_document()
+        summary["left_out"]["layers"] = self.reader.listing.left_out
         self.end = {
             "lines": self.reader.number,
-            "summary": summary_document(self.summary, self.reader.listing),
+            "summary": summary,
             "digest": f"sha256:{self._digest.hexdigest()}",
         }
         self._text(f"],{_json(self.end)[1:]}\n")
@@ -269,13 +263,6 @@ class LogWriter:
 
     def _text(self, text: str) -> None:
         self._write(text.encode("utf-8", "surrogatepass"))
-
-
-def summary_document(summary: Summary, listing: Listing) -> dict[str, Any]:
-    """Return a summary's document, with what was left out of the layers too."""
-    document = summary.to_document()
-    document["left_out"]["layers"] = listing.left_out
-    return document
 
 
 def _json(value: object) -> str:
