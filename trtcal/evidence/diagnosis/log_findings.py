@@ -77,7 +77,8 @@ class LogFindings:
         key = _key(event)
         if key is None or "repeats" in event.fields:
             if CATEGORIES[event.category].is_noted:
-                self.notes[_note(event)] += 1
+                first = event.message.partition("\n")[0][:120]
+                self.notes[event.rule.name if event.rule else first] += 1
             return
         if key not in self.groups and len(self.groups) >= MAX_FINDINGS:
             self.beyond += 1
@@ -132,10 +133,6 @@ def _what(group: _Group) -> str:
 
 def _fix(kind: str, fix: str | None) -> str:
     return WORKSPACE_FIX if kind == WORKSPACE else fix or "Read the lines around it."
-
-
-def _note(event: Event) -> str:
-    return event.rule.name if event.rule else event.message.partition("\n")[0][:120]
 
 
 def log_evidence(placed: Placed) -> Evidence:
