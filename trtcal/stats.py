@@ -173,14 +173,16 @@ class Paired:
     mid_p: float | None = None
 
 
-def mcnemar(lost: int, won: int) -> float:
-    """Return the exact two-sided p-value of Q. McNemar (Psychometrika 12, 1947).
+def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
+    """Return the exact p-value of Q. McNemar (Psychometrika 12, 1947), two-sided unless `one_sided`.
 
     `lost`: samples that only the baseline has right; `won`: only the candidate. Without either it is 1.
+    One-sided it is that of a candidate that is not worse.
     """
     if lost + won == 0:
         return 1.0
-    return float(stats.binomtest(won, lost + won, 0.5).pvalue)
+    side = "less" if one_sided else "two-sided"
+    return float(stats.binomtest(won, lost + won, 0.5, side).pvalue)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:

@@ -22,7 +22,7 @@ from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
 from trtcal.evaluate.metrics import rounded
 from trtcal.evaluate.per_sample import Array, Labels, Values, class_scores
-from trtcal.stats import LEVEL, Interval, holm, paired_difference
+from trtcal.stats import LEVEL, Interval, holm, mcnemar, paired_difference
 
 KEPT = 20  # groups of one figure that are listed; the others are counted
 AGREEMENT = "agreement"
@@ -145,7 +145,7 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
         reference, drop, p = _against_others(row, sums.whole)
     elif sums.is_binary:
         lost, won = int(row[LOST]), int(row[WON])
-        drop, p = paired_difference(lost, won, count), _one_sided(lost, won)
+        drop, p = paired_difference(lost, won, count), mcnemar(lost, won, one_sided=True)
         p = max(p, _beyond(row, sums.whole))
     else:
         drop, p = _of_values(row)
@@ -160,12 +160,6 @@ def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
         (factor * drop.low, factor * drop.high),
         p if count >= LEAST_SLICE else None,
     )
-
-
-def _one_sided(lost: int, won: int) -> float:
-    if lost + won == 0:
-        return 1.0
-    return float(stats.binomtest(lost, lost + won, 0.5, "greater").pvalue)
 
 
 def _of_values(row: Values) -> tuple[Interval, float]:
