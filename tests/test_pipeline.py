@@ -10,7 +10,8 @@ from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
 from trtcal.errors import InputError
-from trtcal.pipeline import run, silent
+from trtcal.evaluate.replay import silent
+from trtcal.pipeline import run
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
 TARGETS = ["cpu", "sm89"] if RTX.works else ["cpu"]

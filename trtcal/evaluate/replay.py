@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -26,6 +27,13 @@ Outputs = dict[str, Array]
 Run = Callable[[Feeds], Outputs]
 """One model on one batch."""
 T = TypeVar("T")
+Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Called with a stage's title and its number of steps; gives what to call as they are done."""
+
+
+def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    """Report nothing."""
+    return nullcontext(lambda done: None)
 
 
 @dataclass(frozen=True)

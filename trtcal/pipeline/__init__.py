@@ -5,4 +5,4 @@ quantized model --build(target)--> engine + log --diagnose--> findings
 --compare(reference, variants, dataset)--> comparison --judge(limits)--> verdict --report--> page
 """
 
-from trtcal.pipeline.stages import RunResult, run, silent
+from trtcal.pipeline.stages import RunResult, run

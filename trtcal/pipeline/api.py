@@ -34,6 +34,7 @@ from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.ab_rule import rule_for
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
+from trtcal.evaluate.replay import silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, Settings, cache_beside, find_plans
 from trtcal.evaluate.variants import Variant, batch_for, open_variant
@@ -198,7 +199,7 @@ def improve(
     """
     loaded = _model(model)
     options = ImproveOptions(effort, time_limit_s)
-    return optimize(prepare(loaded), open_data(data, loaded), options, loaded, stages.silent)
+    return optimize(prepare(loaded), open_data(data, loaded), options, loaded, silent)
 
 
 def build(
@@ -462,4 +463,4 @@ def run(
     if not isinstance(config, Config):
         _check_path(config, "a configuration", "a trtcal.Config")
         config = read_config(Path(config))
-    return stages.run(config, "trtcal run", stages.silent, say, history)
+    return stages.run(config, "trtcal run", silent, say, history)

@@ -35,6 +35,7 @@ from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import CompareSettings, compare, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
+from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
@@ -79,19 +80,10 @@ OUTPUTS = (
 )
 """Everything that a run writes, at the top of its folder."""
 
-Advance = Callable[[int], None]
-Reporter = Callable[[str, int], contextlib.AbstractContextManager[Advance]]
-"""Called with a stage's title and its number of steps; gives what to call as they are done."""
 Say = Callable[[str], None]
 """Called with one line about the work."""
 Warn = Callable[[Sequence[DataIssue]], None]
 """Called with what looks wrong in the calibration data, before they are observed."""
-
-
-@contextlib.contextmanager
-def silent(title: str, total: int) -> Iterator[Advance]:
-    """Report nothing."""
-    yield lambda done: None
 
 
 @dataclass(frozen=True)

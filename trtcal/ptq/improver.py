@@ -19,6 +19,7 @@ from trtcal.errors import InputError
 from trtcal.evaluate.judging import METHODS as ALL
 from trtcal.evaluate.judging import Judge, Verdict, leading
 from trtcal.evaluate.metrics import Loss
+from trtcal.evaluate.replay import Reporter
 from trtcal.model import Model
 from trtcal.ptq.artifact import KIND, Optimizations, layer_changes, write_optimizations
 from trtcal.ptq.changes import Changes
@@ -27,7 +28,6 @@ from trtcal.ptq.optimizations import (
     Context,
     ImproveOptions,
     OutOfTimeError,
-    Reporter,
     State,
     now,
 )

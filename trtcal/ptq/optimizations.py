@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -14,6 +14,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.evaluate.metrics import OwnMetric
+from trtcal.evaluate.replay import Reporter
 from trtcal.model import Model
 from trtcal.model.model import Int8Overrides
 from trtcal.ptq.bias_correction import correct_by_batch_norm
@@ -31,9 +32,6 @@ SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gai
 SEARCH_SAMPLES = 64
 SMOOTHED_RANGES = "percentile"  # smoothed channels have no tails of their own any more
 SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
-
-Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Called with a stage's title and its number of steps; gives what to call as they are done."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
+from trtcal.evaluate.replay import Reporter, silent
 from trtcal.evaluate.search.costs import Costs, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
 from trtcal.evaluate.search.limits import Limits, Plan, Point
@@ -81,8 +81,6 @@ def check_held_back(
 
 
 REMEMBERED = "evaluations.jsonl"
-Reporter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Called with a stage's title and its number of steps; gives what to call as they are done."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +129,6 @@ class Result:
     held_back: HeldBack | None
     missing: tuple[str, ...]
     seconds: float
-
-
-def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-    """Report nothing."""
-    return nullcontext(lambda done: None)
 
 
 def cache_beside(folder: Path, model: Model, dataset: Dataset) -> EvaluationCache:
