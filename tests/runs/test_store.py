@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 from tests.runs.runs import report
+from trtcal.cli.main import run_command
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs import History, compare_runs
 
@@ -81,6 +82,21 @@ def test_what_is_no_history_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(ResourceError):
         History(tmp_path / "folder")
+
+
+def test_a_history_of_an_older_version_is_refused_and_left_as_it_is(tmp_path, capfd):
+    path = tmp_path / "older"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE runs (id INTEGER PRIMARY KEY, candidate TEXT)")
+        connection.execute("PRAGMA user_version = 1")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="history of version 1, not 2") as refused:
+        History(path)
+    assert "record the runs again" in refused.value.hint
+    assert path.read_bytes() == before
+    assert run_command(["history", "list", "--db", str(path)]) == 2
+    printed = capfd.readouterr().err
+    assert printed.count("error: ") == 1 and "hint: move it away" in printed
 
 
 def test_a_report_that_lacks_fields_is_refused(tmp_path):

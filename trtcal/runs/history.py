@@ -20,7 +20,7 @@ from trtcal.documents import Document, parsing
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 
-VERSION = 1
+VERSION = 2
 WAIT_S = 60.0
 FILE = "history.sqlite"
 SCHEMA = """
@@ -104,8 +104,10 @@ class History:
         with self._open() as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
+                again = "move it away, and record the runs again: `trtcal history add REPORT.json`"
                 raise InputError(
-                    f"{path} is a history of version {version}, not {VERSION}", "update trtcal"
+                    f"{path} is a history of version {version}, not {VERSION}",
+                    again if version < VERSION else "update trtcal",
                 )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
