@@ -96,7 +96,8 @@ def test_a_history_of_an_older_version_is_refused_and_left_as_it_is(tmp_path, ca
     assert path.read_bytes() == before
     assert run_command(["history", "list", "--db", str(path)]) == 2
     printed = capfd.readouterr().err
-    assert printed.count("error: ") == 1 and "hint: move it away" in printed
+    assert printed.count("error: ") == 1
+    assert "hint: move it away" in printed
 
 
 def test_a_report_that_lacks_fields_is_refused(tmp_path):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from trtcal.cli.output import (
-    config_here,
-    config_option,
-    data_option,
-    json_option,
-    limit_option,
-    limits_here,
-    print_json,
-    print_limits,
-    print_table,
-    progress,
-    required,
-    say,
-    trust_option,
+from trtcal.cli.options import (
+    DataOptions,
+    LimitOptions,
+    TrustOptions,
+    argument,
+    make_command,
+    option,
 )
+from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
@@ -29,65 +22,34 @@ if TYPE_CHECKING:
     from trtcal.evaluate.ab_rule import Answer
 
 
-@click.command(
-    epilog="Example: trtcal ab int8.onnx mixed.onnx --data test.npz "
-    "--limit 'top1 >= -0.5' --limit 'speedup >= 1.3'"
+@dataclass(frozen=True, kw_only=True)
+class Options(DataOptions, LimitOptions, TrustOptions):
+    """The options of `trtcal ab`."""
+
+    baseline: Path = argument()
+    candidate: Path = argument()
+    metric: str | None = option(
+        "What decides: top1, top5, agreement, cosine, or a name from --metric-file.  "
+        "[default: that of the first limit, else top1 with labels, agreement without]"
+    )
+    metric_file: Path | None = option(
+        "A Python file with metric(outputs, labels) -> {name: value}, called for each sample."
+    )
+    slices: Path | None = option("CSV: attributes, then one row a sample.")
+    reference: Path | None = option(
+        "What agreement, cosine and KL are measured against.  [default: BASELINE]"
+    )
+    alpha: float = option("Error rate of it all.", default=0.05)
+    sequential: bool = option("Judge five times on the way, and stop once it is decided.")
+    batch: int | None = option("Samples run together.  [default: 32]", least=1)
+    output: Path = option("Where to write the test.", "-o", default=Path("ab.json"))
+
+
+@make_command(
+    Options,
+    "trtcal ab int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
 )
-@click.argument("baseline", type=click.Path(path_type=Path))
-@click.argument("candidate", type=click.Path(path_type=Path))
-@data_option
-@click.option(
-    "--metric",
-    help="What decides: top1, top5, agreement, cosine, or a name from --metric-file.  "
-    "[default: that of the first limit, else top1 with labels, agreement without]",
-)
-@click.option(
-    "--metric-file",
-    type=click.Path(path_type=Path),
-    help="A Python file with metric(outputs, labels) -> {name: value}, called for each sample.",
-)
-@limit_option
-@click.option(
-    "--slices", type=click.Path(path_type=Path), help="CSV: attributes, then one row a sample."
-)
-@click.option(
-    "--reference",
-    type=click.Path(path_type=Path),
-    help="What agreement, cosine and KL are measured against.  [default: BASELINE]",
-)
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Error rate of it all.")
-@click.option(
-    "--sequential", is_flag=True, help="Judge five times on the way, and stop once it is decided."
-)
-@click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
-@trust_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("ab.json"),
-    show_default=True,
-    help="Where to write the test.",
-)
-@config_option
-@json_option
-def command(
-    baseline: Path,
-    candidate: Path,
-    data: Path | None,
-    metric: str | None,
-    metric_file: Path | None,
-    limits: tuple[str, ...],
-    slices: Path | None,
-    reference: Path | None,
-    alpha: float,
-    sequential: bool,
-    batch: int | None,
-    trust: bool,
-    output: Path,
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(options: Options) -> None:
     """Test whether CANDIDATE can replace BASELINE, on the same samples.
 
     Limits are about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for every
@@ -95,7 +57,6 @@ def command(
 
     The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
     """
-    from trtcal.data import open_dataset
     from trtcal.data.slices import read_slices
     from trtcal.documents import write_document
     from trtcal.evaluate.ab import ABOptions, ab_test
@@ -104,33 +65,27 @@ def command(
     from trtcal.evaluate.variants import batch_for, open_variant
     from trtcal.model import load_model
 
-    config = config_here(config_path)
-    settings = config.evaluation
-    model = load_model(baseline)
-    source = required(data or settings.data, "the data", "--data")
-    dataset = open_dataset(source, model, config.images, settings.labels)
-    wanted = limits_here(config, limits, is_tested)
-    rule = rule_for(wanted, metric, dataset.labels is not None, alpha)
-    both = [
-        open_variant(path, name, trust, model)
-        for path, name in ((baseline, f"A {baseline.stem}"), (candidate, f"B {candidate.stem}"))
-    ]
+    model = load_model(options.baseline)
+    dataset = options.open_data(model, options.config.evaluation)
+    wanted = options.limits_of(options.limits, is_tested)
+    rule = rule_for(wanted, options.metric, dataset.labels is not None, options.alpha)
+    one, other = (
+        open_variant(path, f"{letter} {path.stem}", options.trust, model)
+        for letter, path in (("A", options.baseline), ("B", options.candidate))
+    )
+    slices, against = options.slices, options.reference
     with progress("testing", len(dataset)) as advance:
-        options = ABOptions(
-            batch_for(model, batch or settings.batch),
-            read_slices(slices, len(dataset), dataset.files) if slices else None,
-            open_variant(reference, trust=trust, reference=model) if reference else None,
-            load_metric(metric_file) if metric_file else None,
-            sequential,
+        settings = ABOptions(
+            batch_for(model, options.batch or options.config.evaluation.batch),
+            read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
+            open_variant(against, trust=options.trust, reference=model) if against else None,
+            load_metric(options.metric_file) if options.metric_file else None,
+            options.sequential,
             advance,
         )
-        result = ab_test(both[0], both[1], dataset, rule, options)
-    document = write_document(output, result.to_document())
-    if as_json:
-        print_json(document)
-    else:
-        show(result)
-        say(f"wrote {output}  {document['digest'][:19]}")
+        result = ab_test(one, other, dataset, rule, settings)
+    document = write_document(options.output, result.to_document())
+    options.present(document, lambda: show(result), options.output)
     if not result.verdict.is_good:
         raise GateFailed(f"{result.verdict.word}: {result.verdict.sentence}", _hint(result))
 
@@ -144,8 +99,16 @@ def _hint(result: ABTest) -> str:
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
     title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
-    columns = ("figure", result.baseline, result.candidate, "B against A", "interval", "p", "mid-p")
-    print_table(columns, [_row(answer) for answer in result.verdict.answers], title)
+    columns: Columns = {
+        "figure": "{name}",
+        result.baseline: "{baseline:.5g}",
+        result.candidate: "{candidate:.5g}",
+        "B against A": _difference,
+        "interval": "{difference.low:.3g} to {difference.high:.3g}",
+        "p": lambda one: f"{one.p if one.adjusted_p is None else one.adjusted_p:.2g}",
+        "mid-p": "{mid_p:.2g}",
+    }
+    print_table(result.verdict.answers, columns, title)
     for one in result.interim:
         say(f"analysis of {one['samples']} samples, error rate {one['alpha']:.2g}: {one['word']}")
     print_limits(result.verdict.limits, f"limits, error rate {result.verdict.rule.alpha:g} in all")
@@ -154,15 +117,6 @@ def show(result: ABTest) -> None:
     say(f"{result.verdict.word}: {result.verdict.sentence}")
 
 
-def _row(answer: Answer) -> tuple[str, ...]:
-    found = answer.difference
-    p = answer.p if answer.adjusted_p is None else answer.adjusted_p
-    return (
-        answer.name,
-        f"{answer.baseline:.5g}",
-        f"{answer.candidate:.5g}",
-        f"{found.value:+.3g}" if answer.unit != "times" else f"{found.value:.3g} times",
-        f"{found.low:.3g} to {found.high:.3g}",
-        f"{p:.2g}",
-        "" if answer.mid_p is None else f"{answer.mid_p:.2g}",
-    )
+def _difference(answer: Answer) -> str:
+    value = answer.difference.value
+    return f"{value:.3g} times" if answer.unit == "times" else f"{value:+.3g}"

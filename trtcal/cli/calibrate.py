@@ -2,101 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
+from typing import TYPE_CHECKING, Literal
 
 from trtcal.cli.check_data import warn
-from trtcal.cli.output import (
-    config_here,
-    config_option,
-    data_option,
-    json_option,
-    note,
-    parameters,
-    prepared_model,
-    print_json,
-    print_table,
-    progress,
-    required,
-    say,
-    size_in_bytes,
-    skip_option,
-)
+from trtcal.cli.options import PreparedOptions, make_command, option
+from trtcal.cli.output import note, parameters, print_table, progress, say, size_in_bytes
 
 if TYPE_CHECKING:
-    from trtcal.calibration import Observation
+    from trtcal.calibration import Observation, ObserveOptions
+    from trtcal.model import Model
+    from trtcal.ranges import Calibration
 
 NAMED = 10  # arrays or files that a note names, at most
 
 
-@click.command(
-    epilog="Example: trtcal calibrate model.onnx --data images.npz --method percentile "
-    "-p percentile=99.9 -o calibration.json"
+@dataclass(frozen=True, kw_only=True)
+class Options(PreparedOptions):
+    """The options of `trtcal calibrate`."""
+
+    method: str | None = option("minmax, percentile, entropy, mse, auto, or a plug-in's.")
+    pairs: tuple[str, ...] = option(
+        "A parameter of the method; may be repeated.", "-p", "--parameter", metavar="NAME=VALUE"
+    )
+    batch: int | None = option("Samples run together.  [default: 32]", least=1)
+    workers: int | None = option("Processes that share the cores out.  [default: 1]", least=1)
+    cluster: Literal["ray"] | None = option(
+        "Take the workers from a Ray cluster, all its cores if --workers says nothing."
+    )
+    max_memory: str | None = option(
+        "Ceiling like 4GB: the data are then read several times if need be.", metavar="SIZE"
+    )
+    profile: bool = option("Say where the time went and what would bring more.")
+    histograms: Path | None = option(
+        "Keep the histograms in this .npz; if it fits model and data, run nothing."
+    )
+    output: Path | None = option("Where to write the ranges.  [default: calibration.json]", "-o")
+    how_many: bool = option(
+        "Choose no ranges: say how many samples this model needs, and how sure that is."
+    )
+
+
+ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms")
+"""The options that do not go with --how-many."""
+
+
+@make_command(
+    Options,
+    "trtcal calibrate model.onnx --data images.npz --method percentile "
+    "-p percentile=99.9 -o calibration.json",
 )
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@data_option
-@click.option("--method", help="minmax, percentile, entropy, mse, auto, or a plug-in's.")
-@click.option(
-    "-p",
-    "--parameter",
-    "pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A parameter of the method; may be repeated.",
-)
-@click.option("--batch", type=click.IntRange(1), help="Samples run together.  [default: 32]")
-@click.option(
-    "--workers", type=click.IntRange(1), help="Processes that share the cores out.  [default: 1]"
-)
-@click.option(
-    "--cluster",
-    type=click.Choice(["ray"]),
-    help="Take the workers from a Ray cluster, all its cores if --workers says nothing.",
-)
-@click.option(
-    "--max-memory",
-    metavar="SIZE",
-    help="Ceiling like 4GB: the data are then read several times if need be.",
-)
-@click.option("--profile", is_flag=True, help="Say where the time went and what would bring more.")
-@click.option(
-    "--histograms",
-    type=click.Path(path_type=Path),
-    help="Keep the histograms in this .npz; if it fits model and data, run nothing.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Where to write the ranges.  [default: calibration.json]",
-)
-@click.option(
-    "--how-many",
-    is_flag=True,
-    help="Choose no ranges: say how many samples this model needs, and how sure that is.",
-)
-@skip_option
-@config_option
-@json_option
-def command(
-    model: Path | None,
-    data: Path | None,
-    method: str | None,
-    pairs: tuple[str, ...],
-    batch: int | None,
-    workers: int | None,
-    cluster: str | None,
-    max_memory: str | None,
-    profile: bool,
-    histograms: Path | None,
-    output: Path | None,
-    how_many: bool,
-    skipped: tuple[str, ...],
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+def command(options: Options) -> None:
     """Choose the range of every tensor of MODEL from data, and write calibration.json.
 
     MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
@@ -109,79 +66,70 @@ def command(
     With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
     Nothing is written then, unless -o says where the learning curve goes.
     """
-    from trtcal.calibration import ObserveOptions, cached, create_calibrator, observe, unfinished
-    from trtcal.check.check import check_data
+    from trtcal.calibration import cached, create_calibrator, observe, unfinished
+    from trtcal.check import check_data
     from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
-    from trtcal.data import open_dataset
-    from trtcal.evaluate.variants import batch_for
-    from trtcal.model import load_model
     from trtcal.quantization import find_layers, tensors_to_observe
 
-    if how_many:
-        foreign = {"batch": batch, "workers": workers, "cluster": cluster, "profile": profile}
-        refuse(foreign | {"max-memory": max_memory, "histograms": histograms})
-    config = config_here(config_path)
-    settings = config.calibration
-    chosen = method or settings.method
-    given = {**settings.parameters.get(chosen, {}), **parameters(pairs)}
+    if options.how_many:
+        refuse({name.replace("_", "-"): getattr(options, name) for name in ALONE})
+    settings = options.config.calibration
+    chosen = options.method or settings.method
+    given = {**settings.parameters.get(chosen, {}), **parameters(options.pairs)}
     create_calibrator(chosen, given)  # a wrong name is refused before the work, not after
-    loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(loaded, config, skipped)
+    loaded = options.load_model()
+    prepared = options.prepare(loaded)
     tensors = tensors_to_observe(find_layers(prepared))
-    source = required(data or settings.data, "the data", "--data")
-    dataset = open_dataset(source, loaded, config.images, settings.labels)
+    dataset = options.open_data(loaded, settings)
     if dataset.unused:
         more = len(dataset.unused) - NAMED
         names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
         note(f"note: not used from the data: {names}")
-
-    if how_many:
-        show_curve(prepared, dataset, chosen, given, output, as_json)
+    if options.how_many:
+        show_curve(options, prepared, dataset, chosen, given)
         return
     note_if_few(len(dataset))
-    whole = dataset
-    dataset, select = split_for_auto(prepared, whole, chosen)
-    output = output or Path("calibration.json")
-    options = ObserveOptions(
-        batch_for(loaded, batch or settings.batch),
-        workers=workers or (0 if cluster else settings.workers),
-        cluster=cluster,
-        max_memory=None if max_memory is None else size_in_bytes(max_memory),
-        checkpoint=unfinished(histograms or output),
-    )
+    observed, select = split_for_auto(prepared, dataset, chosen)
+    output = options.output or Path("calibration.json")
 
     def make() -> Observation:
-        checked = check_data(loaded, whole, batch_size=16 if max_memory is None else 1)
+        checked = check_data(loaded, dataset, batch_size=1 if options.max_memory else 16)
         checked.write(output.with_suffix(".data-check.json"))
         warn(checked.issues)
-        with progress(f"observing {len(tensors)} tensors", len(dataset)) as advance:
+        wanted = _observe_options(options, loaded, unfinished(options.histograms or output))
+        with progress(f"observing {len(tensors)} tensors", len(observed)) as advance:
             return observe(
-                prepared, dataset, tensors, options, advance, lambda text: note(f"note: {text}")
+                prepared, observed, tensors, wanted, advance, lambda text: note(f"note: {text}")
             )
 
-    observation = cached(histograms, loaded, dataset, tensors, make)
-    if profile:
+    observation = cached(options.histograms, loaded, observed, tensors, make)
+    if options.profile:
         show_profile(observation, output.with_suffix(".profile.json"))
-    result = choose(prepared, observation, select, chosen, given, as_json)
-    document = result.write(output)
-    if as_json:
-        print_json(document)
-        return
-    rows = [
-        (
-            name,
-            f"{item.amax:.6g}",
-            f"{item.observed_amax:.6g}",
-            f"{item.clipped:.4%}",
-            item.note or "",
-        )
-        for name, item in result.ranges.items()
-    ]
-    title = f"{result.method} over {result.samples} samples of {dataset.name}"
-    print_table(("tensor", "amax", "max |x|", "clipped", "note"), rows, title)
+    result = choose(options, prepared, observation, select, chosen, given)
+    title = f"{result.method} over {result.samples} samples of {observed.name}"
+    options.present(result.write(output), lambda: _show(result, title), output)
+
+
+def _observe_options(options: Options, model: Model, checkpoint: Path) -> ObserveOptions:
+    from trtcal.calibration import ObserveOptions
+    from trtcal.evaluate.comparison import batch_for
+
+    settings, ceiling = options.config.calibration, options.max_memory
+    return ObserveOptions(
+        batch_for(model, options.batch or settings.batch),
+        workers=options.workers or (0 if options.cluster else settings.workers),
+        cluster=options.cluster,
+        max_memory=None if ceiling is None else size_in_bytes(ceiling),
+        checkpoint=checkpoint,
+    )
+
+
+def _show(result: Calibration, title: str) -> None:
+    columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
+    columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
+    print_table([*result.ranges.items()], columns, title)
     for name, reason in result.unranged.items():
         say(f"no range for {name}: {reason}")
-    say(f"wrote {output}  {document['digest'][:19]}")
 
 
 def show_profile(observation: Observation, path: Path) -> None:

@@ -3,72 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
-from trtcal.cli.output import (
-    config_here,
-    config_option,
-    data_option,
-    json_option,
-    note,
-    print_json,
-    required,
-    say,
-)
+from trtcal.cli.options import DataOptions, ModelOptions, make_command, option
+from trtcal.cli.output import note, say
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check.issues import DataIssue
+    from trtcal.check import DataCheck, DataIssue
 
 
-@click.command(epilog="Example: trtcal check-data model.onnx --data images.npz")
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@data_option
-@click.option(
-    "--samples",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Run so many, from all over the data.",
-)
-@config_option
-@json_option
-def command(
-    model: Path | None,
-    data: Path | None,
-    samples: int,
-    config_path: Path | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(DataOptions, ModelOptions):
+    """The options of `trtcal check-data`."""
+
+    samples: int = option("Run so many, from all over the data.", default=64, least=1)
+
+
+@make_command(Options, "trtcal check-data model.onnx --data images.npz")
+def command(options: Options) -> None:
     """Check whether data are prepared as MODEL needs them: pixels, channels, layout, samples, labels.
 
     The FP32 model is run on samples as given and as they may have been meant. MODEL and the data to
     calibrate with may stand in trtcal.toml. The status is 1 if there is an issue.
     """
-    from trtcal.check.check import check_data
-    from trtcal.data import open_dataset
-    from trtcal.model import load_model
+    from trtcal.check import check_data
 
-    config = config_here(config_path)
-    settings = config.calibration
-    loaded = load_model(required(model or config.model, "the model", "MODEL"))
-    source = required(data or settings.data, "the data", "--data")
-    dataset = open_dataset(source, loaded, config.images, settings.labels)
-    found = check_data(loaded, dataset, samples)
-    if as_json:
-        print_json(found.to_document())
-    else:
-        for issue in found.issues:
-            say(f"{issue.kind}: {issue.sentence}")
-            say(f"  {issue.fix}")
+    model = options.load_model()
+    dataset = options.open_data(model, options.config.calibration)
+    found = check_data(model, dataset, options.samples)
+    options.present(found.to_document(), lambda: _show(found))
     if found.issues:
+        source = options.data or options.config.calibration.data
         kinds = ", ".join(issue.kind for issue in found.issues)
         raise GateFailed(f"data {source} do not fit the model: {kinds}", found.issues[0].fix)
-    if not as_json:
-        say(f"no issue with {dataset.name} ({found.checked} of {found.samples} samples checked)")
+
+
+def _show(found: DataCheck) -> None:
+    for issue in found.issues:
+        say(f"{issue.kind}: {issue.sentence}")
+        say(f"  {issue.fix}")
+    if not found.issues:
+        say(
+            f"no issue with {found.dataset_name} ({found.checked} of {found.samples} samples checked)"
+        )
 
 
 def warn(issues: Iterable[DataIssue]) -> None:

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from trtcal.cli.output import (
-    config_here,
-    config_option,
-    json_option,
-    limit_option,
-    limits_here,
-    note,
-    print_json,
-    print_limits,
-    say,
-)
+from trtcal.cli.options import ConfigOptions, LimitOptions, argument, make_command, option
+from trtcal.cli.output import note, print_limits, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,33 +19,24 @@ SHOWN = 10
 EVIDENCE_SHOWN = 2
 
 
-@click.command(epilog="Example: trtcal diagnose builds/sm89 --log replayed.log")
-@click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="The ONNX that was built: joins lines, layers and nodes. Alone, its graph is checked.",
-)
-@click.option(
-    "--log",
-    "logs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="A log to read too, or alone; may be repeated.",
-)
-@click.option(
-    "--layers",
-    type=click.Path(path_type=Path),
-    help="Instead of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine.",
-)
-@click.option(
-    "--profile", type=click.Path(path_type=Path), help="Layer times beside --layers: their cost."
-)
-@click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not the first {SHOWN}.")
-@limit_option
-@config_option
-@json_option
-def command(**given: Any) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(ConfigOptions, LimitOptions):
+    """The options of `trtcal diagnose`."""
+
+    folder: Path | None = argument()
+    model: Path | None = option(
+        "The ONNX that was built: joins lines, layers and nodes. Alone, its graph is checked."
+    )
+    logs: tuple[Path, ...] = option("A log to read too, or alone; may be repeated.", "--log")
+    layers: Path | None = option(
+        "Instead of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine."
+    )
+    profile: Path | None = option("Layer times beside --layers: their cost.")
+    show_all: bool = option(f"Show every finding, not the first {SHOWN}.", "--all")
+
+
+@make_command(Options, "trtcal diagnose builds/sm89 --log replayed.log")
+def command(options: Options) -> None:
     """Show what is wrong with the build in FOLDER, the gravest first, with evidence and fix.
 
     --layers, --log and --model, in any combination, describe engines built by other tools.
@@ -64,55 +44,36 @@ def command(**given: Any) -> None:
     """
     from trtcal.evidence.diagnosis.build_diagnosis import hold
 
-    asked = Asked(**given)
-    diagnosis = _diagnose(asked)
-    if asked.logs and not diagnosis.counts["log_events"]:
+    diagnosis = _diagnose(options)
+    if options.logs and not diagnosis.counts["log_events"]:
         note("note: the logs hold no message of a builder: are they build logs?")
-    if asked.as_json:
-        print_json(diagnosis.to_document())
-    else:
-        show(diagnosis, None if asked.show_all else SHOWN)
+    most = None if options.show_all else SHOWN
+    options.present(diagnosis.to_document(), lambda: show(diagnosis, most))
     hold(diagnosis)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The command line."""
-
-    folder: Path | None
-    model: Path | None
-    logs: tuple[Path, ...]
-    layers: Path | None
-    profile: Path | None
-    show_all: bool
-    limits: tuple[str, ...]
-    config_path: Path | None
-    as_json: bool
-
-
-def _diagnose(asked: Asked) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
+def _diagnose(options: Options) -> Diagnosis:
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine, is_of_build
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
-    config = config_here(asked.config_path)
-    config = replace(
-        config, limits=limits_here(config, asked.limits, lambda one: one.is_of_findings)
-    )
-    others = asked.layers or asked.logs or asked.model
-    if asked.layers if asked.folder else not others:
+    config = replace(options.config, limits=options.limits_of(options.limits, is_of_build))
+    others = options.layers or options.logs or options.model
+    if options.layers if options.folder else not others:
         raise InputError(
             "nothing to diagnose was given",
             "give a build's folder, or any of --layers, --log, --model",
         )
-    model = load_model(asked.model) if asked.model else None
-    if asked.folder:
-        return check_build(read_build(asked.folder), config, model, asked.logs)
-    engine = read_engine(asked.layers, asked.profile) if asked.layers else Engine("no layers", ())
+    model = load_model(options.model) if options.model else None
+    if options.folder:
+        return check_build(read_build(options.folder), config, model, options.logs)
+    engine = (
+        read_engine(options.layers, options.profile) if options.layers else Engine("no layers", ())
+    )
     for line in engine.notes:
         note(f"note: {line}")
-    return check_engine(engine, config, asked.logs, model)
+    return check_engine(engine, config, options.logs, model)
 
 
 def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:

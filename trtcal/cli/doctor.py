@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import click
+from typing import Any
 
 from trtcal import __version__
-from trtcal.cli.output import json_option, print_json, print_table, say
+from trtcal.cli.options import JsonOptions, make_command
+from trtcal.cli.output import Columns, print_table, say
 
 
-@click.command(epilog="Example: trtcal doctor --json")
-@json_option
-def command(as_json: bool) -> None:
+@make_command(JsonOptions, "trtcal doctor --json")
+def command(options: JsonOptions) -> None:
     """Show which backends and calibrators work here, and how to get what is missing."""
     import calibrators
     from trtcal.backends.registry import BACKENDS
     from trtcal.backends.targets import machine, packages
 
     states = {name: backend.availability() for name, backend in BACKENDS.items()}
-    if as_json:
-        print_json(
-            {
-                "trtcal": __version__,
-                "machine": machine(),
-                "packages": packages(),
-                "backends": {name: vars(state) for name, state in states.items()},
-                "calibrators": calibrators.names(),
-            }
-        )
-        return
-    rows = [
-        (
-            name,
-            "works" if state.works else "missing",
-            state.version or "-",
-            state.missing or "",
-            state.hint or "",
-        )
-        for name, state in states.items()
-    ]
-    print_table(("backend", "state", "version", "missing", "how to get it"), rows,
-                f"trtcal {__version__}")  # fmt: skip
-    say("calibrators: " + ", ".join(calibrators.names()))
-    say("packages: " + ", ".join(f"{name} {found or '-'}" for name, found in packages().items()))
+    document = {
+        "trtcal": __version__,
+        "machine": machine(),
+        "packages": packages(),
+        "backends": {name: vars(state) for name, state in states.items()},
+        "calibrators": calibrators.names(),
+    }
+    options.present(document, lambda: _show(document))
+
+
+def _show(document: dict[str, Any]) -> None:
+    columns: Columns = {
+        "backend": "{0}",
+        "state": lambda item: "works" if item[1]["works"] else "missing",
+        "version": lambda item: item[1]["version"] or "-",
+        "missing": "{1[missing]}",
+        "how to get it": "{1[hint]}",
+    }
+    print_table([*document["backends"].items()], columns, f"trtcal {__version__}")
+    say("calibrators: " + ", ".join(document["calibrators"]))
+    found = document["packages"].items()
+    say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in found))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from trtcal.cli.options import option
 from trtcal.cli.output import note, progress
 
 if TYPE_CHECKING:
@@ -17,28 +19,35 @@ if TYPE_CHECKING:
 BATCH = 32
 
 
-def run_both(
-    given: Model,
-    other: Model,
-    data: Path | None,
-    random_samples: int | None,
-    images: ImagesConfig | None,
-) -> Equality | None:
-    """Return the difference of two models' outputs on data or random samples; None with neither."""
-    from trtcal.data import open_dataset
-    from trtcal.data.feeds import draw_batches
-    from trtcal.evaluate.equality import check_equal
-    from trtcal.evaluate.variants import batch_for
+@dataclass(frozen=True, kw_only=True)
+class EqualityOptions:
+    """The options that say on what two models are run."""
 
-    if data and random_samples:
-        raise click.UsageError("give --data or --random, not both")
-    if data:
-        dataset = open_dataset(data, given, images)
-        batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
-    elif random_samples:
-        note("note: random inputs show less than data: most of them no network ever sees")
-        batches, samples = draw_batches(given, random_samples, BATCH), random_samples
-    else:
-        return None
-    with progress("running both models", samples) as advance:
-        return check_equal(given, other, batches, advance)
+    data: Path | None = option("Run both models on these data, and write nothing if they differ.")
+    random_samples: int | None = option(
+        "Do so on N random samples, from a fixed seed: weaker evidence than data.",
+        "--random",
+        least=1,
+        metavar="N",
+    )
+
+    def run_both(self, given: Model, other: Model, images: ImagesConfig | None) -> Equality | None:
+        """Return the difference of two models' outputs on data or random samples; None with neither."""
+        from trtcal.data import open_dataset
+        from trtcal.data.feeds import draw_batches
+        from trtcal.evaluate.comparison import batch_for
+        from trtcal.evaluate.equality import check_equal
+
+        if self.data and self.random_samples:
+            raise click.UsageError("give --data or --random, not both")
+        if self.data:
+            dataset = open_dataset(self.data, given, images)
+            batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
+        elif self.random_samples:
+            note("note: random inputs show less than data: most of them no network ever sees")
+            samples = self.random_samples
+            batches = draw_batches(given, samples, BATCH)
+        else:
+            return None
+        with progress("running both models", samples) as advance:
+            return check_equal(given, other, batches, advance)

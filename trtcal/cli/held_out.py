@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.output import note, print_json, print_table, progress, say
+from trtcal.cli.output import Columns, note, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation
+    from trtcal.cli.calibrate import Options
+    from trtcal.cli.options import JsonOptions
     from trtcal.data import Dataset
-    from trtcal.evaluate.learning_curve import LearningCurve
+    from trtcal.evaluate.learning_curve import LearningCurve, Point
     from trtcal.model import Model
     from trtcal.ranges import Calibration, Parameters
-    from trtcal.stats import Interval
 
 FEW = 32  # samples, below which ranges hang on which ones they are
 
@@ -54,12 +54,12 @@ def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset
 
 
 def choose(
+    options: JsonOptions,
     model: Model,
     observation: Observation,
     select: Dataset | None,
     method: str,
     given: Parameters,
-    as_json: bool,
 ) -> Calibration:
     """Return a method's ranges, with samples to judge by those of the method that loses least."""
     from trtcal.calibration import calibrate
@@ -69,30 +69,21 @@ def choose(
         return calibrate(observation, method, given)
     with progress("judging ranges", len(METHODS)) as advance:
         choice = choose_method(model, observation, select, given, advance)
-    chosen = choice.calibration.method
-    if not as_json:
-        rows = [
-            (
-                "auto, by tensor" if name == "auto" else name,
-                f"{-one.value:.2f}",
-                "chosen" if name == chosen else "",
-            )
-            for name, one in choice.verdicts.items()
-        ]
+    columns: Columns = {
+        "method": lambda one: "auto, by tensor" if one[0] == "auto" else one[0],
+        "SQNR, mean dB": lambda one: f"{-one[1].value:.2f}",
+        "": lambda one: "chosen" if one[0] == choice.calibration.method else "",
+    }
+    if not options.as_json:
         title = f"on {len(select)} samples held back; the first, unless another is clearly better"
-        print_table(("method", "SQNR, mean dB", ""), rows, title)
+        print_table([*choice.verdicts.items()], columns, title)
     return choice.calibration
 
 
 def show_curve(
-    model: Model,
-    dataset: Dataset,
-    method: str,
-    given: Parameters,
-    output: Path | None,
-    as_json: bool,
+    options: Options, model: Model, dataset: Dataset, method: str, given: Parameters
 ) -> None:
-    """Measure the curve of a prepared model and print it; write it only where `output` says."""
+    """Measure the curve of a prepared model and print it; write it only where `-o` says."""
     from trtcal.documents import write_document
     from trtcal.evaluate.learning_curve import learning_curve
     from trtcal.evaluate.subsets import choose_subsets
@@ -101,47 +92,32 @@ def show_curve(
     with progress("observing and judging", subsets.work) as advance:
         curve = learning_curve(model, dataset, method, given, subsets, advance)
     document = curve.to_document()
-    if output is not None:
-        write_document(output, document)
+    if options.output is not None:
+        write_document(options.output, document)
     for line in curve.warnings:
         note(f"warning: {line}")
-    if as_json:
-        print_json(document)
-        return
-    _print(curve, dataset.name)
-    if output is not None:
-        say(f"wrote {output}  {document['digest'][:19]}")
+    options.present(document, lambda: _print(curve, dataset.name), options.output)
 
 
 def _print(curve: LearningCurve, name: str) -> None:
-    columns = (
-        "samples",
-        "subsets",
-        "loss",
-        "95 %",
-        "one subset ±",
-        f"against {curve.most}",
-        "95 %",
-    )
-    rows = [
-        (
-            one.samples,
-            f"{len(one.losses)}{'' if one.disjoint else ' overlapping'}",
-            f"{one.loss.value:.4g}",
-            f"{one.loss.low:.4g} to {one.loss.high:.4g}",
-            f"{one.deviation:.2g}",
-            *(("", "") if one.samples == curve.most else _relative(one.excess)),
-        )
-        for one in curve.points
-    ]
+    columns: Columns = {
+        "samples": "{samples}",
+        "subsets": lambda one: f"{len(one.losses)}{'' if one.disjoint else ' overlapping'}",
+        "loss": "{loss.value:.4g}",
+        "95 %": "{loss.low:.4g} to {loss.high:.4g}",
+        "one subset ±": "{deviation:.2g}",
+        f"against {curve.most}": lambda one: _relative(curve, one, "{value:+.1%}"),
+        "95 % of that": lambda one: _relative(curve, one, "{low:+.1%} to {high:+.1%}"),
+    }
     what = "KL divergence in nats" if curve.measure == "kl" else "error power over signal power"
     title = (
         f"{curve.method}, loss ({what}) on the last {curve.held_back} samples of {name}, held back;"
         f" subsets of chunks of {curve.chunk} samples with seed {curve.seed}"
     )
-    print_table(columns, rows, title)
+    print_table(curve.points, columns, title)
     say(curve.sentence)
 
 
-def _relative(excess: Interval) -> tuple[str, str]:
-    return f"{excess.value:+.1%}", f"{excess.low:+.1%} to {excess.high:+.1%}"
+def _relative(curve: LearningCurve, point: Point, form: str) -> str:
+    """Return what a point loses more than the one of the most samples, which has nothing there."""
+    return "" if point.samples == curve.most else form.format_map(vars(point.excess))

@@ -7,37 +7,30 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from trtcal.cli.output import (
-    json_option,
-    limit_option,
-    note,
-    print_json,
-    print_limits,
-    print_table,
-    progress,
+from trtcal.cli.options import (
+    JsonOptions,
+    LimitOptions,
+    argument,
+    make_command,
+    option,
     required,
-    say,
 )
+from trtcal.cli.output import Columns, note, print_json, print_limits, print_table, progress, say
 from trtcal.errors import BackendError, InputError
 
 if TYPE_CHECKING:
     from trtcal.limits import Judgement
-    from trtcal.runs import Entry, History
+    from trtcal.runs import Entry, History, RunDifference
 
 SHOWN = 20
 FIGURES_SHOWN = 40
 ALERT_LIMIT_S = 60.0
-
-db_option = click.option(
-    "--db",
-    type=click.Path(path_type=Path),
-    help="The history's file.  [default: trtcal/history.sqlite in the user's data folder]",
-)
 
 
 @click.group(epilog="Example: trtcal history list")
@@ -45,84 +38,110 @@ def command() -> None:
     """Follow figures over runs: what changed, since when, and by what."""
 
 
-def _open(db: Path | None) -> History:
-    from trtcal.runs import History, default_path
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions:
+    """The option of every command on the history."""
 
-    return History(db or default_path())
+    db: Path | None = option(
+        "The history's file.  [default: trtcal/history.sqlite in the user's data folder]"
+    )
+
+    def open(self) -> History:
+        """Return the history."""
+        from trtcal.runs import History, default_path
+
+        return History(self.db or default_path())
 
 
-@command.command(epilog="Example: trtcal history add reports/digits/report.json")
-@click.argument("reports", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--name", help="What the runs are called.  [default: their reference model]")
-@db_option
-def add(reports: tuple[Path, ...], name: str | None, db: Path | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AddOptions(HistoryOptions):
+    """The options of `trtcal history add`."""
+
+    reports: tuple[Path, ...] = argument()
+    name: str | None = option("What the runs are called.  [default: their reference model]")
+
+
+@make_command(AddOptions, "trtcal history add reports/digits/report.json", command)
+def add(options: AddOptions) -> None:
     """Record REPORTs (report.json) that are not in the history yet."""
     from trtcal.documents import read_document
     from trtcal.reporting.document import KIND, VERSION
 
-    history = _open(db)
-    for path in reports:
-        number = history.record(read_document(path, KIND, VERSION), name, str(path.parent))
+    history = options.open()
+    for path in options.reports:
+        report = read_document(path, KIND, VERSION)
+        number = history.record(report, options.name, str(path.parent))
         say(f"run {number}: {path}")
 
 
-@command.command("list", epilog="Example: trtcal history list --name resnet50")
-@click.option("--name", help="Only runs of this name.")
-@click.option("--last", type=click.IntRange(1), default=SHOWN, show_default=True, help="How many.")
-@db_option
-@json_option
-def list_runs(name: str | None, last: int, db: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(HistoryOptions, JsonOptions):
+    """The options of `trtcal history list`."""
+
+    name: str | None = option("Only runs of this name.")
+    last: int = option("How many.", default=SHOWN, least=1)
+
+
+@make_command(ListOptions, "trtcal history list --name resnet50", command, "list")
+def list_runs(options: ListOptions) -> None:
     """List the last runs."""
-    entries = _open(db).entries(name, last)
-    if as_json:
-        print_json([entry.to_document() for entry in entries])
-        return
-    rows = [(e.name, str(e.number), e.made_at, e.verdict, e.variant or "") for e in entries]
-    print_table(("name", "run", "made", "verdict", "variant"), rows)
+    entries = options.open().entries(options.name, options.last)
+    columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+    columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+    document = [entry.to_document() for entry in entries]
+    options.present(document, lambda: print_table(entries, columns))
 
 
-@command.command(epilog="Example: trtcal history show 12")
-@click.argument("number", type=int)
-@db_option
-@json_option
-def show(number: int, db: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(HistoryOptions, JsonOptions):
+    """The options of `trtcal history show`."""
+
+    number: int = argument()
+
+
+@make_command(ShowOptions, "trtcal history show 12", command)
+def show(options: ShowOptions) -> None:
     """Show a run: its verdict, figures, and what it was made of."""
-    entry = _open(db).entry(number)
-    if as_json:
-        print_json(entry.to_document())
-        return
+    entry = options.open().entry(options.number)
+    options.present(entry.to_document(), lambda: _show(entry))
+
+
+def _show(entry: Entry) -> None:
     say(f"run {entry.number} of {entry.name}, {entry.made_at}: {entry.verdict}: {entry.sentence}")
-    rows = [(*key, f"{value:.6g}") for key, value in entry.figures.items()]
-    print_table(("variant", "figure", "value"), rows)
-    print_table(("made of", "digest or version"), list(entry.digests.items()))
+    columns = {"variant": "{0[0]}", "figure": "{0[1]}", "value": "{1:.6g}"}
+    print_table([*entry.figures.items()], columns)
+    columns = {"made of": "{0}", "digest or version": "{1}"}
+    print_table([*entry.digests.items()], columns)
 
 
-@command.command(epilog="Example: trtcal history diff 11 12")
-@click.argument("before", type=int)
-@click.argument("after", type=int)
-@db_option
-@json_option
-def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(HistoryOptions, JsonOptions):
+    """The options of `trtcal history diff`."""
+
+    before: int = argument()
+    after: int = argument()
+
+
+@make_command(DiffOptions, "trtcal history diff 11 12", command)
+def diff(options: DiffOptions) -> None:
     """Say what got better and worse between two runs, and which inputs changed."""
     from trtcal.runs import compare_runs
 
-    history = _open(db)
-    found = compare_runs(history.entry(before), history.entry(after))
-    if as_json:
-        print_json(found.to_document())
-        return
-    rows = [
-        (
-            one.variant,
-            one.figure,
-            f"{one.before:.6g}",
-            f"{one.after:.6g}",
-            "" if one.share is None else f"{100 * one.share:+.2f} %",
-            {True: "better", False: "worse", None: ""}[one.is_better],
-        )
-        for one in found.changed[:FIGURES_SHOWN]
-    ]
-    print_table(("variant", "figure", "before", "after", "change", "for"), rows)
+    history = options.open()
+    found = compare_runs(history.entry(options.before), history.entry(options.after))
+    options.present(found.to_document(), lambda: _show_diff(found))
+
+
+def _show_diff(found: RunDifference) -> None:
+    columns: Columns = {
+        "variant": "{variant}",
+        "figure": "{figure}",
+        "before": "{before:.6g}",
+        "after": "{after:.6g}",
+        "change": lambda one: "" if one.share is None else f"{100 * one.share:+.2f} %",
+        "for": lambda one: {True: "better", False: "worse", None: ""}[one.is_better],
+    }
+    print_table(found.changed[:FIGURES_SHOWN], columns)
     if len(found.changed) > FIGURES_SHOWN:
         say(f"… and {len(found.changed) - FIGURES_SHOWN} more: use --json")
     for what, names in (("gone", found.gone), ("new", found.new)):
@@ -134,28 +153,28 @@ def diff(before: int, after: int, db: Path | None, as_json: bool) -> None:
         say("no input that is recorded changed")
 
 
-@command.command(epilog="Example: trtcal history export --format csv > runs.csv")
-@click.option("--name", help="Only runs of this name.")
-@click.option(
-    "--format", "form", type=click.Choice(["json", "csv"]), default="json", show_default=True
-)
-@click.option(
-    "--mlflow",
-    "uri",
-    metavar="URI",
-    help="Send what is not there yet to this MLflow store instead.",
-)
-@db_option
-def export(name: str | None, form: str, uri: str | None, db: Path | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(HistoryOptions):
+    """The options of `trtcal history export`."""
+
+    name: str | None = option("Only runs of this name.")
+    form: Literal["json", "csv"] = option(None, "--format", default="json")
+    mlflow: str | None = option(
+        "Send what is not there yet to this MLflow store instead.", metavar="URI"
+    )
+
+
+@make_command(ExportOptions, "trtcal history export --format csv > runs.csv", command)
+def export(options: ExportOptions) -> None:
     """Print all runs: JSON with everything, or CSV with a row for each figure; or send them to MLflow.
 
     A store is a tracking server's address, or a database such as sqlite:///mlflow.db.
     """
-    entries = _open(db).entries(name)
-    if uri is not None:
-        _send(entries, uri)
+    entries = options.open().entries(options.name)
+    if options.mlflow is not None:
+        _send(entries, options.mlflow)
         return
-    if form == "json":
+    if options.form == "json":
         print_json([entry.to_document() for entry in entries])
         return
     writer = csv.writer(sys.stdout)
@@ -174,56 +193,52 @@ def _send(entries: list[Entry], uri: str) -> None:
     say(f"sent {sent} runs; {len(entries) - sent} were there already")
 
 
-@command.command(epilog="Example: trtcal history dashboard -o site")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write."
-)
-@click.option("--last", type=click.IntRange(1), help="Only so many runs of each name.")
-@db_option
-def dashboard(output: Path, last: int | None, db: Path | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DashboardOptions(HistoryOptions):
+    """The options of `trtcal history dashboard`."""
+
+    output: Path = option("Folder to write.", "-o")
+    last: int | None = option("Only so many runs of each name.", least=1)
+
+
+@make_command(DashboardOptions, "trtcal history dashboard -o site", command)
+def dashboard(options: DashboardOptions) -> None:
     """Write a static site: every name's figures over time, and what changed when."""
     from trtcal.runs.dashboard import write_dashboard
 
-    files = write_dashboard(_open(db), output, last)
+    files = write_dashboard(options.open(), options.output, options.last)
     say(f"wrote {len(files)} pages: {files[0]}")
 
 
-@command.command(
-    epilog="Example: trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'"
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(HistoryOptions, JsonOptions, LimitOptions):
+    """The options of `trtcal history check`."""
+
+    name: str | None = option("Of which name the last run is checked.  [default: the last run's]")
+    against: int | None = option("The baseline's number.  [default: the run before]")
+    alert: str | None = option(
+        "Run this on a broken limit, with JSON on its input.", metavar="COMMAND"
+    )
+    webhook: str | None = option("Post the JSON there on a broken limit.", metavar="URL")
+
+
+@make_command(
+    CheckOptions,
+    "trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
+    command,
 )
-@limit_option
-@click.option("--name", help="Of which name the last run is checked.  [default: the last run's]")
-@click.option("--against", type=int, help="The baseline's number.  [default: the run before]")
-@click.option(
-    "--alert", metavar="COMMAND", help="Run this on a broken limit, with JSON on its input."
-)
-@click.option("--webhook", metavar="URL", help="Post the JSON there on a broken limit.")
-@db_option
-@json_option
-def check(
-    limits: tuple[str, ...],
-    name: str | None,
-    against: int | None,
-    alert: str | None,
-    webhook: str | None,
-    db: Path | None,
-    as_json: bool,
-) -> None:
+def check(options: CheckOptions) -> None:
     """Hold the last run to limits on figures and their changes; the status is 1 if one is broken."""
     from trtcal.limits import BROKEN, parse_limits, require
     from trtcal.runs import judge_run
 
-    required(limits or None, "a limit", "--limit")
-    history = _open(db)
-    before, after = _pair(history, name, against)
-    judged = judge_run(parse_limits(limits), before, after)
+    required(options.limits or None, "a limit", "--limit")
+    before, after = _pair(options.open(), options.name, options.against)
+    judged = judge_run(parse_limits(options.limits), before, after)
     document = _alert_document(before, after, judged)
-    if as_json:
-        print_json(document)
-    else:
-        print_limits(judged, f"run {after.number} of {after.name}")
+    options.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
     if any(one.state == BROKEN for one in judged):
-        for send, where in ((_run, alert), (_post, webhook)):
+        for send, where in ((_run, options.alert), (_post, options.webhook)):
             if where:
                 send(where, document)
     first = before.number if before else after.number

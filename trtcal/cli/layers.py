@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trtcal.cli.diagnose import show_findings
-from trtcal.cli.output import json_option, note, print_json, print_table, say
+from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.output import Columns, note, print_table, say
 
 Row = Mapping[str, Any]
 
@@ -20,21 +22,25 @@ def command() -> None:
     """Show what an engine spends its time on, and explain how two engines differ."""
 
 
-@command.command(epilog="Example: trtcal layers show graph.json --profile profile.json --target t4")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--profile",
-    type=click.Path(path_type=Path),
-    help="Layer times: trtexec --exportProfile.  [default: in a folder, the one that lies there]",
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(JsonOptions):
+    """The options of `trtcal layers show`."""
+
+    file: Path = argument()
+    profile: Path | None = option(
+        "Layer times: trtexec --exportProfile.  [default: in a folder, the one that lies there]"
+    )
+    target: str | None = option(
+        "Estimate limits for a GPU: a name such as t4 or l4, or a TOML file of datasheet numbers.",
+        metavar="NAME|FILE",
+    )
+    top: int = option("Rows to show.", default=15, least=0)
+
+
+@make_command(
+    ShowOptions, "trtcal layers show graph.json --profile profile.json --target t4", command
 )
-@click.option(
-    "--target",
-    metavar="NAME|FILE",
-    help="Estimate limits for a GPU: a name such as t4 or l4, or a TOML file of datasheet numbers.",
-)
-@click.option("--top", type=click.IntRange(0), default=15, show_default=True, help="Rows to show.")
-@json_option
-def show(file: Path, profile: Path | None, target: str | None, top: int, as_json: bool) -> None:
+def show(options: ShowOptions) -> None:
     """Show shares by precision, copies, left-over Q/DQ and the costliest layers of an engine.
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
@@ -43,59 +49,69 @@ def show(file: Path, profile: Path | None, target: str | None, top: int, as_json
     from trtcal.evidence.layers.findings import examine
     from trtcal.evidence.layers.reading import engine_document, read_engine
 
-    gpu = find_target(target) if target else None
-    engine = read_engine(file, profile)
+    gpu = find_target(options.target) if options.target else None
+    engine = read_engine(options.file, options.profile)
     document = engine_document(engine, gpu)
-    if as_json:
-        print_json(document)
-        return
-    for line in document["notes"]:
-        note(f"note: {line}")
-    _show_shares(document)
-    _show_layers(document, top)
-    show_findings(examine(engine.layers).findings, top, "--json")
-    _say_totals(document)
+
+    def show_all() -> None:
+        for line in document["notes"]:
+            note(f"note: {line}")
+        _show_shares(document)
+        _show_layers(document, options.top)
+        show_findings(examine(engine.layers).findings, options.top, "--json")
+        _say_totals(document)
+
+    options.present(document, show_all)
 
 
 def _show_shares(document: Row) -> None:
-    unit = document["shares_of"]
-    for title, key in (("precision", "by_precision"), ("kind", "by_kind")):
-        rows = [
-            (one["name"], one["layers"], _ms(one["time_ms"]), _mb(one["moved_bytes"]), _share(one))
-            for one in document[key]
-        ]
-        print_table((title, "layers", "ms", "MB", f"share of {unit}"), rows)
+    for title in ("precision", "kind"):
+        columns: Columns = {
+            title: "{name}",
+            "layers": "{layers}",
+            "ms": "{time_ms:.4g}",
+            "MB": lambda one: _mb(one["moved_bytes"]),
+            f"share of {document['shares_of']}": lambda one: _percent(one["share"], ".1f"),
+        }
+        print_table(document[f"by_{title}"], columns)
 
 
 def _show_layers(document: Row, top: int) -> None:
-    layers = sorted(document["layers"], key=_weight)[:top]
-    columns = ["layer", "kind", "precision", "ms", "MB", "GMAC"]
-    if document["target"]:
-        columns += ["estimate ms", "bound", "efficiency"]
-    rows = [_layer_row(layer) for layer in layers]
+    from trtcal.evidence.layers.costs import short
+
+    columns: Columns = {
+        "layer": lambda layer: short(layer["name"]),
+        "kind": "{kind}",
+        "precision": "{counted_precision}",
+        "ms": "{time_ms:.4g}",
+        "MB": lambda layer: _mb(_moved(layer)),
+        "GMAC": lambda layer: "" if layer["macs"] is None else f"{layer['macs'] / 1e9:.4g}",
+    }
     title = f"costliest layers of {document['source']}"
     if document["target"]:
+        columns = {
+            **columns,
+            "estimate ms": lambda layer: _estimate(layer, "{estimated_ms:.4g}"),
+            "bound": lambda layer: _estimate(layer, "{bound}"),
+            "efficiency": lambda layer: _percent(
+                (layer["estimate"] or {}).get("efficiency"), ".0f"
+            ),
+        }
         title += f"; limits are estimates for {document['target']}"
-    print_table(columns, rows, title)
+    print_table(sorted(document["layers"], key=_weight)[:top], columns, title)
+
+
+def _estimate(layer: Row, form: str) -> str:
+    return form.format_map(layer["estimate"]) if layer["estimate"] else ""
 
 
 def _weight(layer: Row) -> tuple[float, int]:
     return -(layer["time_ms"] or 0.0), -((layer["bytes_read"] or 0) + (layer["bytes_written"] or 0))
 
 
-def _layer_row(layer: Row) -> list[str]:
-    from trtcal.evidence.layers.costs import short
-
+def _moved(layer: Row) -> int | None:
     known = None not in (layer["bytes_read"], layer["bytes_written"])
-    moved = layer["bytes_read"] + layer["bytes_written"] if known else None
-    macs = "" if layer["macs"] is None else f"{layer['macs'] / 1e9:.4g}"
-    row = [short(layer["name"]), layer["kind"], layer["counted_precision"]]
-    row += [_ms(layer["time_ms"]), _mb(moved), macs]
-    if limit := layer["estimate"]:
-        efficiency = limit["efficiency"]
-        row += [_ms(limit["estimated_ms"]), limit["bound"]]
-        row.append("" if efficiency is None else f"{100 * efficiency:.0f} %")
-    return row
+    return layer["bytes_read"] + layer["bytes_written"] if known else None
 
 
 def _say_totals(document: Row) -> None:
@@ -117,39 +133,44 @@ def _say_totals(document: Row) -> None:
     )
 
 
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
 def _mb(value: float | None) -> str:
     return "" if value is None else f"{value / 1e6:.4g}"
 
 
-def _share(one: Row) -> str:
-    return "" if one["share"] is None else f"{100 * one['share']:.1f} %"
+def _percent(share: float | None, form: str) -> str:
+    return "" if share is None else f"{100 * share:{form}} %"
 
 
-@command.command(
-    epilog="Example: trtcal layers diff a/graph.json b/graph.json --profile-a a/profile.json "
-    "--profile-b b/profile.json"
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(JsonOptions):
+    """The options of `trtcal layers diff`."""
+
+    a: Path = argument()
+    b: Path = argument()
+    profile_a: Path | None = option("Layer times of A.")
+    profile_b: Path | None = option("Layer times of B.")
+
+
+@make_command(
+    DiffOptions,
+    "trtcal layers diff a/graph.json b/graph.json --profile-a a/profile.json "
+    "--profile-b b/profile.json",
+    command,
 )
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.option("--profile-a", type=click.Path(path_type=Path), help="Layer times of A.")
-@click.option("--profile-b", type=click.Path(path_type=Path), help="Layer times of B.")
-@json_option
-def diff(a: Path, b: Path, profile_a: Path | None, profile_b: Path | None, as_json: bool) -> None:
+def diff(options: DiffOptions) -> None:
     """Explain what changed from engine A to B: precision, fusions, copies, time."""
     from trtcal.evidence.layers.diff import compare_engines
     from trtcal.evidence.layers.diff_text import describe
     from trtcal.evidence.layers.reading import read_engine
 
-    difference = compare_engines(read_engine(a, profile_a), read_engine(b, profile_b))
+    engines = (options.a, options.profile_a), (options.b, options.profile_b)
+    difference = compare_engines(*(read_engine(path, profile) for path, profile in engines))
     sentences = describe(difference)
-    if as_json:
-        print_json({**difference.to_document(), "in_words": list(sentences)})
-        return
-    for line in (*difference.before.notes, *difference.after.notes):
-        note(f"note: {line}")
-    for sentence in sentences:
-        say(sentence)
+
+    def show_sentences() -> None:
+        for line in (*difference.before.notes, *difference.after.notes):
+            note(f"note: {line}")
+        for sentence in sentences:
+            say(sentence)
+
+    options.present({**difference.to_document(), "in_words": list(sentences)}, show_sentences)

@@ -7,13 +7,15 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.output import StatusLine, json_option, note, printable, say
+from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.output import StatusLine, note, printable, say
 from trtcal.errors import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -27,50 +29,49 @@ LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
 
 
-@click.command(epilog="Example: trtcal log build.log --json")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--follow", is_flag=True, help="Go on reading while FILE grows, until Ctrl-C.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON here too.")
-@json_option
-@click.pass_context
-def command(
-    context: click.Context,
-    files: tuple[str, ...],
-    follow: bool,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(JsonOptions):
+    """The options of `trtcal log`."""
+
+    files: tuple[str, ...] = argument(metavar="FILE...")
+    follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
+    output: Path | None = option("Write the JSON here too.", "-o")
+
+
+@make_command(Options, "trtcal log build.log --json")
+def command(options: Options) -> None:
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE may be - for standard input. --json prints one object for a FILE, and for several one
     object a line; with --follow, one line for each finding.
     """
-    if len(files) > 1 and (follow or output):
+    follow, files = options.follow, options.files
+    if len(files) > 1 and (follow or options.output):
         raise click.UsageError("--follow and -o take one FILE")
-    if follow and output:
+    if follow and options.output:
         raise click.UsageError("--follow writes no file: leave -o out")
     try:
         if follow:
-            _follow(files[0], as_json)
+            _follow(files[0], options.as_json)
         else:
-            _explain(files, output, as_json)
+            _explain(options)
     except BrokenPipeError:  # who read it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         if not follow:
             raise
-        context.exit(INTERRUPTED)
+        click.get_current_context().exit(INTERRUPTED)
 
 
-def _explain(files: Sequence[str], output: Path | None, as_json: bool) -> None:
+def _explain(options: Options) -> None:
     from trtcal.evidence.log.summary import LogWriter
 
-    newline = "" if len(files) > 1 else "\n"
-    for number, file in enumerate(files):
-        with _writer(output, as_json) as write:
+    newline = "" if len(options.files) > 1 else "\n"
+    for number, file in enumerate(options.files):
+        with _writer(options.output, options.as_json) as write:
             writer = LogWriter(file, write, newline)
             writer.write(_portions(file))
-        if not as_json:
+        if not options.as_json:
             if number:
                 say("")
             show(file, writer)

@@ -1,32 +1,31 @@
-"""What the commands share: printing that hostile names cannot disturb, progress, common options."""
+"""What the commands share: printing that hostile names cannot disturb, progress, values of options."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import shutil
+import string
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.config import FILE, Config, read_config
 from trtcal.documents import to_json
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
-    from trtcal.data import Dataset
-    from trtcal.limits import Judgement, Limit
-    from trtcal.model import Model
+    from trtcal.limits import Judgement
     from trtcal.model.files import OnnxFile
 
 LONGEST_CELL = 160
 REPORT_S = 10.0
+Columns = Mapping[str, str | Callable[[Any], object]]
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -51,16 +50,42 @@ def print_json(document: object) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Print a table on standard output; the first column is text, the others are right-aligned."""
+class _Cells(string.Formatter):
+    """Writes a thing's fields by their names, or a sequence's by their places; None as `missing`."""
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+
+    def get_value(self, key: int | str, args: Sequence[Any], _kwargs: object) -> Any:
+        thing = args[0]
+        return getattr(thing, str(key)) if is_dataclass(thing) else thing[key]
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return self.missing if value is None else super().format_field(value, format_spec)
+
+
+def print_table(
+    things: Iterable[Any], columns: Columns, title: str = "", missing: str = ""
+) -> None:
+    """Print a table on standard output with a row for each thing; a title needs no rows.
+
+    `columns` gives for each heading what stands there: a template such as "{amax:.6g}", which names
+    fields of the thing or places in it, or a function of it. The first column is text, the others are
+    right-aligned.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    cells = _Cells(missing)
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
-    for row in rows:
+    for thing in things:
+        row = [
+            cells.format(one, thing) if isinstance(one, str) else one(thing)
+            for one in columns.values()
+        ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     console = Console()
     if not console.is_terminal:
@@ -77,9 +102,14 @@ def say(message: str) -> None:
     click.echo(printable(message))
 
 
+def say_written(path: Path, digest: str) -> None:
+    """Print which file was written, and how its digest begins."""
+    say(f"wrote {path}  {digest[:19]}")
+
+
 def show_written(path: Path, written: OnnxFile) -> None:
     """Print which ONNX file was written, and its file of weights if it has one."""
-    say(f"wrote {path}  {written.digest[:19]}")
+    say_written(path, written.digest)
     if written.weights is not None:
         say(f"wrote its weights beside it, where they have to stay: {written.weights}")
 
@@ -137,53 +167,18 @@ class StatusLine:
             click.echo("\r\x1b[2K", err=True, nl=False)
 
 
-def config_here(path: Path | None = None) -> Config:
-    """Return the given configuration, or that of the current folder, or an empty one."""
-    if path is not None:
-        return read_config(path)
-    default = Path(FILE)
-    return read_config(default) if default.is_file() else Config(default)
-
-
-def required(value: Any, what: str, option: str) -> Any:
-    """Return a value that came from an option or from trtcal.toml; `InputError` if from neither."""
-    if value is None:
-        raise InputError(f"{what} is not given", f"give {option}, or set it in {FILE}")
-    return value
-
-
-def limits_here(
-    config: Config, given: Sequence[str], known: Callable[[Limit], bool] = lambda limit: True
-) -> tuple[Limit, ...]:
-    """Return the limits given on the command line, and those of trtcal.toml that they leave.
-
-    Of trtcal.toml only those count that are about what this command measures (`known`).
-    """
-    from trtcal.limits import joined, parse_limits
-
-    asked = parse_limits(given)
-    for limit in asked:
-        if not known(limit):
-            raise InputError(f"this command does not measure what {limit} is about", "see --help")
-    return joined([limit for limit in config.limits if known(limit)], asked)
-
-
 def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None:
     """Print the table of limits, if there are any."""
-    rows = [
-        (
-            str(one.limit),
-            one.subject,
-            one.measured if one.figure is not None else one.reason,
-            "" if one.margin is None else f"{one.margin:+.4g}",
-            "" if one.samples_needed is None else f"{one.samples_needed:,}",
-            one.state,
-        )
-        for one in judgements
-    ]
-    if rows:
-        columns = ("limit", "of", "measured", "margin", "samples needed", "state")
-        print_table(columns, rows, title)
+    if judgements:
+        columns: Columns = {
+            "limit": "{limit}",
+            "of": "{subject}",
+            "measured": lambda one: one.reason if one.figure is None else one.measured,
+            "margin": "{margin:+.4g}",
+            "samples needed": "{samples_needed:,}",
+            "state": "{state}",
+        }
+        print_table(judgements, columns, title)
 
 
 def parameters(
@@ -213,85 +208,3 @@ def _number(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-def prepared_model(
-    model: Model, config: Config, skipped: Sequence[str], optimizations: Path | None = None
-) -> Model:
-    """Return a model made ready for Q/DQ, with optimizations if there are any.
-
-    The nodes that the passes left alone are printed on standard error.
-    """
-    from trtcal.model.passes import prepare_with_record
-
-    settings = config.prepare
-    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
-    for line in prepared.notes:
-        note(f"note: left alone: {line}")
-    if optimizations is None:
-        return prepared.model
-    from trtcal.ptq.artifact import read_optimizations
-
-    return read_optimizations(optimizations).apply(prepared.model)
-
-
-optimizations_option = click.option(
-    "--optimizations",
-    type=click.Path(path_type=Path),
-    help="What `quantize --improve` found; the ranges have to be those written beside it.",
-)
-
-
-limit_option = click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="LIMIT",
-    help='What must hold, as in "top1 >= -1.0" or "speedup >= 1.3"; may be repeated. A bound with a '
-    "sign limits the change.",
-)
-data_option = click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script.",
-)
-trust_option = click.option(
-    "--trust", is_flag=True, help="Load engines that were built elsewhere: they are programs."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-skip_option = click.option(
-    "--skip-pass",
-    "skipped",
-    multiple=True,
-    metavar="NAME",
-    help="A preparation pass to skip (see `trtcal prepare --list`); may be repeated.",
-)
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help=f"Configuration for what is not given here.  [default: {FILE} in this folder]",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The options of a command that evaluates a prepared model on data."""
-
-    model: Path | None
-    data: Path | None
-    optimizations: Path | None
-    skipped: tuple[str, ...]
-    config_path: Path | None
-
-
-def model_and_data(options: ModelOptions) -> tuple[Model, Model, Dataset]:
-    """Return the model, the same prepared, and the evaluation data, by options and `trtcal.toml`."""
-    from trtcal.data import open_dataset
-    from trtcal.model import load_model
-
-    config = config_here(options.config_path)
-    model = load_model(required(options.model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(model, config, options.skipped, options.optimizations)
-    source = required(options.data or config.evaluation.data, "the data", "--data")
-    return model, prepared, open_dataset(source, model, config.images, config.evaluation.labels)

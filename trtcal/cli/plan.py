@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.output import json_option, print_json, print_table, say
+from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.output import Columns, print_table, say
 
 if TYPE_CHECKING:
     from trtcal.quantization import Plan, Planned
-
-model_option = click.option(
-    "--model", type=click.Path(path_type=Path), help="Say what it means for this model's nodes."
-)
 
 
 @click.group(epilog="Example: trtcal plan show mixed.json --model model.onnx")
@@ -23,24 +21,34 @@ def command() -> None:
     """Show what a plan decides, and diff two of them."""
 
 
-@command.command(epilog="Example: trtcal plan show mixed.json --model model.onnx")
-@click.argument("plan", type=click.Path(path_type=Path))
-@model_option
-@json_option
-def show(plan: Path, model: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(JsonOptions):
+    """The option of a command that can say what plans mean for a model."""
+
+    model: Path | None = option("Say what it means for this model's nodes.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(ModelOptions):
+    """The options of `trtcal plan show`."""
+
+    plan: Path = argument()
+
+
+@make_command(ShowOptions, "trtcal plan show mixed.json --model model.onnx", command)
+def show(options: ShowOptions) -> None:
     """List what PLAN says, or with --model every node that it decides, and what decided."""
     from trtcal.quantization import read_plan
 
-    found = read_plan(plan)
-    nodes = _nodes(found, model) if model else ()
-    if as_json:
-        listed = {"nodes": [node.to_document() for node in nodes]} if model else {}
-        print_json({"plan": found.to_document(), **listed})
-    elif model:
-        _show_nodes(nodes, str(plan))
-    else:
-        rows = [(what, precision) for what, precision in _entries(found).items()]
-        print_table(("entry", "precision"), rows, str(plan))
+    found, title = read_plan(options.plan), str(options.plan)
+    if options.model is None:
+        columns = {"entry": "{0}", "precision": "{1}"}
+        rows = [*_entries(found).items()]
+        options.present({"plan": found.to_document()}, lambda: print_table(rows, columns, title))
+        return
+    nodes = _nodes(found, options.model)
+    document = {"plan": found.to_document(), "nodes": [node.to_document() for node in nodes]}
+    options.present(document, lambda: _show_nodes(nodes, title))
 
 
 def _nodes(plan: Plan, path: Path) -> tuple[Planned, ...]:
@@ -52,11 +60,13 @@ def _nodes(plan: Plan, path: Path) -> tuple[Planned, ...]:
 
 def _show_nodes(nodes: Sequence[Planned], title: str) -> None:
     listed = [node for node in nodes if not node.follows]
-    rows = [
-        (node.node, node.op, node.precision, ": ".join(filter(None, (node.by, node.reason))))
-        for node in listed
-    ]
-    print_table(("node", "op", "precision", "decided by"), rows, title)
+    columns: Columns = {
+        "node": "{node}",
+        "op": "{op}",
+        "precision": "{precision}",
+        "decided by": lambda node: ": ".join(filter(None, (node.by, node.reason))),
+    }
+    print_table(listed, columns, title)
     for precision in ("int8", "fp16", "fp32"):
         own = [node for node in listed if node.precision == precision]
         say(f"{precision}: {len(own)} of {len(listed)} nodes{_share(own, nodes)}")
@@ -73,17 +83,21 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
     return f", {' and '.join(shares)}" if shares else ""
 
 
-@command.command(epilog="Example: trtcal plan diff int8.json mixed.json --model model.onnx")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@model_option
-@json_option
-def diff(a: Path, b: Path, model: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(ModelOptions):
+    """The options of `trtcal plan diff`."""
+
+    a: Path = argument()
+    b: Path = argument()
+
+
+@make_command(DiffOptions, "trtcal plan diff int8.json mixed.json --model model.onnx", command)
+def diff(options: DiffOptions) -> None:
     """Say what differs from A to B: entries, or with --model the nodes that change precision."""
     from trtcal.quantization import read_plan
 
-    plans = [read_plan(path) for path in (a, b)]
-    if model:
+    plans = [read_plan(path) for path in (options.a, options.b)]
+    if model := options.model:
         before, after = ({n.node: n.precision for n in _nodes(plan, model)} for plan in plans)
     else:
         before, after = map(_entries, plans)
@@ -91,12 +105,13 @@ def diff(a: Path, b: Path, model: Path | None, as_json: bool) -> None:
     changes: list[dict[str, Any]] = [
         {"what": name, "before": before.get(name), "after": after.get(name)} for name in names
     ]
-    if as_json:
-        print_json({"changes": changes})
-        return
-    rows = [(one["what"], one["before"] or "-", one["after"] or "-") for one in changes]
-    print_table(("node" if model else "entry", "before", "after"), rows, f"{a} -> {b}")
-    say(f"{len(changes)} differ")
+    columns = {"node" if model else "entry": "{what}", "before": "{before}", "after": "{after}"}
+
+    def show_changes() -> None:
+        print_table(changes, columns, f"{options.a} -> {options.b}", "-")
+        say(f"{len(changes)} differ")
+
+    options.present({"changes": changes}, show_changes)
 
 
 def _entries(plan: Plan) -> dict[str, str]:

@@ -5,59 +5,53 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from trtcal.cli.check_data import warn
-from trtcal.cli.output import (
-    config_here,
-    config_option,
-    data_option,
-    json_option,
-    note,
-    optimizations_option,
-    prepared_model,
-    print_json,
-    print_table,
-    progress,
-    required,
-    say,
-    show_written,
-    skip_option,
-)
+from trtcal.cli.options import CalibratedOptions, make_command, option
+from trtcal.cli.output import Columns, note, print_table, progress, say, show_written
 
 if TYPE_CHECKING:
-    from trtcal.config import Config
     from trtcal.model import Model
-    from trtcal.model.files import OnnxFile
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the options say, each by its name."""
+SHOWN = 5
 
-    model: Path | None
-    ranges: Path
-    plan: Path | None
-    output: Path
-    skipped: tuple[str, ...]
-    keep_float: tuple[str, ...]
-    only: tuple[str, ...]
-    target: str | None
-    tune_time: float
-    improve: str | None
-    data: Path | None
-    time_limit: float
-    objective: str
-    metric: Path | None
-    float_output: Path | None
-    optimizations: Path | None
-    config_path: Path | None
-    as_json: bool
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CalibratedOptions):
+    """The options of `trtcal quantize`."""
+
+    plan: Path | None = option("Precision by layer; without it every layer is asked in INT8.")
+    output: Path = option("Where to write the ONNX.", "-o")
+    keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
+    only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
+    tune_placement: str | None = option(
+        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
+        "its like; also tune_placement under [build] in trtcal.toml.",
+        metavar="TARGET",
+    )
+    tune_time: float = option("Seconds for that.", default=120.0, least=0)
+    improve: Literal["fast", "best"] | None = option(
+        "Calibrate from --data, and try optimizations of weights, biases and ranges."
+    )
+    time_limit: float = option(
+        "Seconds after which no optimization is begun or goes on.", default=600.0, least=0
+    )
+    objective: Literal["sqnr", "kl"] = option(
+        "What an optimization has to improve.", default="sqnr"
+    )
+    metric: Path | None = option(
+        "A Python file whose metric(outputs, labels) is to become larger, in place of --objective."
+    )
+    float_output: Path | None = option(
+        "Write the optimized model in float too, for TensorRT up to 10 with a cache."
+    )
 
     def check(self) -> None:
         """Refuse options that contradict each other."""
@@ -78,22 +72,20 @@ class Subject:
     record: dict[str, Any] | None = None
 
 
-def _subject(options: Options, config: Config) -> Subject:
+def _subject(options: Options) -> Subject:
     """Return the prepared model and its ranges: read, or found by `--improve`."""
-    from trtcal.model import load_model
     from trtcal.ranges import Calibration
 
-    given = load_model(required(options.model or config.model, "the model", "MODEL"))
-    prepared = prepared_model(given, config, options.skipped, options.optimizations)
+    given = options.load_model()
+    prepared = options.prepare(given, options.optimizations)
     if options.improve:
-        return _improved(given, prepared, options, config)
+        return _improved(given, prepared, options)
     return Subject(prepared, Calibration.read(options.ranges))
 
 
-def _improved(given: Model, prepared: Model, options: Options, config: Config) -> Subject:
+def _improved(given: Model, prepared: Model, options: Options) -> Subject:
     """Find optimizations; write them, their record and the ranges beside the output."""
-    from trtcal.check.check import check_data
-    from trtcal.data import open_dataset
+    from trtcal.check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
     from trtcal.ptq.optimizations import ImproveOptions
@@ -101,8 +93,7 @@ def _improved(given: Model, prepared: Model, options: Options, config: Config) -
     metric = load_metric(options.metric) if options.metric else None
     effort = options.improve or "fast"
     wanted = ImproveOptions(effort, options.time_limit, options.objective, metric)
-    source = required(options.data or config.calibration.data, "the data", "--data")
-    dataset = open_dataset(source, given, config.images, config.calibration.labels)
+    dataset = options.open_data(given, options.config.calibration)
     warn(check_data(given, dataset).issues)
     found = improve(prepared, dataset, wanted, given, progress)
     for line in found.warnings:
@@ -130,21 +121,16 @@ def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
 
 def show_tries(document: dict[str, Any]) -> None:
     """Print what was tried, and what each brought."""
-    tries = document["tries"]
-    rows = [
-        (
-            one["name"],
-            "-" if one["value"] is None else f"{one['value']:.4g}",
-            _decibels(one["loss"]["noise"]),
-            "-" if one["loss"]["disagreement"] is None else f"{one['loss']['disagreement']:.2f}",
-            "kept" if one["kept"] else "not kept",
-        )
-        for one in tries
-    ]
-    samples = document["samples"]
-    title = f"on {samples['selection']} samples held back"
     loss = {"sqnr": "noise, mean dB", "kl": "KL, nats"}.get(document["objective"], "-metric")
-    print_table(("optimization", loss, "SQNR dB", "disagreement %", ""), rows, title)
+    columns: Columns = {
+        "optimization": "{name}",
+        loss: "{value:.4g}",
+        "SQNR dB": lambda one: _decibels(one["loss"]["noise"]),
+        "disagreement %": "{loss[disagreement]:.2f}",
+        "": lambda one: "kept" if one["kept"] else "not kept",
+    }
+    title = f"on {document['samples']['selection']} samples held back"
+    print_table(document["tries"], columns, title, "-")
     for name in document["untried"]:
         say(f"not tried for lack of time: {name}")
 
@@ -153,89 +139,12 @@ def _decibels(noise: float | None) -> str:
     return f"{-10 * math.log10(noise):.2f}" if noise else "-"
 
 
-SHOWN = 5
-
-
-@click.command(
-    epilog="Example: trtcal quantize model.onnx --calibration calibration.json "
-    "--plan mixed.json -o model-mixed.onnx"
+@make_command(
+    Options,
+    "trtcal quantize model.onnx --calibration calibration.json "
+    "--plan mixed.json -o model-mixed.onnx",
 )
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--calibration",
-    "ranges",
-    type=click.Path(path_type=Path),
-    default=Path("calibration.json"),
-    show_default=True,
-    help="What calibrate wrote.",
-)
-@click.option(
-    "--plan",
-    type=click.Path(path_type=Path),
-    help="Precision by layer; without it every layer is asked in INT8.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Where to write the ONNX.",
-)
-@skip_option
-@click.option(
-    "--keep-float", metavar="GLOB", multiple=True, help="Leave these nodes in fp32; repeatable."
-)
-@click.option(
-    "--only", metavar="GLOB", multiple=True, help="Ask these in INT8, no others; repeatable."
-)
-@click.option(
-    "--tune-placement",
-    "target",
-    metavar="TARGET",
-    help="Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
-    "its like; also tune_placement under [build] in trtcal.toml.",
-)
-@click.option(
-    "--tune-time",
-    type=click.FloatRange(min=0),
-    default=120.0,
-    show_default=True,
-    help="Seconds for that.",
-)
-@click.option(
-    "--improve",
-    type=click.Choice(["fast", "best"]),
-    help="Calibrate from --data, and try optimizations of weights, biases and ranges.",
-)
-@data_option
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0),
-    default=600.0,
-    show_default=True,
-    help="Seconds after which no optimization is begun or goes on.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice(["sqnr", "kl"]),
-    default="sqnr",
-    show_default=True,
-    help="What an optimization has to improve.",
-)
-@click.option(
-    "--metric",
-    type=click.Path(path_type=Path),
-    help="A Python file whose metric(outputs, labels) is to become larger, in place of --objective.",
-)
-@click.option(
-    "--float-output",
-    type=click.Path(path_type=Path),
-    help="Write the optimized model in float too, for TensorRT up to 10 with a cache.",
-)
-@optimizations_option
-@config_option
-@json_option
-def command(**options: Any) -> None:
+def command(options: Options) -> None:
     """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8, and casts for fp16.
 
     A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
@@ -248,18 +157,25 @@ def command(**options: Any) -> None:
     """
     from trtcal.quantization import quantize, write_quantized
 
-    asked = Options(**options)
-    asked.check()
-    config = config_here(asked.config_path)
-    plan, subject = _plan(asked), _subject(asked, config)
-    if target := asked.target or config.build.tune_placement:
-        plan = _tuned(subject, plan, target, asked, config)
+    options.check()
+    plan, subject = _plan(options), _subject(options)
+    if target := options.tune_placement or options.config.build.tune_placement:
+        plan = _tuned(subject, plan, target, options)
     quantized = quantize(subject.model, subject.calibration, plan)
-    written = write_quantized(asked.output, quantized)
-    if asked.as_json:
-        print_json(_document(quantized, written, asked, subject))
-    else:
-        _show(quantized, written, asked, subject)
+    written = write_quantized(options.output, quantized)
+    document = {
+        "output": str(options.output),
+        "digest": written.digest,
+        "weights": written.weights,
+        "asked": quantized.asked,
+        "skipped": quantized.skipped,
+        "excluded": quantized.excluded,
+        "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
+        "improvement": subject.record,
+    }
+    options.present(document, lambda: _show(quantized, subject.record))
+    if not options.as_json:
+        show_written(options.output, written)
 
 
 def _plan(options: Options) -> Plan:
@@ -273,7 +189,7 @@ def _plan(options: Options) -> Plan:
     return replace(plan, rules=(*rules, *plan.rules))
 
 
-def _tuned(subject: Subject, plan: Plan, target: str, options: Options, config: Config) -> Plan:
+def _tuned(subject: Subject, plan: Plan, target: str, options: Options) -> Plan:
     """Return the plan that trials on the compiler find best; write it, and the trials, beside."""
     from trtcal.backends.options import BuildOptions, parse_shapes
     from trtcal.backends.registry import find_backend
@@ -281,7 +197,7 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Options, config: 
     from trtcal.evaluate.placement_search import compiler, described, tune_placement
     from trtcal.quantization import write_plan
 
-    shapes, seconds = parse_shapes(config.build.shapes), options.tune_time
+    shapes, seconds = parse_shapes(options.config.build.shapes), options.tune_time
     backend, chosen = find_backend(None, target)
     measure = compiler(backend, BuildOptions(chosen, shapes), subject.model)
     tuned = tune_placement(subject.model, subject.calibration, plan, measure, seconds)
@@ -297,24 +213,9 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Options, config: 
     return tuned.plan
 
 
-def _document(
-    quantized: QuantizedModel, written: OnnxFile, options: Options, subject: Subject
-) -> dict[str, Any]:
-    return {
-        "output": str(options.output),
-        "digest": written.digest,
-        "weights": written.weights,
-        "asked": quantized.asked,
-        "skipped": quantized.skipped,
-        "excluded": quantized.excluded,
-        "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
-        "improvement": subject.record,
-    }
-
-
-def _show(quantized: QuantizedModel, written: OnnxFile, options: Options, subject: Subject) -> None:
-    if subject.record:
-        show_tries(subject.record)
+def _show(quantized: QuantizedModel, record: dict[str, Any] | None) -> None:
+    if record:
+        show_tries(record)
     asked = list(quantized.asked.values())
     say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
     for name, reason in quantized.excluded.items():
@@ -323,7 +224,6 @@ def _show(quantized: QuantizedModel, written: OnnxFile, options: Options, subjec
         say(f"left in float: {name}: {reason}")
     if quantized.fp16_subgraphs.nodes:
         _show_fp16(quantized.fp16_subgraphs)
-    show_written(options.output, written)
 
 
 def _show_fp16(found: Fp16Subgraphs) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.output import config_here, json_option, print_json, say
+from trtcal.cli.options import JsonOptions, argument, config_here, make_command, option
+from trtcal.cli.output import print_json, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,23 +27,22 @@ def _print_schema(context: click.Context, option: click.Parameter, is_asked: boo
         context.exit()
 
 
-@click.command(epilog="Example: trtcal report reports/digits -o digits.html")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help=f"Where to write the page; its JSON goes beside it.  [default: {PAGE}; with --md, print it]",
-)
-@click.option(
-    "--md", "as_markdown", is_flag=True, help="Write Markdown for a pull request instead."
-)
-@click.option("--price", type=float, help="What an hour of the machine that was measured costs.")
-@click.option(
-    "--prices",
-    type=click.Path(path_type=Path),
-    help="Your table of prices; one counts if it names the GPU that was measured.",
-)
+@dataclass(frozen=True, kw_only=True)
+class Options(JsonOptions):
+    """The options of `trtcal report`."""
+
+    run: Path = argument()
+    output: Path | None = option(
+        f"Where to write the page; its JSON goes beside it.  [default: {PAGE}; with --md, print it]",
+        "-o",
+    )
+    as_markdown: bool = option("Write Markdown for a pull request instead.", "--md")
+    price: float | None = option("What an hour of the machine that was measured costs.")
+    prices: Path | None = option(
+        "Your table of prices; one counts if it names the GPU that was measured."
+    )
+
+
 @click.option(
     "--schema",
     is_flag=True,
@@ -50,15 +51,8 @@ def _print_schema(context: click.Context, option: click.Parameter, is_asked: boo
     callback=_print_schema,
     help="Print the JSON Schema of a report's JSON and exit.",
 )
-@json_option
-def command(
-    run: Path,
-    output: Path | None,
-    as_markdown: bool,
-    price: float | None,
-    prices: Path | None,
-    as_json: bool,
-) -> None:
+@make_command(Options, "trtcal report reports/digits -o digits.html")
+def command(options: Options) -> None:
     """Write one self-contained HTML page about RUN.
 
     RUN is a folder with what the other commands wrote (comparison.json, build folders,
@@ -66,20 +60,17 @@ def command(
     """
     from trtcal.reporting.render import check_page, write_page
 
-    if not as_markdown:
-        check_page(output or PAGE)
-    document = _document(run, price, prices)
-    if as_markdown:
-        _write_markdown(run, document, output, as_json)
+    output = options.output or PAGE
+    if not options.as_markdown:
+        check_page(output)
+    document = _document(options.run, options.price, options.prices)
+    if options.as_markdown:
+        _write_markdown(options, document)
         return
-    output = output or PAGE
-    document = write_page(output, document, run)
-    if as_json:
-        print_json(document)
-        return
+    document = write_page(output, document, options.run)
     verdict = document["measured"]["verdict"]
-    say(f"{verdict['word']}: {verdict['sentence']}")
-    say(f"wrote {output}  {document['digest'][:19]}")
+    sentence = f"{verdict['word']}: {verdict['sentence']}"
+    options.present(document, lambda: say(sentence), output)
 
 
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
@@ -117,20 +108,18 @@ def _kept(document: Document, run: Path) -> Document:
     return {**document, "measured": {**measured, **kept}} if same and timed else document
 
 
-def _write_markdown(run: Path, document: Document, output: Path | None, as_json: bool) -> None:
+def _write_markdown(options: Options, document: Document) -> None:
     from trtcal.documents import parsing, write_text
     from trtcal.reporting.markdown import to_markdown
 
+    output = options.output
     if output is not None and output.suffix == ".json":
         raise InputError(f"{output} is no name for Markdown", "end it in .md")
-    if output is None and as_json:
+    if output is None and options.as_json:
         raise InputError("both --md and --json would be printed", "give -o FILE")
-    page: str = parsing(run, lambda: to_markdown(document))
+    page: str = parsing(options.run, lambda: to_markdown(document))
     if output is None:
         click.echo(page.encode(), nl=False)
         return
     write_text(output, page)
-    if as_json:
-        print_json(document)
-    else:
-        say(f"wrote {output}")
+    options.present(document, lambda: say(f"wrote {output}"))

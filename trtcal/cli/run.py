@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.output import json_option, note, print_json, print_limits, progress, say
+from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE
 from trtcal.errors import GateFailed, TrtcalError
 
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from trtcal.runs import History
 
 
-@click.command(epilog="Example: trtcal run samples/digits/trtcal.toml")
-@click.argument("config", type=click.Path(path_type=Path), default=Path(FILE))
-@click.option("--no-history", is_flag=True, help="Do not record the run in the history.")
-@json_option
-def command(config: Path, no_history: bool, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(JsonOptions):
+    """The options of `trtcal run`."""
+
+    config: Path = argument(default=Path(FILE))
+    no_history: bool = option("Do not record the run in the history.")
+
+
+@make_command(Options, "trtcal run samples/digits/trtcal.toml")
+def command(options: Options) -> None:
     """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
 
     The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
@@ -33,24 +38,26 @@ def command(config: Path, no_history: bool, as_json: bool) -> None:
     from trtcal.limits import require
     from trtcal.pipeline import run
 
-    command_line = f"trtcal run {config.name}"
-    settings = read_config(config)
-    history = None if no_history else _history(settings)
+    command_line = f"trtcal run {options.config.name}"
+    settings = read_config(options.config)
+    history = None if options.no_history else _history(settings)
     result = run(settings, command_line, progress, _note, history, warn)
     if history is not None:
         _record(history, result)
     verdict = result.report["measured"]["verdict"]
     for target, reason in result.missing_builds.items():
         note(f"note: no engine: {target}: {reason}")
-    if as_json:
-        print_json(result.report)
-    else:
-        show(Comparison.read(result.folder / "comparison.json"))
+    sentence = f"{verdict['word']}: {verdict['sentence']}"
+
+    def show_all() -> None:
+        show(read_comparison(result.folder / "comparison.json"))
         print_limits(result.limits, "limits on builds and data")
-        say(f"{verdict['word']}: {verdict['sentence']}")
+        say(sentence)
         say(f"report: {result.folder / 'report.html'}")
+
+    options.present(result.report, show_all)
     if verdict["word"] == "DO NOT SHIP":
-        raise GateFailed(f"DO NOT SHIP: {verdict['sentence']}", "the report says what to change")
+        raise GateFailed(sentence, "the report says what to change")
     require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
-from trtcal.cli.output import (
-    ModelOptions,
-    config_option,
-    json_option,
-    limit_option,
-    model_and_data,
-    note,
-    optimizations_option,
-    print_json,
-    print_table,
-    progress,
-    say,
-    skip_option,
-)
+from trtcal.cli.options import CalibratedOptions, LimitOptions, make_command, option
+from trtcal.cli.output import Columns, note, print_table, progress, say, say_written
 from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
@@ -41,31 +27,18 @@ SHOWN = 4
 
 def show(document: dict[str, Any], folder: Path) -> None:
     """Print the front, the recommended plan and why."""
-    rows = [
-        (
-            f"{row['plan']}{' *' if row['recommended'] else ''}",
-            _named(row["float_layers"]),
-            f"{row['cost_ms']:.4g}",
-            f"{row['speedup']:.3g}",
-            "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
-            _number(row["loss"]["kl"]),
-            _number(row["loss"]["top1_drop"], row["loss"]["disagreement"]),
-            *_built(row["built"]),
-        )
-        for row in document["front"]
-    ]
-    columns = (
-        "plan",
-        "left in float",
-        "ms",
-        "speed-up",
-        "SQNR dB",
-        "KL",
-        "drop",
-        "MB moved",
-        "lost",
-    )
-    print_table(columns, rows, f"plans worth having; ms: {document['costs']}")
+    columns: Columns = {
+        "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
+        "left in float": lambda row: _named(row["float_layers"]),
+        "ms": "{cost_ms:.4g}",
+        "speed-up": "{speedup:.3g}",
+        "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
+        "KL": "{loss[kl]:.3g}",
+        "drop": lambda row: _drop(row["loss"]),
+        "MB moved": lambda row: _built(row["built"])[0],
+        "lost": lambda row: _built(row["built"])[1],
+    }
+    print_table(document["front"], columns, f"plans worth having; ms: {document['costs']}")
     say(
         f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
     )
@@ -79,7 +52,7 @@ def show(document: dict[str, Any], folder: Path) -> None:
             say(f"the same by hand: {one['command']}")
     if document["held_back"] is not None or document["complete"]:
         _show_held_back(document)
-    say(f"wrote {folder / 'search.json'}  {document['digest'][:19]}")
+    say_written(folder / "search.json", document["digest"])
 
 
 def _show_unfit(document: dict[str, Any]) -> None:
@@ -105,8 +78,19 @@ def _show_held_back(document: dict[str, Any]) -> None:
             "--evaluate, or more data, leaves some for that"
         )
         return
-    columns = ("left in float", "judged on", "SQNR dB", "KL", "drop")
-    print_table(columns, list(_checks(held)), f"checked on {held['samples']} samples held back")
+    checks = [
+        (row["float_layers"], name, row[key])
+        for row in held["plans"]
+        for name, key in (("the search's samples", "chosen_on"), ("held-back samples", "held_back"))
+    ]
+    columns: Columns = {
+        "left in float": lambda one: _named(one[0]),
+        "judged on": "{1}",
+        "SQNR dB": "{2[sqnr_db]:.3g}",
+        "KL": "{2[loss][kl]:.3g}",
+        "drop": lambda one: _drop(one[2]["loss"]),
+    }
+    print_table(checks, columns, f"checked on {held['samples']} samples held back")
     for row in held["plans"]:
         name = _named(row["float_layers"])
         if row["differs"]:
@@ -115,24 +99,15 @@ def _show_held_back(document: dict[str, Any]) -> None:
             note(f"warning: float {name}: breaks {', '.join(row['broken_limits'])} on them")
 
 
-def _checks(held: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for row in held["plans"]:
-        for name, key in (
-            ("the search's samples", "chosen_on"),
-            ("held-back samples", "held_back"),
-        ):
-            loss, sqnr = row[key]["loss"], row[key]["sqnr_db"]
-            drop = _number(loss["top1_drop"], loss["disagreement"])
-            yield _named(row["float_layers"]), name, _number(sqnr), _number(loss["kl"]), drop
-
-
 def _named(layers: list[str]) -> str:
     more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
     return f"{len(layers)}: {', '.join(layers[:SHOWN])}{more}" if layers else "none"
 
 
-def _number(*values: float | None) -> str:
-    return next((f"{value:.3g}" for value in values if value is not None), "")
+def _drop(loss: dict[str, Any]) -> str:
+    """Return by how much top-1 falls, or without labels the disagreement."""
+    value = loss["disagreement"] if loss["top1_drop"] is None else loss["top1_drop"]
+    return "" if value is None else f"{value:.3g}"
 
 
 def _built(built: dict[str, Any] | None) -> tuple[str, str]:
@@ -141,80 +116,48 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
     return f"{built['bytes_moved'] / 1e6:.4g}", str(built["float_heavy"])
 
 
-@click.command(
-    epilog="Example: trtcal search model.onnx --calibration calibration.json --data test.npz "
-    "--limit 'top1 >= -0.3' --build sm89 -o search"
+@dataclass(frozen=True, kw_only=True)
+class Options(CalibratedOptions, LimitOptions):
+    """The options of `trtcal search`."""
+
+    data: Path | None = option("What plans are judged on.")
+    precision: Literal["fp16", "fp32"] = option(
+        "What layers run in that are left out of INT8.", "--float", default="fp16"
+    )
+    gpu: str = option(
+        "GPU to estimate times for: a name, or a TOML file of datasheet numbers.",
+        default="t4",
+        metavar="NAME|FILE",
+    )
+    times: tuple[Path, Path] | None = option(
+        "Folders of builds with --layer-times: layer times measured instead of estimated.",
+        metavar="INT8 FLOAT",
+    )
+    batch: int = option("For times.", default=1, least=1)
+    target: str | None = option(
+        "Build each plan found: sm89 or its like.", "--build", metavar="TARGET"
+    )
+    methods: str | None = option(
+        "First choose a calibrator for each tensor, of these.", metavar="A,B,..."
+    )
+    histograms: Path | None = option("What calibrate kept, for --methods.")
+    samples: int = option("For sensitivities.", default=64, least=2)
+    evaluate: int = option("Samples for plans.", default=512, least=2)
+    plans: int = option("To measure at most.", default=48, least=2)
+    time_limit: float | None = option(
+        "Seconds after which no further layer or plan is measured or built."
+    )
+    output: Path = option(
+        "Folder for search.json, the plans, and what was measured.", "-o", default=Path("search")
+    )
+
+
+@make_command(
+    Options,
+    "trtcal search model.onnx --calibration calibration.json --data test.npz "
+    "--limit 'top1 >= -0.3' --build sm89 -o search",
 )
-@click.argument("model", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--calibration",
-    "ranges",
-    type=click.Path(path_type=Path),
-    default=Path("calibration.json"),
-    show_default=True,
-    help="What calibrate wrote.",
-)
-@click.option("--data", type=click.Path(path_type=Path), help="What plans are judged on.")
-@limit_option
-@click.option(
-    "--float",
-    "precision",
-    type=click.Choice(["fp16", "fp32"]),
-    default="fp16",
-    show_default=True,
-    help="What layers run in that are left out of INT8.",
-)
-@click.option(
-    "--gpu",
-    default="t4",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="GPU to estimate times for: a name, or a TOML file of datasheet numbers.",
-)
-@click.option(
-    "--times",
-    nargs=2,
-    type=click.Path(path_type=Path),
-    metavar="INT8 FLOAT",
-    help="Folders of builds with --layer-times: layer times measured instead of estimated.",
-)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="For times.")
-@click.option(
-    "--build", "target", metavar="TARGET", help="Build each plan found: sm89 or its like."
-)
-@click.option(
-    "--methods", metavar="A,B,...", help="First choose a calibrator for each tensor, of these."
-)
-@click.option(
-    "--histograms", type=click.Path(path_type=Path), help="What calibrate kept, for --methods."
-)
-@click.option(
-    "--samples", type=click.IntRange(2), default=64, show_default=True, help="For sensitivities."
-)
-@click.option(
-    "--evaluate", type=click.IntRange(2), default=512, show_default=True, help="Samples for plans."
-)
-@click.option(
-    "--plans", type=click.IntRange(2), default=48, show_default=True, help="To measure at most."
-)
-@click.option(
-    "--time-limit",
-    type=float,
-    help="Seconds after which no further layer or plan is measured or built.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("search"),
-    show_default=True,
-    help="Folder for search.json, the plans, and what was measured.",
-)
-@optimizations_option
-@skip_option
-@config_option
-@json_option
-def command(**given: Any) -> None:
+def command(options: Options) -> None:
     """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
 
     Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
@@ -223,37 +166,12 @@ def command(**given: Any) -> None:
     the INT8 speed-up. What was measured is kept in the output folder, so that the same command goes on
     where it was stopped. The status is 1 if no plan holds the limits.
     """
-    search(Options(**given))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions):
-    """The options of `trtcal search`, by the names that the command gives them."""
-
-    ranges: Path
-    limits: tuple[str, ...]
-    precision: str
-    gpu: str
-    times: tuple[Path, Path] | None
-    batch: int
-    target: str | None
-    methods: str | None
-    histograms: Path | None
-    samples: int
-    evaluate: int
-    plans: int
-    time_limit: float | None
-    output: Path
-    as_json: bool
-
-
-def search(options: Options) -> None:
-    """Search, write what was found and show it; `GateFailed` if no plan holds the limits."""
+    from trtcal.evaluate.search import cache_beside, find_plans
     from trtcal.evaluate.search.document import write_search
     from trtcal.evaluate.search.pipeline import cache_beside, find_plans
     from trtcal.ranges import Calibration
 
-    loaded, prepared, dataset = model_and_data(options)
+    loaded, prepared, dataset = options.open_all()
     settings = _settings(options, loaded, prepared)
     cache = cache_beside(options.output, loaded, dataset)
     path, chosen = options.ranges, None
@@ -265,10 +183,7 @@ def search(options: Options) -> None:
     document = write_search(
         options.output, result, settings, loaded, (path, table), dataset, chosen
     )
-    if options.as_json:
-        print_json(document)
-    else:
-        show(document, options.output)
+    options.present(document, lambda: show(document, options.output))
     if document["recommended"] is None:
         raise GateFailed("no plan that was measured holds all limits", _advice(document))
 
@@ -338,7 +253,6 @@ def _chosen(
 
 
 def _kept(folder: Path, chosen: Chosen) -> Path:
-
     path = folder / "calibration.json"
     chosen.calibration.write(path)
     losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pytest
 
 from calibrators.range import scale_of
@@ -31,8 +33,8 @@ def cache(tmp_path, *lines):
 
 
 def test_the_command_line_and_the_library_know_the_same_formats():
-    assert cli.READABLE == READABLE
-    assert set(cli.READABLE[1:-1]) == set(WRITABLE)
+    assert get_args(cli.Readable) == READABLE
+    assert set(get_args(cli.Writable)) == set(WRITABLE)
     assert set(WRITABLE) == {"tensorrt-cache", *convert.WRITERS}
 
 

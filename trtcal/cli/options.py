@@ -1,0 +1,277 @@
+"""Options of commands: fields of a frozen dataclass, of which click's parameters are made.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(DataOptions):
+        rounds: int | None = option("Runs timed of each one.  [default: 60]", least=2)
+
+    @make_command(Options, "trtcal compare model.onnx int8.onnx --data test.npz")
+    def command(options: Options) -> None:
+        ...
+
+A field's name and annotation are the parameter's: `bool` is a flag, `Literal` a choice, and
+`tuple[X, ...]` may be repeated. What has no default and may not be `None` is required. The classes here
+are what several commands share.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from trtcal.cli.output import note, print_json, say_written
+from trtcal.config import FILE, CalibrationConfig, Config, EvaluationConfig, read_config
+from trtcal.errors import InputError
+
+if TYPE_CHECKING:
+    from trtcal.data import Dataset
+    from trtcal.limits import Limit
+    from trtcal.model import Model
+
+PATH = click.Path(path_type=Path)
+LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
+"""The options that stand last in the help of every command, in this order."""
+
+Kind = TypeVar("Kind")
+
+
+def option(about: str | None, *names: str, **given: Any) -> Any:
+    """Return a field that is an option: its help, and what click takes besides.
+
+    `names` stand in place of `--field-name`, or beside it where all are short. `least` is the smallest
+    number allowed.
+    """
+    return field(metadata={"names": names, "given": {"help": about, **given}})
+
+
+def argument(**given: Any) -> Any:
+    """Return a field that is an argument; of one that may be repeated at least one is wanted."""
+    return field(metadata={"given": given})
+
+
+def make_command(
+    options: type[Kind], example: str, group: click.Group | None = None, name: str | None = None
+) -> Callable[[Callable[[Kind], None]], click.Command]:
+    """Return a decorator that makes a command of a function of these options, in a group or alone.
+
+    The function's docstring is the help; without a `name` the command is called like the function.
+    """
+
+    def make(body: Callable[[Kind], None]) -> click.Command:
+        made = click.Command(
+            name or body.__name__,
+            callback=lambda **given: body(options(**given)),
+            params=_parameters(options),
+            help=inspect.getdoc(body),
+            epilog=f"Example: {example}",
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
+
+
+def _parameters(options: Any) -> list[click.Parameter]:
+    kinds = get_type_hints(options)
+    ordered = sorted(
+        fields(options), key=lambda one: LAST.index(one.name) if one.name in LAST else -1
+    )
+    return [_parameter(one.name, kinds[one.name], one.metadata) for one in ordered]
+
+
+def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Parameter:
+    """Return the parameter that a field with this annotation declares."""
+    is_optional = NoneType in get_args(kind)
+    plain = get_args(kind)[0] if is_optional else kind
+    items = get_args(plain) if get_origin(plain) is tuple else (plain,)
+    repeats, is_flag = items[-1] is Ellipsis, plain is bool
+    given = dict(declared["given"])
+    given["type"] = given.get("type") or _type(items[0], given.pop("least", None))
+    required = not (is_optional or "default" in given)
+    if "names" not in declared:
+        return click.Argument([name], required=required, nargs=-1 if repeats else 1, **given)
+    return click.Option(
+        [name, *_flags(name, declared["names"])],
+        required=required and not (is_flag or repeats),
+        is_flag=is_flag,
+        multiple=repeats,
+        nargs=1 if repeats else len(items),
+        show_default="default" in given,
+        **given,
+    )
+
+
+def _type(kind: Any, least: float | None) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if least is None:
+        return PATH if kind is Path else None if kind is bool else kind
+    return click.IntRange(int(least)) if kind is int else click.FloatRange(least)
+
+
+def _flags(name: str, given: Sequence[str]) -> Sequence[str]:
+    if any(one.startswith("--") for one in given):
+        return given
+    return (*given, f"--{name.replace('_', '-')}")
+
+
+def config_here(path: Path | None = None) -> Config:
+    """Return the given configuration, or that of the current folder, or an empty one."""
+    if path is not None:
+        return read_config(path)
+    default = Path(FILE)
+    return read_config(default) if default.is_file() else Config(default)
+
+
+def required(value: Any, what: str, option: str) -> Any:
+    """Return a value that came from an option or from trtcal.toml; `InputError` if from neither."""
+    if value is None:
+        raise InputError(f"{what} is not given", f"give {option}, or set it in {FILE}")
+    return value
+
+
+def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
+    """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
+    from trtcal.model.passes import prepare_with_record
+
+    settings = config.prepare
+    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
+    for line in prepared.notes:
+        note(f"note: left alone: {line}")
+    return prepared.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions:
+    """The options of a command that prints its result as text or as JSON."""
+
+    as_json: bool = option("Print the result as JSON.", "--json")
+
+    def present(self, document: Any, show: Callable[[], object], path: Path | None = None) -> None:
+        """Print a result: its document if JSON is asked for, else text, and where it was written."""
+        if self.as_json:
+            print_json(document)
+            return
+        show()
+        if path is not None:
+            say_written(path, document["digest"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """The option of a command whose figures are held to limits."""
+
+    limits: tuple[str, ...] = option(
+        'What must hold, as in "top1 >= -1.0" or "speedup >= 1.3"; may be repeated. A bound with a '
+        "sign limits the change.",
+        "--limit",
+        metavar="LIMIT",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustOptions:
+    """The option of a command that runs engines."""
+
+    trust: bool = option("Load engines that were built elsewhere: they are programs.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(JsonOptions):
+    """The options of a command for which trtcal.toml has what is not given."""
+
+    config_path: Path | None = option(
+        f"Configuration for what is not given here.  [default: {FILE} in this folder]", "--config"
+    )
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration given, or that of the current folder, or an empty one."""
+        return config_here(self.config_path)
+
+    def limits_of(self, given: Sequence[str], known: Callable[[Limit], bool]) -> tuple[Limit, ...]:
+        """Return the limits given, and those of trtcal.toml that they leave.
+
+        Of trtcal.toml only those count that are about what this command measures (`known`).
+        """
+        from trtcal.limits import joined, parse_limits
+
+        asked = parse_limits(given)
+        for limit in asked:
+            if not known(limit):
+                raise InputError(
+                    f"this command does not measure what {limit} is about", "see --help"
+                )
+        return joined([limit for limit in self.config.limits if known(limit)], asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ConfigOptions):
+    """The options of a command that reads data."""
+
+    data: Path | None = option(
+        "An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script."
+    )
+
+    def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
+        """Return the data for a model: as given, or as a section of trtcal.toml has them."""
+        from trtcal.data import open_dataset
+
+        source = required(self.data or settings.data, "the data", "--data")
+        return open_dataset(source, model, self.config.images, settings.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ConfigOptions):
+    """The options of a command on a float model."""
+
+    model: Path | None = argument()
+
+    def load_model(self) -> Model:
+        """Return the model given, or that of trtcal.toml."""
+        from trtcal.model import load_model
+
+        return load_model(required(self.model or self.config.model, "the model", "MODEL"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedOptions(DataOptions, ModelOptions):
+    """The options of a command that makes a model ready for Q/DQ first."""
+
+    skipped: tuple[str, ...] = option(
+        "A preparation pass to skip (see `trtcal prepare --list`); may be repeated.",
+        "--skip-pass",
+        metavar="NAME",
+    )
+
+    def prepare(self, model: Model, optimizations: Path | None = None) -> Model:
+        """Return a model made ready for Q/DQ, with optimizations if there are any."""
+        from trtcal.ptq import read_optimizations
+
+        prepared = prepare(model, self.config, self.skipped)
+        return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedOptions(PreparedOptions):
+    """The options of a command on a model and its ranges."""
+
+    ranges: Path = option(
+        "What calibrate wrote.", "--calibration", default=Path("calibration.json")
+    )
+    optimizations: Path | None = option(
+        "What `quantize --improve` found; the ranges have to be those written beside it."
+    )
+
+    def open_all(self) -> tuple[Model, Model, Dataset]:
+        """Return the model, the same prepared, and the data to evaluate on."""
+        model = self.load_model()
+        prepared = self.prepare(model, self.optimizations)
+        return model, prepared, self.open_data(model, self.config.evaluation)
