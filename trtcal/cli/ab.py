@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from trtcal.cli.options import (
     LimitOptions,
     TrustOptions,
     argument,
-    make_command,
     option,
 )
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
@@ -22,9 +20,20 @@ if TYPE_CHECKING:
     from trtcal.evaluate.ab_rule import Answer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(DataOptions, LimitOptions, TrustOptions):
-    """The options of `trtcal ab`."""
+class Ab(
+    DataOptions,
+    LimitOptions,
+    TrustOptions,
+    example="trtcal ab int8.onnx mixed.onnx --data test.npz "
+    "--limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
+):
+    """Test whether CANDIDATE can replace BASELINE, on the same samples.
+
+    Limits are about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for every
+    slice), and about "speedup" and "latency_p50". Without one, top1 and agreement may fall by 1 point.
+
+    The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
+    """
 
     baseline: Path = argument()
     candidate: Path = argument()
@@ -44,50 +53,43 @@ class Options(DataOptions, LimitOptions, TrustOptions):
     batch: int | None = option("Samples run together.  [default: 32]", least=1)
     output: Path = option("Where to write the test.", "-o", default=Path("ab.json"))
 
+    def _run(self) -> None:
+        from trtcal.data.slices import read_slices
+        from trtcal.documents import write_document
+        from trtcal.evaluate import open_variant
+        from trtcal.evaluate.ab import ABOptions, ab_test
+        from trtcal.evaluate.ab_rule import is_tested, rule_for
+        from trtcal.evaluate.comparison import batch_for
+        from trtcal.evaluate.groups import files_of
+        from trtcal.evaluate.metrics import load_metric
+        from trtcal.model import load_model
 
-@make_command(
-    Options,
-    "trtcal ab int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
-)
-def command(options: Options) -> None:
-    """Test whether CANDIDATE can replace BASELINE, on the same samples.
-
-    Limits are about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for every
-    slice), and about "speedup" and "latency_p50". Without one, top1 and agreement may fall by 1 point.
-
-    The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
-    """
-    from trtcal.data.slices import read_slices
-    from trtcal.documents import write_document
-    from trtcal.evaluate.ab import ABOptions, ab_test
-    from trtcal.evaluate.ab_rule import is_tested, rule_for
-    from trtcal.evaluate.metrics import load_metric
-    from trtcal.evaluate.variants import batch_for, open_variant
-    from trtcal.model import load_model
-
-    model = load_model(options.baseline)
-    dataset = options.open_data(model, options.config.evaluation)
-    wanted = options.limits_of(options.limits, is_tested)
-    rule = rule_for(wanted, options.metric, dataset.labels is not None, options.alpha)
-    one, other = (
-        open_variant(path, f"{letter} {path.stem}", options.trust, model)
-        for letter, path in (("A", options.baseline), ("B", options.candidate))
-    )
-    slices, against = options.slices, options.reference
-    with progress("testing", len(dataset)) as advance:
-        settings = ABOptions(
-            batch_for(model, options.batch or options.config.evaluation.batch),
-            read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
-            open_variant(against, trust=options.trust, reference=model) if against else None,
-            load_metric(options.metric_file) if options.metric_file else None,
-            options.sequential,
-            advance,
+        model = load_model(self.baseline)
+        dataset = self.open_data(model, self.config.evaluation)
+        wanted = self.limits_of(self.limits, is_tested)
+        rule = rule_for(wanted, self.metric, dataset.labels is not None, self.alpha)
+        one, other = (
+            open_variant(path, f"{letter} {path.stem}", self.trust, model)
+            for letter, path in (("A", self.baseline), ("B", self.candidate))
         )
-        result = ab_test(one, other, dataset, rule, settings)
-    document = write_document(options.output, result.to_document())
-    options.present(document, lambda: show(result), options.output)
-    if not result.verdict.is_good:
-        raise GateFailed(f"{result.verdict.word}: {result.verdict.sentence}", _hint(result))
+        slices, against = self.slices, self.reference
+        with progress("testing", len(dataset)) as advance:
+            settings = ABOptions(
+                batch_for(model, self.batch or self.config.evaluation.batch),
+                read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
+                open_variant(against, trust=self.trust, reference=model) if against else None,
+                load_metric(self.metric_file) if self.metric_file else None,
+                self.sequential,
+                advance,
+            )
+            result = ab_test(one, other, dataset, rule, settings)
+        document = write_document(self.output, result.to_document())
+        self.present(document, lambda: show(result), self.output)
+        if not result.verdict.is_good:
+            raise GateFailed(f"{result.verdict.word}: {result.verdict.sentence}", _hint(result))
+
+
+command = Ab.command()
 
 
 def _hint(result: ABTest) -> str:

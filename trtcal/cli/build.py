@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,6 @@ from trtcal.cli.options import (
     LimitOptions,
     argument,
     config_here,
-    make_command,
     option,
 )
 from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
@@ -31,9 +30,17 @@ if TYPE_CHECKING:
 SHOWN_OF_FAILURE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(ConfigOptions, LimitOptions):
-    """The options of `trtcal build`."""
+class BuildEngine(
+    ConfigOptions,
+    LimitOptions,
+    example="trtcal build model-int8.onnx --target sm89 "
+    "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
+):
+    """Build an engine from MODEL in a child process, and say what every layer got.
+
+    Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
+    The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    """
 
     model: Path = argument()
     backend: str | None = option("onnxruntime, tensorrt-rtx or tensorrt.")
@@ -72,49 +79,44 @@ class Options(ConfigOptions, LimitOptions):
     time_limit: float = option("In seconds.", default=1800.0)
     output: Path = option("Folder for the engine, build.log, build.jsonl and build.json.", "-o")
 
+    def _run(self) -> None:
+        from trtcal.backends.base import build
+        from trtcal.backends.child import watching
+        from trtcal.backends.registry import find_backend
+        from trtcal.evidence.diagnosis.build_diagnosis import (
+            check_build,
+            hold,
+            is_of_build,
+            write_diagnosis,
+        )
+        from trtcal.model import load_model
 
-@make_command(
-    Options,
-    "trtcal build model-int8.onnx --target sm89 "
-    "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
-)
-def command(options: Options) -> None:
-    """Build an engine from MODEL in a child process, and say what every layer got.
-
-    Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
-    The status is 1 if a limit, given here or in trtcal.toml, is broken.
-    """
-    from trtcal.backends.base import build
-    from trtcal.backends.child import watching
-    from trtcal.backends.registry import find_backend
-    from trtcal.evidence.diagnosis.build_diagnosis import (
-        check_build,
-        hold,
-        write_diagnosis,
-    )
-    from trtcal.model import load_model
-
-    backend, target = find_backend(options.backend, options.target)
-    model = load_model(options.model)
-    wanted = _build_options(options, model, target)
-    settings = replace(options.config, limits=options.limits_of(options.limits, is_of_build))
-    state = f"building for {target} with {backend.name}"
-    with clock(state) as show_state, watching(_watcher(show_state)):
-        try:
-            result = build(model, backend, wanted, options.output)
-        except (BackendError, ResourceError):
-            _show_failure(options.output, settings)
-            raise
-    diagnosis = check_build(result, settings, model)
-    write_diagnosis(options.output, diagnosis)
-    by_hand = backend.command(model, wanted, str(options.model), str(result.engine))
-    options.present(result.to_document(), lambda: _show(result, by_hand, diagnosis))
-    if "unrecorded" in result.measured:
-        note(f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}")
-    hold(diagnosis)
+        backend, target = find_backend(self.backend, self.target)
+        model = load_model(self.model)
+        wanted = _build_options(self, model, target)
+        settings = replace(self.config, limits=self.limits_of(self.limits, is_of_build))
+        state = f"building for {target} with {backend.name}"
+        with clock(state) as show_state, watching(_watcher(show_state)):
+            try:
+                result = build(model, backend, wanted, self.output)
+            except (BackendError, ResourceError):
+                _show_failure(self.output, settings)
+                raise
+        diagnosis = check_build(result, settings, model)
+        write_diagnosis(self.output, diagnosis)
+        by_hand = backend.command(model, wanted, str(self.model), str(result.engine))
+        self.present(result.to_document(), lambda: _show(result, by_hand, diagnosis))
+        if "unrecorded" in result.measured:
+            note(
+                f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}"
+            )
+        hold(diagnosis)
 
 
-def _build_options(options: Options, model: Model, target: str) -> BuildOptions:
+command = BuildEngine.command()
+
+
+def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOptions:
     from trtcal.backends.options import BuildOptions, parse_profiles
 
     first, *further = parse_profiles(options.shapes)
@@ -173,7 +175,7 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     show_diagnosis(diagnosis)
 
 
-def _route(options: Options, model: Model) -> Route:
+def _route(options: BuildEngine, model: Model) -> Route:
     """Read what a route needs; `InputError` if it is not for this model."""
     from trtcal.backends.options import Route
     from trtcal.calibration.formats.convert import import_calibration

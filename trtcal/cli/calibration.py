@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from trtcal.cli.options import DataOptions, JsonOptions, argument, make_command, option, prepare
+from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, option, prepare
 from trtcal.cli.output import Columns, note, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def command() -> None:
     """Gather the commands about tables of ranges."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TableOptions(JsonOptions):
     """The options of a command that reads a table in any format."""
 
@@ -41,13 +39,14 @@ class TableOptions(JsonOptions):
     form: Readable | None = option("Found out from the file if not given.", "--format")
 
 
-@make_command(TableOptions, "trtcal calibration show model.cache", command)
-def show(options: TableOptions) -> None:
+class Show(TableOptions, example="trtcal calibration show model.cache"):
     """List the ranges in FILE, and the entries that are not usable."""
-    from trtcal.calibration.formats.convert import read_ranges
 
-    found = read_ranges(options.file, options.form)
-    options.present(found.to_document(), lambda: _show(found, options.file))
+    def _run(self) -> None:
+        from trtcal.calibration.formats import read_ranges
+
+        found = read_ranges(self.file, self.form)
+        self.present(found.to_document(), lambda: _show(found, self.file))
 
 
 def _show(found: Calibration, path: Path) -> None:
@@ -64,25 +63,21 @@ def _show(found: Calibration, path: Path) -> None:
     say(f"{len(found.ranges)} ranges, {len(found.unranged)} without; {', '.join(facts)}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffOptions(JsonOptions):
-    """The options of `trtcal calibration diff`."""
+class Diff(JsonOptions, example="trtcal calibration diff minmax.json entropy.cache --json"):
+    """Show which ranges differ from A to B and by how much, the largest change first."""
 
     a: Path = argument()
     b: Path = argument()
 
+    def _run(self) -> None:
+        from trtcal.calibration.formats import read_ranges
+        from trtcal.ranges import diff as compare
 
-@make_command(DiffOptions, "trtcal calibration diff minmax.json entropy.cache --json", command)
-def diff(options: DiffOptions) -> None:
-    """Show which ranges differ from A to B and by how much, the largest change first."""
-    from trtcal.calibration.formats.convert import read_ranges
-    from trtcal.ranges import diff as compare
-
-    result = compare(read_ranges(options.a), read_ranges(options.b))
-    options.present(result.to_document(), lambda: _show_diff(result, options))
+        result = compare(read_ranges(self.a), read_ranges(self.b))
+        self.present(result.to_document(), lambda: _show_diff(result, self))
 
 
-def _show_diff(result: CalibrationDiff, options: DiffOptions) -> None:
+def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns = {"tensor": "{tensor}", "before": "{before:.6g}", "after": "{after:.6g}"}
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
     print_table(result.moved, columns, f"{options.a} -> {options.b}")
@@ -92,9 +87,12 @@ def _show_diff(result: CalibrationDiff, options: DiffOptions) -> None:
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(JsonOptions):
-    """The options of `trtcal calibration export`."""
+class Export(
+    JsonOptions,
+    example="trtcal calibration export calibration.json --format tensorrt-cache "
+    "--tensorrt 8.6.1 --algorithm EntropyCalibration2 -o model.cache",
+):
+    """Write the ranges in FILE in the format of another tool."""
 
     file: Path = argument()
     form: Writable = option(None, "--format")
@@ -108,86 +106,69 @@ class ExportOptions(JsonOptions):
     tensors: tuple[str, ...] = option("Write only this one; may be repeated.", "--tensor")
     output: Path = option(None, "-o")
 
+    def _run(self) -> None:
+        from trtcal.calibration.formats import export_calibration, read_ranges
+        from trtcal.documents import digest_file
 
-@make_command(
-    ExportOptions,
-    "trtcal calibration export calibration.json --format tensorrt-cache "
-    "--tensorrt 8.6.1 --algorithm EntropyCalibration2 -o model.cache",
-    command,
-)
-def export(options: ExportOptions) -> None:
-    """Write the ranges in FILE in the format of another tool."""
-    from trtcal.calibration.formats.convert import export_calibration, read_ranges
-    from trtcal.documents import digest_file
-
-    found, output, tensors = read_ranges(options.file), options.output, options.tensors
-    export_calibration(
-        output, found, options.form, tensors or None, options.tensorrt, options.algorithm
-    )
-    for name, reason in found.unranged.items():
-        note(f"note: {name} has no range and is not written: {reason}")
-    count, digest = len(set(tensors)) or len(found.ranges), digest_file(output)
-    document = {"output": str(output), "digest": digest, "format": options.form, "ranges": count}
-    options.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
+        found, output, tensors = read_ranges(self.file), self.output, self.tensors
+        export_calibration(output, found, self.form, tensors or None, self.tensorrt, self.algorithm)
+        for name, reason in found.unranged.items():
+            note(f"note: {name} has no range and is not written: {reason}")
+        count, digest = len(set(tensors)) or len(found.ranges), digest_file(output)
+        document = {"output": str(output), "digest": digest, "format": self.form, "ranges": count}
+        self.present(document, lambda: say(f"wrote {count} ranges to {output}  {digest[:19]}"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportOptions(TableOptions):
-    """The options of `trtcal calibration import`."""
+class Import(TableOptions, example="trtcal calibration import model.cache --model model.onnx"):
+    """Write the ranges in FILE as the calibration of a model that they fit."""
 
     model: Path = option("The float model.")
     data: Path | None = option("Data that the ranges come from.")
     partial: bool = option("Take what fits where not all does.")
     output: Path = option("Where to write the ranges.", "-o", default=Path("calibration.json"))
 
+    def _run(self) -> None:
+        from trtcal.calibration.formats import import_calibration
+        from trtcal.data import open_dataset
+        from trtcal.model import load_model
 
-@make_command(
-    ImportOptions, "trtcal calibration import model.cache --model model.onnx", command, "import"
-)
-def import_(options: ImportOptions) -> None:
-    """Write the ranges in FILE as the calibration of a model that they fit."""
-    from trtcal.calibration.formats.convert import import_calibration
-    from trtcal.data import open_dataset
-    from trtcal.model import load_model
-
-    model = load_model(options.model)
-    dataset = open_dataset(options.data, model).fingerprint if options.data else "unknown"
-    found = import_calibration(options.file, model, options.form, dataset, options.partial)
-    document = found.write(options.output)
-    options.present(document, lambda: _show(found, options.file), options.output)
+        model = load_model(self.model)
+        dataset = open_dataset(self.data, model).fingerprint if self.data else "unknown"
+        found = import_calibration(self.file, model, self.form, dataset, self.partial)
+        document = found.write(self.output)
+        self.present(document, lambda: _show(found, self.file), self.output)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TailsOptions(DataOptions):
-    """The options of `trtcal calibration tails`."""
+class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --data images.npz"):
+    """Name the samples that stretch the ranges of which TABLES cut most.
+
+    TABLES are what `trtcal calibrate` wrote for MODEL.
+    """
 
     model: Path = argument()
     tables: tuple[Path, ...] = argument()
     output: Path = option("Where to write them.", "-o", default=Path("tails.json"))
 
+    def _run(self) -> None:
+        from trtcal.calibration.extremes import TENSORS, find_tails
+        from trtcal.model import load_model
+        from trtcal.ranges import Calibration, most_stretched
 
-@make_command(TailsOptions, "trtcal calibration tails net.onnx c.json --data images.npz", command)
-def tails(options: TailsOptions) -> None:
-    """Name the samples that stretch the ranges of which TABLES cut most.
+        tensors = most_stretched([Calibration.read(path) for path in self.tables], TENSORS)
+        model = load_model(self.model)
+        dataset = self.open_data(model, self.config.calibration)
+        prepared = prepare(model, self.config)
+        with progress(f"finding what stretches {len(tensors)} ranges", len(dataset)) as advance:
+            found = find_tails(prepared, dataset, tensors, advance)
+        reaches = [(name, one) for name, own in found.tensors.items() for one in own]
+        columns: Columns = {
+            "tensor": "{0}",
+            "largest": "{1.value:.6g}",
+            "sample": lambda item: item[1].name or f"sample {item[1].index}",
+        }
+        title = f"{model.name}: what stretches the ranges"
+        document = found.write(self.output)
+        self.present(document, lambda: print_table(reaches, columns, title), self.output)
 
-    TABLES are what `trtcal calibrate` wrote for MODEL.
-    """
-    from trtcal.calibration.extremes import TENSORS, find_tails
-    from trtcal.model import load_model
-    from trtcal.ranges import Calibration, most_stretched
 
-    tensors = most_stretched([Calibration.read(path) for path in options.tables], TENSORS)
-    model = load_model(options.model)
-    dataset = options.open_data(model, options.config.calibration)
-    prepared = prepare(model, options.config)
-    with progress(f"finding what stretches {len(tensors)} ranges", len(dataset)) as advance:
-        found = find_tails(prepared, dataset, tensors, advance)
-    reaches = [(name, one) for name, own in found.tensors.items() for one in own]
-    columns: Columns = {
-        "tensor": "{0}",
-        "largest": "{1.value:.6g}",
-        "sample": lambda item: item[1].name or f"sample {item[1].index}",
-    }
-    title = f"{model.name}: what stretches the ranges"
-    document = found.write(options.output)
-    options.present(document, lambda: print_table(reaches, columns, title), options.output)
+add_commands(command, Show, Diff, Export, Import, Tails)

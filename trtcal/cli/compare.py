@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from trtcal.cli.options import (
     LimitOptions,
     TrustOptions,
     argument,
-    make_command,
     option,
 )
 from trtcal.cli.output import Columns, note, print_limits, print_table, progress, say
@@ -153,9 +151,17 @@ def _show_throughput(comparison: Comparison) -> None:
         print_table(rows, columns, "throughput")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(DataOptions, LimitOptions, TrustOptions):
-    """The options of `trtcal compare`."""
+class Compare(
+    DataOptions,
+    LimitOptions,
+    TrustOptions,
+    example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
+):
+    """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
+
+    Latency is measured here, in turns. The status is 1 if a variant breaks a limit, given here or in
+    trtcal.toml.
+    """
 
     reference: Path = argument()
     variants: tuple[Path, ...] = argument()
@@ -182,48 +188,40 @@ class Options(DataOptions, LimitOptions, TrustOptions):
     )
     output: Path = option("Where to write the comparison.", "-o", default=Path("comparison.json"))
 
+    def _run(self) -> None:
+        from trtcal.evaluate import compare, open_variant, write_comparison
+        from trtcal.evaluate.comparison import with_layers
+        from trtcal.evaluate.variant_limits import is_compared, judge_variants
+        from trtcal.limits import require
+        from trtcal.model import load_model
 
-@make_command(
-    Options,
-    "trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
-)
-def command(options: Options) -> None:
-    """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
-
-    Latency is measured here, in turns. The status is 1 if a variant breaks a limit, given here or in
-    trtcal.toml.
-    """
-    from trtcal.evaluate import compare, open_variant, write_comparison
-    from trtcal.evaluate.comparison import with_layers
-    from trtcal.evaluate.variant_limits import is_compared, judge_variants
-    from trtcal.evaluate.variants import open_variant
-    from trtcal.limits import require
-    from trtcal.model import load_model
-
-    model = load_model(options.reference)
-    dataset = options.open_data(model, options.config.evaluation)
-    first, *others = (
-        open_variant(path, trust=options.trust, reference=model)
-        for path in (options.reference, *options.variants)
-    )
-    limits = options.limits_of(options.limits, is_compared)
-    settings = _settings(options, model, dataset)
-    with progress("comparing", len(dataset)) as advance:
-        result = compare(first, others, dataset, limits, settings, advance)
-    if options.per_layer:
-        seen = min(options.layer_samples or len(dataset), len(dataset))
-        with progress("layer by layer", seen * len(others)) as advance:
-            result = with_layers(result, model, others, dataset, advance, seen)
-    document = write_comparison(options.output, result)
-    options.present(document, lambda: show_all(result), options.output)
-    if options.as_json:
-        _say_warnings(result, note)
-    if result.limits:
-        judged = [one for found in judge_variants(result).values() for one in found]
-        require(judged, "choose another method, or leave the layers that lose most in float")
+        model = load_model(self.reference)
+        dataset = self.open_data(model, self.config.evaluation)
+        first, *others = (
+            open_variant(path, trust=self.trust, reference=model)
+            for path in (self.reference, *self.variants)
+        )
+        limits = self.limits_of(self.limits, is_compared)
+        settings = _settings(self, model, dataset)
+        with progress("comparing", len(dataset)) as advance:
+            result = compare(first, others, dataset, limits, settings, advance)
+        if self.per_layer:
+            seen = min(self.layer_samples or len(dataset), len(dataset))
+            with progress("layer by layer", seen * len(others)) as advance:
+                result = with_layers(result, model, others, dataset, advance, seen)
+        document = write_comparison(self.output, result)
+        self.present(document, lambda: show_all(result), self.output)
+        if self.as_json:
+            _say_warnings(result, note)
+        if result.limits:
+            judged = [one for found in judge_variants(result).values() for one in found]
+            require(judged, "choose another method, or leave the layers that lose most in float")
 
 
-def _settings(options: Options, model: Model, dataset: Dataset) -> CompareSettings:
+command = Compare.command()
+
+
+def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
     from trtcal.evaluate import CompareSettings
     from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import CompareSettings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import ConfigOptions, LimitOptions, argument, make_command, option
+from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
 from trtcal.cli.output import note, print_limits, say
 from trtcal.errors import InputError
 
@@ -19,9 +19,14 @@ SHOWN = 10
 EVIDENCE_SHOWN = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(ConfigOptions, LimitOptions):
-    """The options of `trtcal diagnose`."""
+class Diagnose(
+    ConfigOptions, LimitOptions, example="trtcal diagnose builds/sm89 --log replayed.log"
+):
+    """Show what is wrong with the build in FOLDER, the gravest first, with evidence and fix.
+
+    --layers, --log and --model, in any combination, describe engines built by other tools.
+    The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    """
 
     folder: Path | None = argument()
     model: Path | None = option(
@@ -34,25 +39,21 @@ class Options(ConfigOptions, LimitOptions):
     profile: Path | None = option("Layer times beside --layers: their cost.")
     show_all: bool = option(f"Show every finding, not the first {SHOWN}.", "--all")
 
+    def _run(self) -> None:
+        from trtcal.evidence.diagnosis.build_diagnosis import hold
 
-@make_command(Options, "trtcal diagnose builds/sm89 --log replayed.log")
-def command(options: Options) -> None:
-    """Show what is wrong with the build in FOLDER, the gravest first, with evidence and fix.
-
-    --layers, --log and --model, in any combination, describe engines built by other tools.
-    The status is 1 if a limit, given here or in trtcal.toml, is broken.
-    """
-    from trtcal.evidence.diagnosis.build_diagnosis import hold
-
-    diagnosis = _diagnose(options)
-    if options.logs and not diagnosis.counts["log_events"]:
-        note("note: the logs hold no message of a builder: are they build logs?")
-    most = None if options.show_all else SHOWN
-    options.present(diagnosis.to_document(), lambda: show(diagnosis, most))
-    hold(diagnosis)
+        diagnosis = _diagnose(self)
+        if self.logs and not diagnosis.counts["log_events"]:
+            note("note: the logs hold no message of a builder: are they build logs?")
+        most = None if self.show_all else SHOWN
+        self.present(diagnosis.to_document(), lambda: show(diagnosis, most))
+        hold(diagnosis)
 
 
-def _diagnose(options: Options) -> Diagnosis:
+command = Diagnose.command()
+
+
+def _diagnose(options: Diagnose) -> Diagnosis:
     from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine, is_of_build
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.evidence.manifest import read_build

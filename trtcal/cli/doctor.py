@@ -5,26 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from trtcal import __version__
-from trtcal.cli.options import JsonOptions, make_command
+from trtcal.cli.options import JsonOptions
 from trtcal.cli.output import Columns, print_table, say
 
 
-@make_command(JsonOptions, "trtcal doctor --json")
-def command(options: JsonOptions) -> None:
+class Doctor(JsonOptions, example="trtcal doctor --json"):
     """Show which backends and calibrators work here, and how to get what is missing."""
-    import calibrators
-    from trtcal.backends.registry import BACKENDS
-    from trtcal.backends.targets import machine, packages
 
-    states = {name: backend.availability() for name, backend in BACKENDS.items()}
-    document = {
-        "trtcal": __version__,
-        "machine": machine(),
-        "packages": packages(),
-        "backends": {name: vars(state) for name, state in states.items()},
-        "calibrators": calibrators.names(),
-    }
-    options.present(document, lambda: _show(document))
+    def _run(self) -> None:
+        import calibrators
+        from trtcal.backends.registry import BACKENDS
+        from trtcal.backends.targets import machine, packages
+
+        states = {name: backend.availability() for name, backend in BACKENDS.items()}
+        document = {
+            "trtcal": __version__,
+            "machine": machine(),
+            "packages": packages(),
+            "backends": {name: vars(state) for name, state in states.items()},
+            "calibrators": calibrators.names(),
+        }
+        self.present(document, lambda: _show(document))
+
+
+command = Doctor.command()
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import option
+from trtcal.cli.options import Options, option
 from trtcal.cli.output import note, progress
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 BATCH = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class EqualityOptions:
+class EqualityOptions(Options):
     """The options that say on what two models are run."""
 
     data: Path | None = option("Run both models on these data, and write nothing if they differ.")

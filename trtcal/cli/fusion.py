@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import click
 
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import JsonOptions, argument, config_here, make_command, option
+from trtcal.cli.options import JsonOptions, add_commands, argument, config_here, option
 from trtcal.cli.output import Columns, note, print_table, say, show_written
 from trtcal.errors import GateFailed, InputError
 
@@ -42,7 +42,6 @@ def command() -> None:
     """
 
 
-@dataclass(frozen=True, kw_only=True)
 class PatternOptions(JsonOptions):
     """The options of a command that looks for patterns."""
 
@@ -51,9 +50,14 @@ class PatternOptions(JsonOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(PatternOptions, EqualityOptions):
-    """The options of `trtcal fusion check`."""
+class Check(
+    PatternOptions, EqualityOptions, example="trtcal fusion model.onnx build/ --fail-on-broken"
+):
+    """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
+
+    LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
+    what was really built are shown separately: where they differ is a finding.
+    """
 
     model: Path = argument()
     layers: Path | None = argument()
@@ -70,36 +74,28 @@ class Options(PatternOptions, EqualityOptions):
         "Where to write the result as JSON, or with --fix the fixed ONNX.", "-o"
     )
 
+    def _run(self) -> None:
+        from trtcal.documents import write_document
+        from trtcal.evidence.fusion import check_fusions, read_patterns
+        from trtcal.evidence.layers.reading import read_engine
+        from trtcal.model import load_model
 
-@make_command(Options, "trtcal fusion model.onnx build/ --fail-on-broken", command)
-def check(options: Options) -> None:
-    """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
-
-    LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
-    what was really built are shown separately: where they differ is a finding.
-    """
-    from trtcal.documents import write_document
-    from trtcal.evidence.fusion.check import check_fusions
-    from trtcal.evidence.fusion.patterns import read_patterns
-    from trtcal.evidence.layers.reading import read_engine
-    from trtcal.model import load_model
-
-    if not options.fix and (options.add or options.data or options.random_samples):
-        raise click.UsageError("--add, --data and --random go with --fix")
-    patterns, model = read_patterns(options.files), load_model(options.model)
-    found = check_fusions(model, patterns, read_engine(options.layers) if options.layers else None)
-    if options.fix:
-        found = _write_fixed(options, model, found, patterns)
-    else:
-        if options.output:
-            write_document(options.output, found.to_document())
-        _note(found)
-        options.present(found.to_document(), lambda: show(found))
-    if options.fail_on_broken and found.broken:
-        raise GateFailed(
-            f"{len(found.broken)} of {len(found.matches)} patterns are broken",
-            "--fix fixes what passes can",
-        )
+        if not self.fix and (self.add or self.data or self.random_samples):
+            raise click.UsageError("--add, --data and --random go with --fix")
+        patterns, model = read_patterns(self.files), load_model(self.model)
+        found = check_fusions(model, patterns, read_engine(self.layers) if self.layers else None)
+        if self.fix:
+            found = _write_fixed(self, model, found, patterns)
+        else:
+            if self.output:
+                write_document(self.output, found.to_document())
+            _note(found)
+            self.present(found.to_document(), lambda: show(found))
+        if self.fail_on_broken and found.broken:
+            raise GateFailed(
+                f"{len(found.broken)} of {len(found.matches)} patterns are broken",
+                "--fix fixes what passes can",
+            )
 
 
 def show(found: Fusions) -> None:
@@ -145,7 +141,7 @@ def _shown(seen: Seen | None, verdict: str) -> str:
     return f"{verdict}: {len(seen.layers)} ({kinds})"
 
 
-def _write_fixed(options: Options, model: Model, found: Fusions, patterns: Patterns) -> Fusions:
+def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Patterns) -> Fusions:
     """Write the fixed model and print what was fixed; return how the patterns stand now.
 
     `GateFailed` if the outputs differ by more than rounding, or one step of a pair that is gone.
@@ -227,32 +223,30 @@ def _reasons(match: Match) -> str:
     return "; ".join(one.why for one in match.breakers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffOptions(PatternOptions):
-    """The options of `trtcal fusion diff`."""
-
-    a: Path = argument()
-    b: Path = argument()
-
-
-@make_command(DiffOptions, "trtcal fusion diff before.json after.json", command)
-def diff(options: DiffOptions) -> None:
+class Diff(PatternOptions, example="trtcal fusion diff before.json after.json"):
     """Show which fusions were broken or made from A to B: each a model, or a check's JSON.
 
     `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
     """
-    from trtcal.evidence.fusion.diff import diff_fusions, read_standings
-    from trtcal.evidence.fusion.patterns import read_patterns
 
-    patterns = read_patterns(options.files)
-    found = diff_fusions(*(read_standings(path, patterns) for path in (options.a, options.b)))
-    options.present(found.to_document(), lambda: _show_diff(found, options))
+    a: Path = argument()
+    b: Path = argument()
+
+    def _run(self) -> None:
+        from trtcal.evidence.fusion import diff_fusions, read_patterns, read_standings
+
+        patterns = read_patterns(self.files)
+        found = diff_fusions(*(read_standings(path, patterns) for path in (self.a, self.b)))
+        self.present(found.to_document(), lambda: _show_diff(found, self))
 
 
-def _show_diff(found: Difference[None, str], options: DiffOptions) -> None:
+def _show_diff(found: Difference[None, str], options: Diff) -> None:
     columns = {"root node": "{subject}", "in": "{what}", "what": "{kind}"}
     columns |= {"before": "{before}", "after": "{after}"}
     print_table(found.changes[:SHOWN], columns, f"{options.a} -> {options.b}", "-")
     _more(len(found.changes))
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
     say(f"{counts}, {found.unchanged} unchanged")
+
+
+add_commands(command, Check, Diff)

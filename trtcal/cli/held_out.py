@@ -10,7 +10,7 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation
-    from trtcal.cli.calibrate import Options
+    from trtcal.cli.calibrate import Calibrate
     from trtcal.cli.options import JsonOptions
     from trtcal.data import Dataset
     from trtcal.evaluate.learning_curve import LearningCurve, Point
@@ -81,7 +81,7 @@ def choose(
 
 
 def show_curve(
-    options: Options, model: Model, dataset: Dataset, method: str, given: Parameters
+    options: Calibrate, model: Model, dataset: Dataset, method: str, given: Parameters
 ) -> None:
     """Measure the curve of a prepared model and print it; write it only where `-o` says."""
     from trtcal.documents import write_document

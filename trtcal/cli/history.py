@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,8 +15,9 @@ import click
 from trtcal.cli.options import (
     JsonOptions,
     LimitOptions,
+    Options,
+    add_commands,
     argument,
-    make_command,
     option,
     required,
 )
@@ -38,8 +38,7 @@ def command() -> None:
     """Follow figures over runs: what changed, since when, and by what."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistoryOptions:
+class HistoryOptions(Options):
     """The option of every command on the history."""
 
     db: Path | None = option(
@@ -53,57 +52,45 @@ class HistoryOptions:
         return History(self.db or default_path())
 
 
-@dataclass(frozen=True, kw_only=True)
-class AddOptions(HistoryOptions):
-    """The options of `trtcal history add`."""
+class Add(HistoryOptions, example="trtcal history add reports/digits/report.json"):
+    """Record REPORTs (report.json) that are not in the history yet."""
 
     reports: tuple[Path, ...] = argument()
     name: str | None = option("What the runs are called.  [default: their reference model]")
 
+    def _run(self) -> None:
+        from trtcal.documents import read_document
+        from trtcal.reporting.document import KIND, VERSION
 
-@make_command(AddOptions, "trtcal history add reports/digits/report.json", command)
-def add(options: AddOptions) -> None:
-    """Record REPORTs (report.json) that are not in the history yet."""
-    from trtcal.documents import read_document
-    from trtcal.reporting.document import KIND, VERSION
-
-    history = options.open()
-    for path in options.reports:
-        report = read_document(path, KIND, VERSION)
-        number = history.record(report, options.name, str(path.parent))
-        say(f"run {number}: {path}")
+        history = self.open()
+        for path in self.reports:
+            report = read_document(path, KIND, VERSION)
+            number = history.record(report, self.name, str(path.parent))
+            say(f"run {number}: {path}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListOptions(HistoryOptions, JsonOptions):
-    """The options of `trtcal history list`."""
+class List(HistoryOptions, JsonOptions, example="trtcal history list --name resnet50"):
+    """List the last runs."""
 
     name: str | None = option("Only runs of this name.")
     last: int = option("How many.", default=SHOWN, least=1)
 
-
-@make_command(ListOptions, "trtcal history list --name resnet50", command, "list")
-def list_runs(options: ListOptions) -> None:
-    """List the last runs."""
-    entries = options.open().entries(options.name, options.last)
-    columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
-    columns |= {"verdict": "{verdict}", "variant": "{variant}"}
-    document = [entry.to_document() for entry in entries]
-    options.present(document, lambda: print_table(entries, columns))
+    def _run(self) -> None:
+        entries = self.open().entries(self.name, self.last)
+        columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+        columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+        document = [entry.to_document() for entry in entries]
+        self.present(document, lambda: print_table(entries, columns))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(HistoryOptions, JsonOptions):
-    """The options of `trtcal history show`."""
+class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):
+    """Show a run: its verdict, figures, and what it was made of."""
 
     number: int = argument()
 
-
-@make_command(ShowOptions, "trtcal history show 12", command)
-def show(options: ShowOptions) -> None:
-    """Show a run: its verdict, figures, and what it was made of."""
-    entry = options.open().entry(options.number)
-    options.present(entry.to_document(), lambda: _show(entry))
+    def _run(self) -> None:
+        entry = self.open().entry(self.number)
+        self.present(entry.to_document(), lambda: _show(entry))
 
 
 def _show(entry: Entry) -> None:
@@ -114,22 +101,18 @@ def _show(entry: Entry) -> None:
     print_table([*entry.digests.items()], columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffOptions(HistoryOptions, JsonOptions):
-    """The options of `trtcal history diff`."""
+class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
+    """Say what got better and worse between two runs, and which inputs changed."""
 
     before: int = argument()
     after: int = argument()
 
+    def _run(self) -> None:
+        from trtcal.runs import compare_runs
 
-@make_command(DiffOptions, "trtcal history diff 11 12", command)
-def diff(options: DiffOptions) -> None:
-    """Say what got better and worse between two runs, and which inputs changed."""
-    from trtcal.runs import compare_runs
-
-    history = options.open()
-    found = compare_runs(history.entry(options.before), history.entry(options.after))
-    options.present(found.to_document(), lambda: _show_diff(found))
+        history = self.open()
+        found = compare_runs(history.entry(self.before), history.entry(self.after))
+        self.present(found.to_document(), lambda: _show_diff(found))
 
 
 def _show_diff(found: RunDifference) -> None:
@@ -153,9 +136,11 @@ def _show_diff(found: RunDifference) -> None:
         say("no input that is recorded changed")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(HistoryOptions):
-    """The options of `trtcal history export`."""
+class Export(HistoryOptions, example="trtcal history export --format csv > runs.csv"):
+    """Print all runs: JSON with everything, or CSV with a row for each figure; or send them to MLflow.
+
+    A store is a tracking server's address, or a database such as sqlite:///mlflow.db.
+    """
 
     name: str | None = option("Only runs of this name.")
     form: Literal["json", "csv"] = option(None, "--format", default="json")
@@ -163,26 +148,28 @@ class ExportOptions(HistoryOptions):
         "Send what is not there yet to this MLflow store instead.", metavar="URI"
     )
 
-
-@make_command(ExportOptions, "trtcal history export --format csv > runs.csv", command)
-def export(options: ExportOptions) -> None:
-    """Print all runs: JSON with everything, or CSV with a row for each figure; or send them to MLflow.
-
-    A store is a tracking server's address, or a database such as sqlite:///mlflow.db.
-    """
-    entries = options.open().entries(options.name)
-    if options.mlflow is not None:
-        _send(entries, options.mlflow)
-        return
-    if options.form == "json":
-        print_json([entry.to_document() for entry in entries])
-        return
-    writer = csv.writer(sys.stdout)
-    writer.writerow(("run", "name", "made_at", "verdict", "variant", "figure", "value"))
-    for entry in entries:
-        for (variant, figure), value in entry.figures.items():
-            row = (entry.number, entry.name, entry.made_at, entry.verdict, variant, figure, value)
-            writer.writerow(row)
+    def _run(self) -> None:
+        entries = self.open().entries(self.name)
+        if self.mlflow is not None:
+            _send(entries, self.mlflow)
+            return
+        if self.form == "json":
+            print_json([entry.to_document() for entry in entries])
+            return
+        writer = csv.writer(sys.stdout)
+        writer.writerow(("run", "name", "made_at", "verdict", "variant", "figure", "value"))
+        for entry in entries:
+            for (variant, figure), value in entry.figures.items():
+                row = (
+                    entry.number,
+                    entry.name,
+                    entry.made_at,
+                    entry.verdict,
+                    variant,
+                    figure,
+                    value,
+                )
+                writer.writerow(row)
 
 
 def _send(entries: list[Entry], uri: str) -> None:
@@ -193,26 +180,26 @@ def _send(entries: list[Entry], uri: str) -> None:
     say(f"sent {sent} runs; {len(entries) - sent} were there already")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DashboardOptions(HistoryOptions):
-    """The options of `trtcal history dashboard`."""
+class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
+    """Write a static site: every name's figures over time, and what changed when."""
 
     output: Path = option("Folder to write.", "-o")
     last: int | None = option("Only so many runs of each name.", least=1)
 
+    def _run(self) -> None:
+        from trtcal.runs.dashboard import write_dashboard
 
-@make_command(DashboardOptions, "trtcal history dashboard -o site", command)
-def dashboard(options: DashboardOptions) -> None:
-    """Write a static site: every name's figures over time, and what changed when."""
-    from trtcal.runs.dashboard import write_dashboard
-
-    files = write_dashboard(options.open(), options.output, options.last)
-    say(f"wrote {len(files)} pages: {files[0]}")
+        files = write_dashboard(self.open(), self.output, self.last)
+        say(f"wrote {len(files)} pages: {files[0]}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(HistoryOptions, JsonOptions, LimitOptions):
-    """The options of `trtcal history check`."""
+class Check(
+    HistoryOptions,
+    JsonOptions,
+    LimitOptions,
+    example="trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
+):
+    """Hold the last run to limits on figures and their changes; the status is 1 if one is broken."""
 
     name: str | None = option("Of which name the last run is checked.  [default: the last run's]")
     against: int | None = option("The baseline's number.  [default: the run before]")
@@ -221,28 +208,21 @@ class CheckOptions(HistoryOptions, JsonOptions, LimitOptions):
     )
     webhook: str | None = option("Post the JSON there on a broken limit.", metavar="URL")
 
+    def _run(self) -> None:
+        from trtcal.limits import BROKEN, parse_limits, require
+        from trtcal.runs import judge_run
 
-@make_command(
-    CheckOptions,
-    "trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
-    command,
-)
-def check(options: CheckOptions) -> None:
-    """Hold the last run to limits on figures and their changes; the status is 1 if one is broken."""
-    from trtcal.limits import BROKEN, parse_limits, require
-    from trtcal.runs import judge_run
-
-    required(options.limits or None, "a limit", "--limit")
-    before, after = _pair(options.open(), options.name, options.against)
-    judged = judge_run(parse_limits(options.limits), before, after)
-    document = _alert_document(before, after, judged)
-    options.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
-    if any(one.state == BROKEN for one in judged):
-        for send, where in ((_run, options.alert), (_post, options.webhook)):
-            if where:
-                send(where, document)
-    first = before.number if before else after.number
-    require(judged, f"see `trtcal history diff {first} {after.number}`")
+        required(self.limits or None, "a limit", "--limit")
+        before, after = _pair(self.open(), self.name, self.against)
+        judged = judge_run(parse_limits(self.limits), before, after)
+        document = _alert_document(before, after, judged)
+        self.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
+        if any(one.state == BROKEN for one in judged):
+            for send, where in ((_run, self.alert), (_post, self.webhook)):
+                if where:
+                    send(where, document)
+        first = before.number if before else after.number
+        require(judged, f"see `trtcal history diff {first} {after.number}`")
 
 
 def _pair(history: History, name: str | None, against: int | None) -> tuple[Entry | None, Entry]:
@@ -297,3 +277,6 @@ def _post(url: str, document: dict[str, Any]) -> None:
         urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
     except (urllib.error.URLError, OSError) as error:
         raise BackendError(f"the webhook {url} failed: {error}", "check the address") from error
+
+
+add_commands(command, Add, List, Show, Diff, Export, Dashboard, Check)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trtcal.cli.diagnose import show_findings
-from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.options import JsonOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, note, print_table, say
 
 Row = Mapping[str, Any]
@@ -22,9 +21,11 @@ def command() -> None:
     """Show what an engine spends its time on, and explain how two engines differ."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(JsonOptions):
-    """The options of `trtcal layers show`."""
+class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --target t4"):
+    """Show shares by precision, copies, left-over Q/DQ and the costliest layers of an engine.
+
+    FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
+    """
 
     file: Path = argument()
     profile: Path | None = option(
@@ -36,32 +37,24 @@ class ShowOptions(JsonOptions):
     )
     top: int = option("Rows to show.", default=15, least=0)
 
+    def _run(self) -> None:
+        from trtcal.evidence.layers.costs import find_target
+        from trtcal.evidence.layers.findings import examine
+        from trtcal.evidence.layers.reading import engine_document, read_engine
 
-@make_command(
-    ShowOptions, "trtcal layers show graph.json --profile profile.json --target t4", command
-)
-def show(options: ShowOptions) -> None:
-    """Show shares by precision, copies, left-over Q/DQ and the costliest layers of an engine.
+        gpu = find_target(self.target) if self.target else None
+        engine = read_engine(self.file, self.profile)
+        document = engine_document(engine, gpu)
 
-    FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
-    """
-    from trtcal.evidence.layers.costs import find_target
-    from trtcal.evidence.layers.findings import examine
-    from trtcal.evidence.layers.reading import engine_document, read_engine
+        def show_all() -> None:
+            for line in document["notes"]:
+                note(f"note: {line}")
+            _show_shares(document)
+            _show_layers(document, self.top)
+            show_findings(examine(engine.layers).findings, self.top, "--json")
+            _say_totals(document)
 
-    gpu = find_target(options.target) if options.target else None
-    engine = read_engine(options.file, options.profile)
-    document = engine_document(engine, gpu)
-
-    def show_all() -> None:
-        for line in document["notes"]:
-            note(f"note: {line}")
-        _show_shares(document)
-        _show_layers(document, options.top)
-        show_findings(examine(engine.layers).findings, options.top, "--json")
-        _say_totals(document)
-
-    options.present(document, show_all)
+        self.present(document, show_all)
 
 
 def _show_shares(document: Row) -> None:
@@ -141,36 +134,34 @@ def _percent(share: float | None, form: str) -> str:
     return "" if share is None else f"{100 * share:{form}} %"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffOptions(JsonOptions):
-    """The options of `trtcal layers diff`."""
+class Diff(
+    JsonOptions,
+    example="trtcal layers diff a/graph.json b/graph.json --profile-a a/profile.json "
+    "--profile-b b/profile.json",
+):
+    """Explain what changed from engine A to B: precision, fusions, copies, time."""
 
     a: Path = argument()
     b: Path = argument()
     profile_a: Path | None = option("Layer times of A.")
     profile_b: Path | None = option("Layer times of B.")
 
+    def _run(self) -> None:
+        from trtcal.evidence.layers.diff import compare_engines
+        from trtcal.evidence.layers.diff_text import describe
+        from trtcal.evidence.layers.reading import read_engine
 
-@make_command(
-    DiffOptions,
-    "trtcal layers diff a/graph.json b/graph.json --profile-a a/profile.json "
-    "--profile-b b/profile.json",
-    command,
-)
-def diff(options: DiffOptions) -> None:
-    """Explain what changed from engine A to B: precision, fusions, copies, time."""
-    from trtcal.evidence.layers.diff import compare_engines
-    from trtcal.evidence.layers.diff_text import describe
-    from trtcal.evidence.layers.reading import read_engine
+        engines = (self.a, self.profile_a), (self.b, self.profile_b)
+        difference = compare_engines(*(read_engine(path, profile) for path, profile in engines))
+        sentences = describe(difference)
 
-    engines = (options.a, options.profile_a), (options.b, options.profile_b)
-    difference = compare_engines(*(read_engine(path, profile) for path, profile in engines))
-    sentences = describe(difference)
+        def show_sentences() -> None:
+            for line in (*difference.before.notes, *difference.after.notes):
+                note(f"note: {line}")
+            for sentence in sentences:
+                say(sentence)
 
-    def show_sentences() -> None:
-        for line in (*difference.before.notes, *difference.after.notes):
-            note(f"note: {line}")
-        for sentence in sentences:
-            say(sentence)
+        self.present({**difference.to_document(), "in_words": list(sentences)}, show_sentences)
 
-    options.present({**difference.to_document(), "in_words": list(sentences)}, show_sentences)
+
+add_commands(command, Show, Diff)

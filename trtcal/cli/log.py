@@ -8,13 +8,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import StatusLine, note, printable, say
 from trtcal.errors import INTERRUPTED
 
@@ -29,41 +28,40 @@ LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(JsonOptions):
-    """The options of `trtcal log`."""
-
-    files: tuple[str, ...] = argument(metavar="FILE...")
-    follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
-    output: Path | None = option("Write the JSON here too.", "-o")
-
-
-@make_command(Options, "trtcal log build.log --json")
-def command(options: Options) -> None:
+class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE may be - for standard input. --json prints one object for a FILE, and for several one
     object a line; with --follow, one line for each finding.
     """
-    follow, files = options.follow, options.files
-    if len(files) > 1 and (follow or options.output):
-        raise click.UsageError("--follow and -o take one FILE")
-    if follow and options.output:
-        raise click.UsageError("--follow writes no file: leave -o out")
-    try:
-        if follow:
-            _follow(files[0], options.as_json)
-        else:
-            _explain(options)
-    except BrokenPipeError:  # who read it has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-        click.get_current_context().exit(INTERRUPTED)
+
+    files: tuple[str, ...] = argument(metavar="FILE...")
+    follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
+    output: Path | None = option("Write the JSON here too.", "-o")
+
+    def _run(self) -> None:
+        follow, files = self.follow, self.files
+        if len(files) > 1 and (follow or self.output):
+            raise click.UsageError("--follow and -o take one FILE")
+        if follow and self.output:
+            raise click.UsageError("--follow writes no file: leave -o out")
+        try:
+            if follow:
+                _follow(files[0], self.as_json)
+            else:
+                _explain(self)
+        except BrokenPipeError:  # who read it has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            click.get_current_context().exit(INTERRUPTED)
 
 
-def _explain(options: Options) -> None:
+command = Log.command()
+
+
+def _explain(options: Log) -> None:
     from trtcal.evidence.log.summary import LogWriter
 
     newline = "" if len(options.files) > 1 else "\n"

@@ -1,12 +1,14 @@
-"""Options of commands: fields of a frozen dataclass, of which click's parameters are made.
+"""Commands as frozen dataclasses: the docstring is the help, the fields are the parameters.
 
-    @dataclass(frozen=True, kw_only=True)
-    class Options(DataOptions):
+    class Compare(DataOptions, example="trtcal compare model.onnx int8.onnx --data test.npz"):
+        '''Compare models with their FP32 reference.'''
+
         rounds: int | None = option("Runs timed of each one.  [default: 60]", least=2)
 
-    @make_command(Options, "trtcal compare model.onnx int8.onnx --data test.npz")
-    def command(options: Options) -> None:
-        ...
+        def _run(self) -> None:
+            ...
+
+    command = Compare.command()
 
 A field's name and annotation are the parameter's: `bool` is a flag, `Literal` a choice, and
 `tuple[X, ...]` may be repeated. What has no default and may not be `None` is required. The classes here
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import click
 
@@ -38,8 +40,6 @@ PATH = click.Path(path_type=Path)
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
-Kind = TypeVar("Kind")
-
 
 def option(about: str | None, *names: str, **given: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
@@ -55,27 +55,38 @@ def argument(**given: Any) -> Any:
     return field(metadata={"given": given})
 
 
-def make_command(
-    options: type[Kind], example: str, group: click.Group | None = None, name: str | None = None
-) -> Callable[[Callable[[Kind], None]], click.Command]:
-    """Return a decorator that makes a command of a function of these options, in a group or alone.
+class Options:
+    """Base of a command, and of options that commands share; a subclass is a frozen dataclass.
 
-    The function's docstring is the help; without a `name` the command is called like the function.
+    A command has an example of its use, and does its work in `_run`.
     """
 
-    def make(body: Callable[[Kind], None]) -> click.Command:
-        made = click.Command(
-            name or body.__name__,
-            callback=lambda **given: body(options(**given)),
-            params=_parameters(options),
-            help=inspect.getdoc(body),
-            epilog=f"Example: {example}",
-        )
-        if group is not None:
-            group.add_command(made)
-        return made
+    example: ClassVar[str]
 
-    return make
+    def __init_subclass__(cls, *, example: str = "") -> None:
+        super().__init_subclass__()
+        cls.example = example
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def command(cls) -> click.Command:
+        """Return the command, called like the class."""
+        return click.Command(
+            cls.__name__.lower(),
+            callback=lambda **given: cls(**given)._run(),
+            params=_parameters(cls),
+            help=inspect.getdoc(cls),
+            epilog=f"Example: {cls.example}",
+        )
+
+
+def add_commands(group: click.Group, *kinds: type[Options]) -> None:
+    """Add commands to a group."""
+    for kind in kinds:
+        group.add_command(kind.command())
 
 
 def _parameters(options: Any) -> list[click.Parameter]:
@@ -148,8 +159,7 @@ def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
     return prepared.model
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonOptions:
+class JsonOptions(Options):
     """The options of a command that prints its result as text or as JSON."""
 
     as_json: bool = option("Print the result as JSON.", "--json")
@@ -164,8 +174,7 @@ class JsonOptions:
             say_written(path, document["digest"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitOptions:
+class LimitOptions(Options):
     """The option of a command whose figures are held to limits."""
 
     limits: tuple[str, ...] = option(
@@ -176,14 +185,12 @@ class LimitOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrustOptions:
+class TrustOptions(Options):
     """The option of a command that runs engines."""
 
     trust: bool = option("Load engines that were built elsewhere: they are programs.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConfigOptions(JsonOptions):
     """The options of a command for which trtcal.toml has what is not given."""
 
@@ -212,7 +219,6 @@ class ConfigOptions(JsonOptions):
         return joined([limit for limit in self.config.limits if known(limit)], asked)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataOptions(ConfigOptions):
     """The options of a command that reads data."""
 
@@ -228,7 +234,6 @@ class DataOptions(ConfigOptions):
         return open_dataset(source, model, self.config.images, settings.labels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(ConfigOptions):
     """The options of a command on a float model."""
 
@@ -241,7 +246,6 @@ class ModelOptions(ConfigOptions):
         return load_model(required(self.model or self.config.model, "the model", "MODEL"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class PreparedOptions(DataOptions, ModelOptions):
     """The options of a command that makes a model ready for Q/DQ first."""
 
@@ -259,7 +263,6 @@ class PreparedOptions(DataOptions, ModelOptions):
         return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibratedOptions(PreparedOptions):
     """The options of a command on a model and its ranges."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.options import JsonOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, print_table, say
 
 if TYPE_CHECKING:
@@ -21,34 +20,29 @@ def command() -> None:
     """Show what a plan decides, and diff two of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(JsonOptions):
     """The option of a command that can say what plans mean for a model."""
 
     model: Path | None = option("Say what it means for this model's nodes.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(ModelOptions):
-    """The options of `trtcal plan show`."""
+class Show(ModelOptions, example="trtcal plan show mixed.json --model model.onnx"):
+    """List what PLAN says, or with --model every node that it decides, and what decided."""
 
     plan: Path = argument()
 
+    def _run(self) -> None:
+        from trtcal.quantization import read_plan
 
-@make_command(ShowOptions, "trtcal plan show mixed.json --model model.onnx", command)
-def show(options: ShowOptions) -> None:
-    """List what PLAN says, or with --model every node that it decides, and what decided."""
-    from trtcal.quantization import read_plan
-
-    found, title = read_plan(options.plan), str(options.plan)
-    if options.model is None:
-        columns = {"entry": "{0}", "precision": "{1}"}
-        rows = [*_entries(found).items()]
-        options.present({"plan": found.to_document()}, lambda: print_table(rows, columns, title))
-        return
-    nodes = _nodes(found, options.model)
-    document = {"plan": found.to_document(), "nodes": [node.to_document() for node in nodes]}
-    options.present(document, lambda: _show_nodes(nodes, title))
+        found, title = read_plan(self.plan), str(self.plan)
+        if self.model is None:
+            columns = {"entry": "{0}", "precision": "{1}"}
+            rows = [*_entries(found).items()]
+            self.present({"plan": found.to_document()}, lambda: print_table(rows, columns, title))
+            return
+        nodes = _nodes(found, self.model)
+        document = {"plan": found.to_document(), "nodes": [node.to_document() for node in nodes]}
+        self.present(document, lambda: _show_nodes(nodes, title))
 
 
 def _nodes(plan: Plan, path: Path) -> tuple[Planned, ...]:
@@ -83,35 +77,31 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
     return f", {' and '.join(shares)}" if shares else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffOptions(ModelOptions):
-    """The options of `trtcal plan diff`."""
+class Diff(ModelOptions, example="trtcal plan diff int8.json mixed.json --model model.onnx"):
+    """Say what differs from A to B: entries, or with --model the nodes that change precision."""
 
     a: Path = argument()
     b: Path = argument()
 
+    def _run(self) -> None:
+        from trtcal.quantization import read_plan
 
-@make_command(DiffOptions, "trtcal plan diff int8.json mixed.json --model model.onnx", command)
-def diff(options: DiffOptions) -> None:
-    """Say what differs from A to B: entries, or with --model the nodes that change precision."""
-    from trtcal.quantization import read_plan
+        plans = [read_plan(path) for path in (self.a, self.b)]
+        if model := self.model:
+            before, after = ({n.node: n.precision for n in _nodes(plan, model)} for plan in plans)
+        else:
+            before, after = map(_entries, plans)
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        changes: list[dict[str, Any]] = [
+            {"what": name, "before": before.get(name), "after": after.get(name)} for name in names
+        ]
+        columns = {"node" if model else "entry": "{what}", "before": "{before}", "after": "{after}"}
 
-    plans = [read_plan(path) for path in (options.a, options.b)]
-    if model := options.model:
-        before, after = ({n.node: n.precision for n in _nodes(plan, model)} for plan in plans)
-    else:
-        before, after = map(_entries, plans)
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changes: list[dict[str, Any]] = [
-        {"what": name, "before": before.get(name), "after": after.get(name)} for name in names
-    ]
-    columns = {"node" if model else "entry": "{what}", "before": "{before}", "after": "{after}"}
+        def show_changes() -> None:
+            print_table(changes, columns, f"{self.a} -> {self.b}", "-")
+            say(f"{len(changes)} differ")
 
-    def show_changes() -> None:
-        print_table(changes, columns, f"{options.a} -> {options.b}", "-")
-        say(f"{len(changes)} differ")
-
-    options.present({"changes": changes}, show_changes)
+        self.present({"changes": changes}, show_changes)
 
 
 def _entries(plan: Plan) -> dict[str, str]:
@@ -121,3 +111,6 @@ def _entries(plan: Plan) -> dict[str, str]:
     }
     pairs = dict.fromkeys((f"second Q/DQ pair: {name}" for name in plan.second_qdq), "int8")
     return {**plan.layers, **rules, **pairs, "default": plan.default}
+
+
+add_commands(command, Show, Diff)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, make_command, option, required
+from trtcal.cli.options import ModelOptions, option, required
 from trtcal.cli.output import Columns, print_table, say, show_written
 from trtcal.errors import GateFailed
 
@@ -16,9 +15,16 @@ if TYPE_CHECKING:
     from trtcal.model.passes import Prepared
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, EqualityOptions):
-    """The options of `trtcal prepare`."""
+class Prepare(
+    ModelOptions,
+    EqualityOptions,
+    example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
+):
+    """Write MODEL made ready for Q/DQ by passes that do not change what it computes.
+
+    calibrate, quantize and run do the same first, by themselves. The status is 1, and nothing is
+    written, if the outputs differ by more than float rounding.
+    """
 
     listed: bool = option("Only say which passes there are.", "--list")
     skip: tuple[str, ...] = option("A pass to skip; may be repeated.", metavar="NAME")
@@ -27,46 +33,42 @@ class Options(ModelOptions, EqualityOptions):
     )
     output: Path | None = option("Where to write the ONNX.", "-o")
 
+    def _run(self) -> None:
+        if self.listed:
+            _list_passes(self)
+            return
+        from trtcal.model.files import write_onnx
+        from trtcal.model.passes import prepare_with_record
 
-@make_command(Options, "trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx")
-def command(options: Options) -> None:
-    """Write MODEL made ready for Q/DQ by passes that do not change what it computes.
-
-    calibrate, quantize and run do the same first, by themselves. The status is 1, and nothing is
-    written, if the outputs differ by more than float rounding.
-    """
-    if options.listed:
-        _list_passes(options)
-        return
-    from trtcal.model.files import write_onnx
-    from trtcal.model.passes import prepare_with_record
-
-    settings = options.config.prepare
-    path = required(options.output, "the output", "-o")
-    loaded = options.load_model()
-    prepared = prepare_with_record(
-        loaded, [*settings.skip, *options.skip], [*settings.add, *options.add]
-    )
-    equality = options.run_both(loaded, prepared.model, options.config.images)
-    if equality:
-        _check(equality)
-    written = write_onnx(path, prepared.model.proto)
-    document = {
-        "model": loaded.fingerprint,
-        "output": str(path),
-        "digest": written.digest,
-        "weights": written.weights,
-        "passes": [vars(record) for record in prepared.records],
-        "notes": list(prepared.notes),
-        "equality": equality and {**vars(equality), "largest": equality.largest},
-    }
-    kind = "random" if options.random_samples else ""
-    options.present(document, lambda: _show(prepared, equality, kind))
-    if not options.as_json:
-        show_written(path, written)
+        settings = self.config.prepare
+        path = required(self.output, "the output", "-o")
+        loaded = self.load_model()
+        prepared = prepare_with_record(
+            loaded, [*settings.skip, *self.skip], [*settings.add, *self.add]
+        )
+        equality = self.run_both(loaded, prepared.model, self.config.images)
+        if equality:
+            _check(equality)
+        written = write_onnx(path, prepared.model.proto)
+        document = {
+            "model": loaded.fingerprint,
+            "output": str(path),
+            "digest": written.digest,
+            "weights": written.weights,
+            "passes": [vars(record) for record in prepared.records],
+            "notes": list(prepared.notes),
+            "equality": equality and {**vars(equality), "largest": equality.largest},
+        }
+        kind = "random" if self.random_samples else ""
+        self.present(document, lambda: _show(prepared, equality, kind))
+        if not self.as_json:
+            show_written(path, written)
 
 
-def _list_passes(options: Options) -> None:
+command = Prepare.command()
+
+
+def _list_passes(options: Prepare) -> None:
     """Print which passes there are, in their order."""
     from trtcal.model.passes import PASSES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trtcal.cli.check_data import warn
-from trtcal.cli.options import CalibratedOptions, make_command, option
+from trtcal.cli.options import CalibratedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_written
 
 if TYPE_CHECKING:
@@ -23,46 +23,6 @@ if TYPE_CHECKING:
 SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CalibratedOptions):
-    """The options of `trtcal quantize`."""
-
-    plan: Path | None = option("Precision by layer; without it every layer is asked in INT8.")
-    output: Path = option("Where to write the ONNX.", "-o")
-    keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
-    only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
-    tune_placement: str | None = option(
-        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
-        "its like; also tune_placement under [build] in trtcal.toml.",
-        metavar="TARGET",
-    )
-    tune_time: float = option("Seconds for that.", default=120.0, least=0)
-    improve: Literal["fast", "best"] | None = option(
-        "Calibrate from --data, and try optimizations of weights, biases and ranges."
-    )
-    time_limit: float = option(
-        "Seconds after which no optimization is begun or goes on.", default=600.0, least=0
-    )
-    objective: Literal["sqnr", "kl"] = option(
-        "What an optimization has to improve.", default="sqnr"
-    )
-    metric: Path | None = option(
-        "A Python file whose metric(outputs, labels) is to become larger, in place of --objective."
-    )
-    float_output: Path | None = option(
-        "Write the optimized model in float too, for TensorRT up to 10 with a cache."
-    )
-
-    def check(self) -> None:
-        """Refuse options that contradict each other."""
-        if self.improve and self.optimizations:
-            raise click.UsageError("--improve finds optimizations: leave --optimizations out")
-        if not self.improve and (self.data or self.metric or self.float_output):
-            raise click.UsageError("--data, --metric and --float-output belong to --improve")
-        if self.only and self.plan:
-            raise click.UsageError("--only makes a plan of its own: leave --plan out")
-
-
 @dataclass(frozen=True)
 class Subject:
     """A prepared model with optimizations, its ranges, and the record of those found here."""
@@ -72,7 +32,7 @@ class Subject:
     record: dict[str, Any] | None = None
 
 
-def _subject(options: Options) -> Subject:
+def _subject(options: Quantize) -> Subject:
     """Return the prepared model and its ranges: read, or found by `--improve`."""
     from trtcal.ranges import Calibration
 
@@ -83,7 +43,7 @@ def _subject(options: Options) -> Subject:
     return Subject(prepared, Calibration.read(options.ranges))
 
 
-def _improved(given: Model, prepared: Model, options: Options) -> Subject:
+def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
     """Find optimizations; write them, their record and the ranges beside the output."""
     from trtcal.check import check_data
     from trtcal.evaluate.metrics import load_metric
@@ -139,12 +99,11 @@ def _decibels(noise: float | None) -> str:
     return f"{-10 * math.log10(noise):.2f}" if noise else "-"
 
 
-@make_command(
-    Options,
-    "trtcal quantize model.onnx --calibration calibration.json "
+class Quantize(
+    CalibratedOptions,
+    example="trtcal quantize model.onnx --calibration calibration.json "
     "--plan mixed.json -o model-mixed.onnx",
-)
-def command(options: Options) -> None:
+):
     """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8, and casts for fp16.
 
     A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
@@ -155,30 +114,70 @@ def command(options: Options) -> None:
     scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
     it writes the ranges, and what was changed, which --optimizations takes.
     """
-    from trtcal.quantization import quantize, write_quantized
 
-    options.check()
-    plan, subject = _plan(options), _subject(options)
-    if target := options.tune_placement or options.config.build.tune_placement:
-        plan = _tuned(subject, plan, target, options)
-    quantized = quantize(subject.model, subject.calibration, plan)
-    written = write_quantized(options.output, quantized)
-    document = {
-        "output": str(options.output),
-        "digest": written.digest,
-        "weights": written.weights,
-        "asked": quantized.asked,
-        "skipped": quantized.skipped,
-        "excluded": quantized.excluded,
-        "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
-        "improvement": subject.record,
-    }
-    options.present(document, lambda: _show(quantized, subject.record))
-    if not options.as_json:
-        show_written(options.output, written)
+    plan: Path | None = option("Precision by layer; without it every layer is asked in INT8.")
+    output: Path = option("Where to write the ONNX.", "-o")
+    keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
+    only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
+    tune_placement: str | None = option(
+        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
+        "its like; also tune_placement under [build] in trtcal.toml.",
+        metavar="TARGET",
+    )
+    tune_time: float = option("Seconds for that.", default=120.0, least=0)
+    improve: Literal["fast", "best"] | None = option(
+        "Calibrate from --data, and try optimizations of weights, biases and ranges."
+    )
+    time_limit: float = option(
+        "Seconds after which no optimization is begun or goes on.", default=600.0, least=0
+    )
+    objective: Literal["sqnr", "kl"] = option(
+        "What an optimization has to improve.", default="sqnr"
+    )
+    metric: Path | None = option(
+        "A Python file whose metric(outputs, labels) is to become larger, in place of --objective."
+    )
+    float_output: Path | None = option(
+        "Write the optimized model in float too, for TensorRT up to 10 with a cache."
+    )
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.improve and self.optimizations:
+            raise click.UsageError("--improve finds optimizations: leave --optimizations out")
+        if not self.improve and (self.data or self.metric or self.float_output):
+            raise click.UsageError("--data, --metric and --float-output belong to --improve")
+        if self.only and self.plan:
+            raise click.UsageError("--only makes a plan of its own: leave --plan out")
+
+    def _run(self) -> None:
+        from trtcal.quantization import quantize, write_quantized
+
+        self.check()
+        plan, subject = _plan(self), _subject(self)
+        if target := self.tune_placement or self.config.build.tune_placement:
+            plan = _tuned(subject, plan, target, self)
+        quantized = quantize(subject.model, subject.calibration, plan)
+        written = write_quantized(self.output, quantized)
+        document = {
+            "output": str(self.output),
+            "digest": written.digest,
+            "weights": written.weights,
+            "asked": quantized.asked,
+            "skipped": quantized.skipped,
+            "excluded": quantized.excluded,
+            "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
+            "improvement": subject.record,
+        }
+        self.present(document, lambda: _show(quantized, subject.record))
+        if not self.as_json:
+            show_written(self.output, written)
 
 
-def _plan(options: Options) -> Plan:
+command = Quantize.command()
+
+
+def _plan(options: Quantize) -> Plan:
     """Return the plan of a file, with the rules of options before its own."""
     from trtcal.quantization import Plan, Rule, read_plan
 
@@ -189,7 +188,7 @@ def _plan(options: Options) -> Plan:
     return replace(plan, rules=(*rules, *plan.rules))
 
 
-def _tuned(subject: Subject, plan: Plan, target: str, options: Options) -> Plan:
+def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Plan:
     """Return the plan that trials on the compiler find best; write it, and the trials, beside."""
     from trtcal.backends.options import BuildOptions, parse_shapes
     from trtcal.backends.registry import find_backend

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import JsonOptions, argument, config_here, make_command, option
+from trtcal.cli.options import JsonOptions, argument, config_here, option
 from trtcal.cli.output import print_json, say
 from trtcal.errors import InputError
 
@@ -27,9 +26,12 @@ def _print_schema(context: click.Context, option: click.Parameter, is_asked: boo
         context.exit()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(JsonOptions):
-    """The options of `trtcal report`."""
+class Report(JsonOptions, example="trtcal report reports/digits -o digits.html"):
+    """Write one self-contained HTML page about RUN.
+
+    RUN is a folder with what the other commands wrote (comparison.json, build folders,
+    calibrations), or a report.json to render again.
+    """
 
     run: Path = argument()
     output: Path | None = option(
@@ -41,36 +43,27 @@ class Options(JsonOptions):
     prices: Path | None = option(
         "Your table of prices; one counts if it names the GPU that was measured."
     )
+    schema: bool = option(
+        "Print the JSON Schema of a report's JSON and exit.", is_eager=True, callback=_print_schema
+    )
+
+    def _run(self) -> None:
+        from trtcal.reporting.render import check_page, write_page
+
+        output = self.output or PAGE
+        if not self.as_markdown:
+            check_page(output)
+        document = _document(self.run, self.price, self.prices)
+        if self.as_markdown:
+            _write_markdown(self, document)
+            return
+        document = write_page(output, document, self.run)
+        verdict = document["measured"]["verdict"]
+        sentence = f"{verdict['word']}: {verdict['sentence']}"
+        self.present(document, lambda: say(sentence), output)
 
 
-@click.option(
-    "--schema",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_schema,
-    help="Print the JSON Schema of a report's JSON and exit.",
-)
-@make_command(Options, "trtcal report reports/digits -o digits.html")
-def command(options: Options) -> None:
-    """Write one self-contained HTML page about RUN.
-
-    RUN is a folder with what the other commands wrote (comparison.json, build folders,
-    calibrations), or a report.json to render again.
-    """
-    from trtcal.reporting.render import check_page, write_page
-
-    output = options.output or PAGE
-    if not options.as_markdown:
-        check_page(output)
-    document = _document(options.run, options.price, options.prices)
-    if options.as_markdown:
-        _write_markdown(options, document)
-        return
-    document = write_page(output, document, options.run)
-    verdict = document["measured"]["verdict"]
-    sentence = f"{verdict['word']}: {verdict['sentence']}"
-    options.present(document, lambda: say(sentence), output)
+command = Report.command()
 
 
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
@@ -108,7 +101,7 @@ def _kept(document: Document, run: Path) -> Document:
     return {**document, "measured": {**measured, **kept}} if same and timed else document
 
 
-def _write_markdown(options: Options, document: Document) -> None:
+def _write_markdown(options: Report, document: Document) -> None:
     from trtcal.documents import parsing, write_text
     from trtcal.reporting.markdown import to_markdown
 

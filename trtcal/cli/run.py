@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import JsonOptions, argument, make_command, option
+from trtcal.cli.options import JsonOptions, argument, option
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE
 from trtcal.errors import GateFailed, TrtcalError
@@ -19,46 +18,45 @@ if TYPE_CHECKING:
     from trtcal.runs import History
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(JsonOptions):
-    """The options of `trtcal run`."""
-
-    config: Path = argument(default=Path(FILE))
-    no_history: bool = option("Do not record the run in the history.")
-
-
-@make_command(Options, "trtcal run samples/digits/trtcal.toml")
-def command(options: Options) -> None:
+class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
     """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
 
     The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
     """
-    from trtcal.config import read_config
-    from trtcal.evaluate.comparison import Comparison
-    from trtcal.limits import require
-    from trtcal.pipeline import run
 
-    command_line = f"trtcal run {options.config.name}"
-    settings = read_config(options.config)
-    history = None if options.no_history else _history(settings)
-    result = run(settings, command_line, progress, _note, history, warn)
-    if history is not None:
-        _record(history, result)
-    verdict = result.report["measured"]["verdict"]
-    for target, reason in result.missing_builds.items():
-        note(f"note: no engine: {target}: {reason}")
-    sentence = f"{verdict['word']}: {verdict['sentence']}"
+    config: Path = argument(default=Path(FILE))
+    no_history: bool = option("Do not record the run in the history.")
 
-    def show_all() -> None:
-        show(read_comparison(result.folder / "comparison.json"))
-        print_limits(result.limits, "limits on builds and data")
-        say(sentence)
-        say(f"report: {result.folder / 'report.html'}")
+    def _run(self) -> None:
+        from trtcal.config import read_config
+        from trtcal.evaluate import read_comparison
+        from trtcal.limits import require
+        from trtcal.pipeline import run
 
-    options.present(result.report, show_all)
-    if verdict["word"] == "DO NOT SHIP":
-        raise GateFailed(sentence, "the report says what to change")
-    require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
+        command_line = f"trtcal run {self.config.name}"
+        settings = read_config(self.config)
+        history = None if self.no_history else _history(settings)
+        result = run(settings, command_line, progress, _note, history, warn)
+        if history is not None:
+            _record(history, result)
+        verdict = result.report["measured"]["verdict"]
+        for target, reason in result.missing_builds.items():
+            note(f"note: no engine: {target}: {reason}")
+        sentence = f"{verdict['word']}: {verdict['sentence']}"
+
+        def show_all() -> None:
+            show(read_comparison(result.folder / "comparison.json"))
+            print_limits(result.limits, "limits on builds and data")
+            say(sentence)
+            say(f"report: {result.folder / 'report.html'}")
+
+        self.present(result.report, show_all)
+        if verdict["word"] == "DO NOT SHIP":
+            raise GateFailed(sentence, "the report says what to change")
+        require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
+
+
+command = Run.command()
 
 
 def _note(message: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtcal.cli.options import CalibratedOptions, LimitOptions, make_command, option
+from trtcal.cli.options import CalibratedOptions, LimitOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, say_written
 from trtcal.errors import GateFailed, InputError
 
@@ -116,9 +115,20 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
     return f"{built['bytes_moved'] / 1e6:.4g}", str(built["float_heavy"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CalibratedOptions, LimitOptions):
-    """The options of `trtcal search`."""
+class Search(
+    CalibratedOptions,
+    LimitOptions,
+    example="trtcal search model.onnx --calibration calibration.json --data test.npz "
+    "--limit 'top1 >= -0.3' --build sm89 -o search",
+):
+    """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
+
+    Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
+    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup and latency_p50 (the time of a
+    batch), as in "top1 >= -0.3". Without one the plan is recommended that loses least and keeps 90 % of
+    the INT8 speed-up. What was measured is kept in the output folder, so that the same command goes on
+    where it was stopped. The status is 1 if no plan holds the limits.
+    """
 
     data: Path | None = option("What plans are judged on.")
     precision: Literal["fp16", "fp32"] = option(
@@ -151,47 +161,34 @@ class Options(CalibratedOptions, LimitOptions):
         "Folder for search.json, the plans, and what was measured.", "-o", default=Path("search")
     )
 
+    def _run(self) -> None:
+        from trtcal.evaluate.search import cache_beside, find_plans
+        from trtcal.evaluate.search.document import write_search
+        from trtcal.ranges import Calibration
 
-@make_command(
-    Options,
-    "trtcal search model.onnx --calibration calibration.json --data test.npz "
-    "--limit 'top1 >= -0.3' --build sm89 -o search",
-)
-def command(options: Options) -> None:
-    """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
-
-    Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
-    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup and latency_p50 (the time of a
-    batch), as in "top1 >= -0.3". Without one the plan is recommended that loses least and keeps 90 % of
-    the INT8 speed-up. What was measured is kept in the output folder, so that the same command goes on
-    where it was stopped. The status is 1 if no plan holds the limits.
-    """
-    from trtcal.evaluate.search import cache_beside, find_plans
-    from trtcal.evaluate.search.document import write_search
-    from trtcal.evaluate.search.pipeline import cache_beside, find_plans
-    from trtcal.ranges import Calibration
-
-    loaded, prepared, dataset = options.open_all()
-    settings = _settings(options, loaded, prepared)
-    cache = cache_beside(options.output, loaded, dataset)
-    path, chosen = options.ranges, None
-    if options.methods:
-        chosen = _chosen(prepared, dataset, options.methods.split(","), options, cache)
-        path = _kept(options.output, chosen)
-    table = Calibration.read(path)
-    result = find_plans(prepared, table, dataset, settings, cache, progress)
-    document = write_search(
-        options.output, result, settings, loaded, (path, table), dataset, chosen
-    )
-    options.present(document, lambda: show(document, options.output))
-    if document["recommended"] is None:
-        raise GateFailed("no plan that was measured holds all limits", _advice(document))
+        loaded, prepared, dataset = self.open_all()
+        settings = _settings(self, loaded, prepared)
+        cache = cache_beside(self.output, loaded, dataset)
+        path, chosen = self.ranges, None
+        if self.methods:
+            chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
+            path = _kept(self.output, chosen)
+        table = Calibration.read(path)
+        result = find_plans(prepared, table, dataset, settings, cache, progress)
+        document = write_search(
+            self.output, result, settings, loaded, (path, table), dataset, chosen
+        )
+        self.present(document, lambda: show(document, self.output))
+        if document["recommended"] is None:
+            raise GateFailed("no plan that was measured holds all limits", _advice(document))
 
 
-def _settings(options: Options, model: Model, prepared: Model) -> Settings:
-    from trtcal.evaluate.search.limits import Limits
-    from trtcal.evaluate.search.pipeline import Settings
-    from trtcal.evaluate.variants import batch_for
+command = Search.command()
+
+
+def _settings(options: Search, model: Model, prepared: Model) -> Settings:
+    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.search import Limits, Settings
     from trtcal.evidence.layers.costs import find_target
     from trtcal.limits import parse_limits
 
@@ -233,7 +230,7 @@ def _times(model: Model, folders: tuple[Path, Path]) -> Any:
 
 
 def _chosen(
-    model: Model, dataset: Dataset, methods: list[str], options: Options, cache: EvaluationCache
+    model: Model, dataset: Dataset, methods: list[str], options: Search, cache: EvaluationCache
 ) -> Chosen:
     """Choose a method for each tensor from histograms that calibrate kept."""
     from trtcal.calibration import read_observation

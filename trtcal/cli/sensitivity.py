@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import CalibratedOptions, make_command, option
+from trtcal.cli.options import CalibratedOptions, option
 from trtcal.cli.output import Columns, print_table, progress
 
 if TYPE_CHECKING:
     from trtcal.evaluate.search.sensitivity import Sensitivities
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(CalibratedOptions):
-    """The options of `trtcal sensitivity`."""
-
-    samples: int = option("The first so many.", default=64, least=2)
-    exact: bool = option("Run every layer on all samples, even if it is known earlier.")
-    output: Path | None = option("Write the table here too.", "-o")
-
-
-@make_command(
-    Options, "trtcal sensitivity model.onnx --calibration calibration.json --data test.npz"
-)
-def command(options: Options) -> None:
+class Sensitivity(
+    CalibratedOptions,
+    example="trtcal sensitivity model.onnx --calibration calibration.json --data test.npz",
+):
     """Measure what each layer of MODEL loses in INT8, those that lose most first.
 
     Each layer is quantized alone, and left alone in float with all others in INT8. Its share is the
     mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
     FP32: KL divergence where they are class scores, else noise over signal.
     """
-    from trtcal.documents import seal, write_document
-    from trtcal.evaluate.search.segments import TOLERANCE
-    from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
-    from trtcal.quantization import find_layers
-    from trtcal.ranges import Calibration
 
-    loaded, prepared, dataset = options.open_all()
-    table = Calibration.read(options.ranges)
-    sampling = Sampling(options.samples, 0.0 if options.exact else TOLERANCE)
-    with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
-        seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
-    of = {
-        "model": loaded.fingerprint,
-        "calibration": table.digest,
-        "dataset": dataset.fingerprint,
-        "tolerance": sampling.tolerance,
-    }
-    document = seal(seen.to_document(of))
-    if options.output:
-        document = write_document(options.output, document)
-    options.present(document, lambda: show(seen), options.output)
+    samples: int = option("The first so many.", default=64, least=2)
+    exact: bool = option("Run every layer on all samples, even if it is known earlier.")
+    output: Path | None = option("Write the table here too.", "-o")
+
+    def _run(self) -> None:
+        from trtcal.documents import seal, write_document
+        from trtcal.evaluate.search import Sampling, measure_sensitivities
+        from trtcal.evaluate.search.sensitivity import TOLERANCE
+        from trtcal.quantization import find_layers
+        from trtcal.ranges import Calibration
+
+        loaded, prepared, dataset = self.open_all()
+        table = Calibration.read(self.ranges)
+        sampling = Sampling(self.samples, 0.0 if self.exact else TOLERANCE)
+        with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
+            seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
+        of = {
+            "model": loaded.fingerprint,
+            "calibration": table.digest,
+            "dataset": dataset.fingerprint,
+            "tolerance": sampling.tolerance,
+        }
+        document = seal(seen.to_document(of))
+        if self.output:
+            document = write_document(self.output, document)
+        self.present(document, lambda: show(seen), self.output)
+
+
+command = Sensitivity.command()
 
 
 def show(seen: Sensitivities) -> None:
