@@ -56,12 +56,11 @@ class Ab(
     def _run(self) -> None:
         from trtcal.data.slices import read_slices
         from trtcal.documents import write_document
-        from trtcal.evaluate import open_variant
         from trtcal.evaluate.ab import ABOptions, ab_test
         from trtcal.evaluate.ab_rule import is_tested, rule_for
-        from trtcal.evaluate.comparison import batch_for
         from trtcal.evaluate.groups import files_of
         from trtcal.evaluate.metrics import load_metric
+        from trtcal.evaluate.variants import batch_for, open_variant
         from trtcal.model import load_model
 
         model = load_model(self.baseline)

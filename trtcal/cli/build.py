@@ -23,7 +23,7 @@ from trtcal.errors import BackendError, ResourceError
 if TYPE_CHECKING:
     from trtcal.backends.options import BuildOptions, Route
     from trtcal.config import Config
-    from trtcal.evidence.diagnosis import Diagnosis
+    from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model
 

@@ -62,7 +62,7 @@ class Calibrate(
 
     def _run(self) -> None:
         from trtcal.calibration import cached, create_calibrator, observe, unfinished
-        from trtcal.check import check_data
+        from trtcal.check.check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
         from trtcal.quantization import find_layers, tensors_to_observe
 
@@ -110,7 +110,7 @@ command = Calibrate.command()
 
 def _observe_options(options: Calibrate, model: Model, checkpoint: Path) -> ObserveOptions:
     from trtcal.calibration import ObserveOptions
-    from trtcal.evaluate.comparison import batch_for
+    from trtcal.evaluate.variants import batch_for
 
     settings, ceiling = options.config.calibration, options.max_memory
     return ObserveOptions(

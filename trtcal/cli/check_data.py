@@ -10,7 +10,7 @@ from trtcal.cli.output import note, say
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
-    from trtcal.check import DataCheck, DataIssue
+    from trtcal.check.issues import DataCheck, DataIssue
 
 
 class CheckData(
@@ -25,7 +25,7 @@ class CheckData(
     samples: int = option("Run so many, from all over the data.", default=64, least=1)
 
     def _run(self) -> None:
-        from trtcal.check import check_data
+        from trtcal.check.check import check_data
 
         model = self.load_model()
         dataset = self.open_data(model, self.config.calibration)

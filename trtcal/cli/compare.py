@@ -189,9 +189,9 @@ class Compare(
     output: Path = option("Where to write the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
-        from trtcal.evaluate import compare, open_variant, write_comparison
-        from trtcal.evaluate.comparison import with_layers
+        from trtcal.evaluate.comparison import compare, with_layers, write_comparison
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
+        from trtcal.evaluate.variants import open_variant
         from trtcal.limits import require
         from trtcal.model import load_model
 
@@ -222,7 +222,6 @@ command = Compare.command()
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
-    from trtcal.evaluate import CompareSettings
     from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import CompareSettings
     from trtcal.evaluate.variants import batch_for

@@ -33,8 +33,8 @@ class EqualityOptions(Options):
         """Return the difference of two models' outputs on data or random samples; None with neither."""
         from trtcal.data import open_dataset
         from trtcal.data.feeds import draw_batches
-        from trtcal.evaluate.comparison import batch_for
         from trtcal.evaluate.equality import check_equal
+        from trtcal.evaluate.variants import batch_for
 
         if self.data and self.random_samples:
             raise click.UsageError("give --data or --random, not both")

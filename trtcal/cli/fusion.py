@@ -17,7 +17,10 @@ from trtcal.errors import GateFailed, InputError
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
     from trtcal.evidence.diff import Difference
-    from trtcal.evidence.fusion import FixedModel, Fusions, Match, Patterns, Seen
+    from trtcal.evidence.fusion.blockers import FixedModel
+    from trtcal.evidence.fusion.check import Fusions, Seen
+    from trtcal.evidence.fusion.matching import Match
+    from trtcal.evidence.fusion.patterns import Patterns
     from trtcal.model import Model
 
 SHOWN = 100
@@ -76,7 +79,8 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.documents import write_document
-        from trtcal.evidence.fusion import check_fusions, read_patterns
+        from trtcal.evidence.fusion.check import check_fusions
+        from trtcal.evidence.fusion.patterns import read_patterns
         from trtcal.evidence.layers.reading import read_engine
         from trtcal.model import load_model
 
@@ -233,7 +237,8 @@ class Diff(PatternOptions, example="trtcal fusion diff before.json after.json"):
     b: Path = argument()
 
     def _run(self) -> None:
-        from trtcal.evidence.fusion import diff_fusions, read_patterns, read_standings
+        from trtcal.evidence.fusion.diff import diff_fusions, read_standings
+        from trtcal.evidence.fusion.patterns import read_patterns
 
         patterns = read_patterns(self.files)
         found = diff_fusions(*(read_standings(path, patterns) for path in (self.a, self.b)))

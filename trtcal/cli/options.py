@@ -257,7 +257,7 @@ class PreparedOptions(DataOptions, ModelOptions):
 
     def prepare(self, model: Model, optimizations: Path | None = None) -> Model:
         """Return a model made ready for Q/DQ, with optimizations if there are any."""
-        from trtcal.ptq import read_optimizations
+        from trtcal.ptq.artifact import read_optimizations
 
         prepared = prepare(model, self.config, self.skipped)
         return read_optimizations(optimizations).apply(prepared) if optimizations else prepared

@@ -45,7 +45,7 @@ def _subject(options: Quantize) -> Subject:
 
 def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
     """Find optimizations; write them, their record and the ranges beside the output."""
-    from trtcal.check import check_data
+    from trtcal.check.check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
     from trtcal.ptq.optimizations import ImproveOptions

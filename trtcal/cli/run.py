@@ -29,7 +29,7 @@ class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
 
     def _run(self) -> None:
         from trtcal.config import read_config
-        from trtcal.evaluate import read_comparison
+        from trtcal.evaluate.comparison import read_comparison
         from trtcal.limits import require
         from trtcal.pipeline import run
 

@@ -162,8 +162,8 @@ class Search(
     )
 
     def _run(self) -> None:
-        from trtcal.evaluate.search import cache_beside, find_plans
         from trtcal.evaluate.search.document import write_search
+        from trtcal.evaluate.search.pipeline import cache_beside, find_plans
         from trtcal.ranges import Calibration
 
         loaded, prepared, dataset = self.open_all()
@@ -187,8 +187,9 @@ command = Search.command()
 
 
 def _settings(options: Search, model: Model, prepared: Model) -> Settings:
-    from trtcal.evaluate.comparison import batch_for
-    from trtcal.evaluate.search import Limits, Settings
+    from trtcal.evaluate.search.limits import Limits
+    from trtcal.evaluate.search.pipeline import Settings
+    from trtcal.evaluate.variants import batch_for
     from trtcal.evidence.layers.costs import find_target
     from trtcal.limits import parse_limits
 

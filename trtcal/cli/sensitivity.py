@@ -29,8 +29,8 @@ class Sensitivity(
 
     def _run(self) -> None:
         from trtcal.documents import seal, write_document
-        from trtcal.evaluate.search import Sampling, measure_sensitivities
-        from trtcal.evaluate.search.sensitivity import TOLERANCE
+        from trtcal.evaluate.search.segments import TOLERANCE
+        from trtcal.evaluate.search.sensitivity import Sampling, measure_sensitivities
         from trtcal.quantization import find_layers
         from trtcal.ranges import Calibration
 
