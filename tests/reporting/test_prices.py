@@ -68,7 +68,7 @@ def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, g
 
 
 def test_the_table_that_comes_along_is_dated_and_sourced():
-    prices = load_prices().prices
+    prices = load_prices().price
     assert 4 <= len(prices) <= 8
     for price in prices:
         assert price.source.startswith("https://")
@@ -80,21 +80,21 @@ def test_the_table_that_comes_along_is_dated_and_sourced():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "must have"),
-        ("price = []", "must have"),
-        ("x = 1\n" + ENTRY, "must have"),
+        ("", "'price' is missing"),
+        ("price = []", "has no"),
+        ("x = 1\n" + ENTRY, "unknown key 'x'"),
         ("[[price]", "cannot be read"),
-        ("price = [3]", "may have"),
-        (ENTRY + "discount = 3\n", r"\[\[price\]\] 1 may have"),
-        (ENTRY.replace("0.7", '"0.7"'), "'per_hour' is missing or of the wrong type"),
-        (ENTRY.replace("0.7", "true"), "'per_hour' is missing"),
-        (ENTRY.replace("0.7", "0"), "no price by the hour"),
-        (ENTRY.replace("0.7", "inf"), "no price by the hour"),
-        (ENTRY.replace("USD", "dollars"), "no currency"),
-        (ENTRY.replace("2026-11-01", '"yesterday"'), "'seen'"),
-        (ENTRY.replace('"NVIDIA L4"', "4"), "'devices'"),
-        (ENTRY + "source = 3\n", "'source'"),
-        (ENTRY + ENTRY.replace('name = "a"\n', ""), r"\[\[price\]\] 2: 'name'"),
+        ("price = [3]", "'price' must be a list of tables"),
+        (ENTRY + "discount = 3\n", "unknown key 'price.1.discount'"),
+        (ENTRY.replace("0.7", '"0.7"'), "'price.1.per_hour' must be a number above 0"),
+        (ENTRY.replace("0.7", "true"), "'price.1.per_hour' must be a number above 0"),
+        (ENTRY.replace("0.7", "0"), "'price.1.per_hour' must be a number above 0"),
+        (ENTRY.replace("0.7", "inf"), "'price.1.per_hour' must be a number above 0"),
+        (ENTRY.replace("USD", "dollars"), "'price.1.currency' must be the three letters"),
+        (ENTRY.replace("2026-11-01", '"yesterday"'), "'price.1.seen' must be a date"),
+        (ENTRY.replace('"NVIDIA L4"', "4"), "'price.1.devices' must be a list"),
+        (ENTRY + "source = 3\n", "'price.1.source'"),
+        (ENTRY + ENTRY.replace('name = "a"\n', ""), "'price.2.name' is missing"),
     ],
 )
 def test_a_bad_table_is_an_input_error_that_says_where(tmp_path, text, says):
@@ -115,6 +115,11 @@ def test_tables_that_cannot_be_read_are_input_errors(tmp_path):
 def test_what_is_no_price_is_refused(amount):
     with pytest.raises(InputError, match="no price"):
         named_price(amount)
+
+
+def test_what_is_no_currency_is_refused():
+    with pytest.raises(InputError, match="no currency"):
+        named_price(1.0, "dollars")
 
 
 @given(st.floats(1e-3, 1e5), st.integers(1, 4096), st.floats(1e-3, 1e3))

@@ -7,33 +7,32 @@ that of a machine that does nothing else, batch after batch: idle time and stora
 
 from __future__ import annotations
 
-import math
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trtcal.config import (
+    CURRENCY,
+    PRICE,
+    STRINGS,
+    TEXT,
+    Kind,
+    key,
+    naming,
+    read_section,
+    read_sections,
+    read_toml,
+)
 from trtcal.documents import Document
 from trtcal.errors import InputError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 TABLE = Path(__file__).with_name("prices.toml")
-FIELDS: dict[str, Any] = {
-    "name": str,
-    "devices": list,
-    "per_hour": (int, float),
-    "currency": str,
-    "seen": date,
-}
-OPTIONAL = ("source", "page")
 HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
+SEEN = Kind("a date", lambda value: isinstance(value, date))
 GPU = "GPU"
 MILLION, HOUR_MS = 1e6, 3.6e6
 UNKNOWN = "No price of the machine that was measured is known, so cost is relative to FP32."
@@ -46,13 +45,13 @@ class Price:
     `seen` is the day the price was read, None where the user named it.
     """
 
-    name: str
-    per_hour: float
-    currency: str = "USD"
-    devices: tuple[str, ...] = ()
-    seen: date | None = None
-    source: str | None = None
-    page: str | None = None
+    name: str = key(TEXT)
+    per_hour: float = key(PRICE)
+    currency: str = key(CURRENCY)
+    devices: tuple[str, ...] = key(STRINGS)
+    seen: date | None = key(SEEN)
+    source: str | None = key(TEXT, None)
+    page: str | None = key(TEXT, None)
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -64,13 +63,12 @@ class Price:
 class PriceTable:
     """The prices of one file, in its order."""
 
-    path: Path
-    prices: tuple[Price, ...]
+    price: tuple[Price, ...] = key(partial(read_sections, Price, HINT))
 
     def cheapest(self, device: str | None) -> Price | None:
         """Return the lowest price of a machine with this device, None if there is none."""
         name = re.sub(r" \(sm\d+\)$", "", device or "")
-        own = [price for price in self.prices if name in price.devices]
+        own = [price for price in self.price if name in price.devices]
         return min(own, key=lambda price: price.per_hour, default=None)
 
 
@@ -86,45 +84,21 @@ class Cost:
 def load_prices(path: Path | None = None) -> PriceTable:
     """Read a table of prices, that of trtcal without a path; `InputError` if it is none."""
     path = path or TABLE
-    try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist", HINT) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "it must be TOML") from error
-    entries = document.get("price")
-    if not isinstance(entries, list) or not entries or set(document) != {"price"}:
-        raise InputError(f"{path} must have [[price]] and nothing else", HINT)
-    return PriceTable(path, tuple(_price(path, *item) for item in enumerate(entries, 1)))
-
-
-def _price(path: Path, number: int, entry: Any) -> Price:
-    where = f"{path}: [[price]] {number}"
-    if not isinstance(entry, dict) or set(entry) - {*FIELDS, *OPTIONAL}:
-        raise InputError(f"{where} may have {', '.join((*FIELDS, *OPTIONAL))} only", HINT)
-    for key, kind in (*FIELDS.items(), *((key, str) for key in OPTIONAL if key in entry)):
-        if not isinstance(entry.get(key), kind) or isinstance(entry[key], bool):
-            raise InputError(f"{where}: {key!r} is missing or of the wrong type", HINT)
-    if not all(isinstance(device, str) for device in entry["devices"]):
-        raise InputError(f"{where}: 'devices' must be a list of names", HINT)
-    _check(entry["per_hour"], entry["currency"], where)
-    return Price(**{**entry, "devices": tuple(entry["devices"])})
+    table = read_toml(path, HINT)
+    with naming(path):
+        found = read_section(PriceTable, table, HINT)
+    if not found.price:
+        raise InputError(f"{path} has no [[price]]", HINT)
+    return found
 
 
 def named_price(per_hour: float, currency: str = "USD") -> Price:
     """Return the price that the user names for the machine that was measured."""
-    _check(per_hour, currency, "the price of an hour")
-    return Price("as given", float(per_hour), currency)
-
-
-def _check(per_hour: float, currency: str, where: str) -> None:
-    if not (math.isfinite(per_hour) and per_hour > 0):
-        raise InputError(f"{where}: {per_hour} is no price by the hour", "give a number above 0")
-    if not re.fullmatch("[A-Z]{3}", currency):
-        raise InputError(
-            f"{where}: {currency!r} is no currency", "give its three letters, like USD"
-        )
+    if not PRICE.fits(per_hour):
+        raise InputError(f"{per_hour} is no price by the hour", "give a number above 0")
+    if not CURRENCY.fits(currency):
+        raise InputError(f"{currency!r} is no currency", "give its three letters, like USD")
+    return Price("as given", float(per_hour), currency, (), None)
 
 
 def cost_per_million(latency: Mapping[str, Any], price: Price) -> Cost:
