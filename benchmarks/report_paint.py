@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, sync_playwright
 from benchmarks.int8_speed import describe_machine
 from tests.browser.conftest import find_browser
 from tests.reporting.large import write_large_run
-from trtcal.reporting import write_report
+from tests.reporting.samples import write_report
 
 OPENINGS = 15
 # A paint may be reported only after the page has loaded.

@@ -271,7 +271,7 @@ def test_a_wrong_target_for_trials_is_said_before_the_work(place):
 def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew(
     place, monkeypatch
 ):
-    from trtcal.runs import History
+    from trtcal.runs.history import History
 
     config = configured(place, conv_net, "second")
     (place / "trtcal.toml").write_text(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trtcal.ptq.improver import Improved
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
-    from trtcal.runs import History
+    from trtcal.runs.history import History
 
 __version__ = "0.1.0"
 
@@ -83,7 +83,7 @@ _HOMES = {
     "ptq.improver": ("Improved",),
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),
-    "runs": ("History",),
+    "runs.history": ("History",),
 }
 """Module -> the names that stand here; the same as the imports for type checkers."""
 

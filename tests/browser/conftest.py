@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.reporting.large import write_large_run
-from trtcal.reporting import write_report
+from tests.reporting.samples import write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

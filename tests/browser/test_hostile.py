@@ -9,9 +9,9 @@ import pytest
 
 from tests.browser.conftest import Opened, Viewer
 from tests.reporting.hostile import NASTY, write_hostile_run
-from trtcal.reporting import write_report
-from trtcal.runs import History
+from tests.reporting.samples import write_report
 from trtcal.runs.dashboard import write_dashboard
+from trtcal.runs.history import History
 
 HARMLESS = ["name"]
 RECORDABLE = [text for text in NASTY if "\ud800" not in text]

@@ -18,6 +18,8 @@ from trtcal.ptq.artifact import KIND as OPTIMIZED
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange
+from trtcal.reporting.document import assemble, read_report
+from trtcal.reporting.render import check_page, write_page
 from trtcal.stats import paired_difference
 
 SAMPLES = 2000
@@ -175,3 +177,9 @@ def write_improvement(folder: Path, record: Document) -> Calibration:
     made = replace(calibration("auto"), model=fingerprint)
     made.write(folder / "calibrations" / "improved.json")
     return made
+
+
+def write_report(source, output):
+    """Write the report on a run folder, or a report's JSON again, as `trtcal report` does."""
+    check_page(output)
+    return write_page(output, assemble(source) if source.is_dir() else read_report(source), source)

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from selectolax.lexbor import LexborHTMLParser
 
 from tests.reporting.hostile import NASTY, TEXTS, write_hostile_run
+from tests.reporting.samples import write_report
 from trtcal.cli.main import run_command
-from trtcal.reporting import write_report
 
 # A label that is all spaces is not drawn, and a wide one may get a line to its point.
 DRAWING = ("g", "path", "text")

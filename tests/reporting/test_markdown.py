@@ -14,7 +14,7 @@ from tests.reporting.samples import accuracy, build, comparison, row, write_buil
 from trtcal.cli.main import run_command
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
-from trtcal.reporting import assemble
+from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
 from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.text import visible

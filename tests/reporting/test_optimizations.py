@@ -18,8 +18,9 @@ from tests.reporting.samples import (
 from tests.reporting.test_schema import schema_errors
 from trtcal.documents import seal, write_document
 from trtcal.errors import InputError
-from trtcal.reporting import assemble, render
+from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import to_markdown
+from trtcal.reporting.render import render
 from trtcal.reporting.views import optimizations
 
 GOOD = accuracy(5, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.reporting.samples import EXACT, comparison, row, write_run
 from trtcal.documents import digest_document
 from trtcal.errors import InputError
-from trtcal.reporting import assemble
+from trtcal.reporting.document import assemble
 from trtcal.reporting.prices import (
     UNKNOWN,
     cost_per_million,

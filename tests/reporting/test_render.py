@@ -22,6 +22,7 @@ from tests.reporting.samples import (
     row,
     unlabelled,
     write_build,
+    write_report,
     write_run,
 )
 from trtcal.documents import Document, write_document
@@ -29,8 +30,8 @@ from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
-from trtcal.reporting import assemble, render, write_report
-from trtcal.reporting.document import VERSION
+from trtcal.reporting.document import VERSION, assemble
+from trtcal.reporting.render import render
 from trtcal.reporting.text import HIDDEN, visible
 
 GOOD = accuracy(5, 1)

@@ -15,7 +15,8 @@ from trtcal.cli.main import run_command
 from trtcal.documents import read_json
 from trtcal.reporting.document import assemble, read_schema
 from trtcal.reporting.prices import named_price, with_costs
-from trtcal.runs import History, against_last
+from trtcal.runs.diff import against_last
+from trtcal.runs.history import History
 
 REPORTS = SAMPLES.parent / "reports"
 GALLERY = sorted(REPORTS.glob("digits*.json"))

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.large import write_large_run
-from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
+from tests.reporting.samples import (
+    accuracy,
+    build,
+    comparison,
+    row,
+    write_build,
+    write_report,
+    write_run,
+)
 from tests.reporting.test_schema import schema_errors as problems
 from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.documents import seal, write_document
@@ -17,11 +25,11 @@ from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Cost, Finding
 from trtcal.limits import judge_counts, parse_limits
 from trtcal.quantization.plan import Plan, write_plan
-from trtcal.reporting import assemble, render, write_report
-from trtcal.reporting.document import read_report
+from trtcal.reporting.document import assemble, read_report
 from trtcal.reporting.engines import findings, logs
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.prices import named_price, with_costs
+from trtcal.reporting.render import render
 from trtcal.runs.figures import figures_of_run
 
 GOOD = accuracy(5, 1)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.runs.runs import report
 from trtcal.errors import InputError
-from trtcal.runs import History, against_last
+from trtcal.runs.diff import against_last
+from trtcal.runs.history import History
 
 
 @pytest.fixture

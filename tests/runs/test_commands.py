@@ -11,8 +11,8 @@ import pytest
 
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
-from trtcal.runs import History
 from trtcal.runs.dashboard import write_dashboard
+from trtcal.runs.history import History
 
 
 @pytest.fixture

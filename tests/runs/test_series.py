@@ -1,8 +1,8 @@
 """Series over runs, the events in them, and which are worse to this day."""
 
 from tests.runs.runs import report
-from trtcal.runs import History
 from trtcal.runs.dashboard import write_dashboard
+from trtcal.runs.history import History
 from trtcal.runs.series import changes_of, events_of, read_series
 
 

@@ -8,7 +8,8 @@ import pytest
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError, ResourceError
-from trtcal.runs import History, compare_runs
+from trtcal.runs.diff import compare_runs
+from trtcal.runs.history import History
 
 WRITERS, RUNS = 8, 50
 

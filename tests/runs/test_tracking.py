@@ -9,7 +9,7 @@ import pytest
 
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
-from trtcal.runs import History
+from trtcal.runs.history import History
 
 # Warnings of MLflow's own code are not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.reporting.samples import accuracy, build, comparison, row, write_run
+from tests.reporting.samples import accuracy, build, comparison, row, write_report, write_run
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError
-from trtcal.reporting import write_report
 from trtcal.runs.verify import verify
 
 

@@ -26,7 +26,8 @@ from trtcal.errors import BackendError, InputError
 
 if TYPE_CHECKING:
     from trtcal.limits import Judgement
-    from trtcal.runs import Entry, History, RunDifference
+    from trtcal.runs.diff import RunDifference
+    from trtcal.runs.history import Entry, History
 
 SHOWN = 20
 FIGURES_SHOWN = 40
@@ -47,7 +48,7 @@ class HistoryOptions(Options):
 
     def open(self) -> History:
         """Return the history."""
-        from trtcal.runs import History, default_path
+        from trtcal.runs.history import History, default_path
 
         return History(self.db or default_path())
 
@@ -108,7 +109,7 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
     after: int = argument()
 
     def _run(self) -> None:
-        from trtcal.runs import compare_runs
+        from trtcal.runs.diff import compare_runs
 
         history = self.open()
         found = compare_runs(history.entry(self.before), history.entry(self.after))
@@ -210,7 +211,7 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.limits import BROKEN, parse_limits, require
-        from trtcal.runs import judge_run
+        from trtcal.runs.limits import judge_run
 
         required(self.limits or None, "a limit", "--limit")
         before, after = _pair(self.open(), self.name, self.against)
@@ -239,7 +240,7 @@ def _pair(history: History, name: str | None, against: int | None) -> tuple[Entr
 def _alert_document(
     before: Entry | None, after: Entry, judged: Sequence[Judgement]
 ) -> dict[str, Any]:
-    from trtcal.runs import compare_runs
+    from trtcal.runs.diff import compare_runs
 
     return {
         "run": after.number,

@@ -8,7 +8,6 @@ import shutil
 import string
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import click
 
 from trtcal.documents import to_json
 from trtcal.errors import InputError
+from trtcal.reporting.text import visible
 
 if TYPE_CHECKING:
     from trtcal.limits import Judgement
@@ -26,22 +26,12 @@ if TYPE_CHECKING:
 LONGEST_CELL = 160
 REPORT_S = 10.0
 Columns = Mapping[str, str | Callable[[Any], object]]
-CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
+BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
 
 
 def printable(text: object) -> str:
     """Return text with control, format and direction characters shown as escapes, on one line."""
-    return "".join(
-        character if unicodedata.category(character) not in CONTROL else _escaped(character)
-        for character in str(text)
-    )
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character in "\n\r\t":
-        return " "
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return visible(str(text).translate(BLANKS))
 
 
 def print_json(document: object) -> None:

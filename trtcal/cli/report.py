@@ -69,8 +69,7 @@ command = Report.command()
 def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     """Return the report with what its variants cost, at the price given here or in trtcal.toml."""
     from trtcal.documents import parsing
-    from trtcal.reporting import assemble
-    from trtcal.reporting.document import read_report
+    from trtcal.reporting.document import assemble, read_report
     from trtcal.reporting.prices import load_prices, named_price, with_costs
 
     settings = config_here().report

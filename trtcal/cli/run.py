@@ -15,7 +15,7 @@ from trtcal.errors import GateFailed, TrtcalError
 if TYPE_CHECKING:
     from trtcal.config import Config
     from trtcal.pipeline import RunResult
-    from trtcal.runs import History
+    from trtcal.runs.history import History
 
 
 class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
@@ -65,7 +65,7 @@ def _note(message: str) -> None:
 
 def _history(config: Config) -> History | None:
     """Open the history; one that cannot be had fails no run."""
-    from trtcal.runs import History, default_path
+    from trtcal.runs.history import History, default_path
 
     try:
         return History(config.history or default_path())

@@ -63,8 +63,9 @@ from trtcal.quantization import (
 )
 from trtcal.quantization import quantize as write_qdq
 from trtcal.ranges import Calibration, Parameters
-from trtcal.reporting import assemble, render, write_page
-from trtcal.runs import History
+from trtcal.reporting.document import assemble
+from trtcal.reporting.render import render, write_page
+from trtcal.runs.history import History
 
 PathLike = str | os.PathLike[str]
 AnyModel = ModelSource | QuantizedModel | Improved

@@ -57,9 +57,11 @@ from trtcal.quantization import (
     write_quantized,
 )
 from trtcal.ranges import Calibration, most_stretched
-from trtcal.reporting import assemble, write_page
+from trtcal.reporting.document import assemble
 from trtcal.reporting.prices import named_price, with_costs
-from trtcal.runs import History, against_last
+from trtcal.reporting.render import write_page
+from trtcal.runs.diff import against_last
+from trtcal.runs.history import History
 from trtcal.runs.lineage import KIND as RUN
 from trtcal.runs.lineage import Lineage, Step
 

@@ -20,7 +20,6 @@ from trtcal.documents import Document, digest_bytes, parsing, write_document, wr
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
 from trtcal.reporting.charts import draw_histograms
-from trtcal.reporting.document import assemble, read_report
 from trtcal.reporting.sections import SECTIONS, TEMPLATES, body_of, environment
 from trtcal.reporting.tensors import drawn_tensors
 
@@ -93,15 +92,6 @@ def _data(value: object) -> Markup:
     """Return JSON for the page's script; nothing in it can end its element."""
     plain = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return Markup(plain.replace("<", "\\u003c"))  # noqa: S704 (no < is left)
-
-
-def write_report(source: Path, output: Path) -> Document:
-    """Write the report on a run folder as HTML to `output` and as JSON beside it; return it.
-
-    A `report.json` as `source` is only shown again. `InputError` if either is not usable.
-    """
-    check_page(output)
-    return write_page(output, assemble(source) if source.is_dir() else read_report(source), source)
 
 
 def check_page(output: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.limits import metric_of
-from trtcal.runs.figures import is_better
 from trtcal.runs.history import Entry, History, entry_of
+
+Inputs = dict[str, tuple[str | None, str | None]]
+"""What a run was made of -> what it was and what it is, None where it is missing."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Changed:
     @property
     def is_better(self) -> bool | None:
         """Whether the change is for the better; None where it is neither."""
-        return is_better(self.figure, self.after - self.before)
+        rising = metric_of(self.figure).rising
+        return None if rising is None else (self.after > self.before) == rising
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -37,17 +40,14 @@ class Changed:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Two runs: figures that differ, variants that only one has, and inputs that changed.
-
-    `inputs` gives for each what it was and what it is, None where it is missing.
-    """
+    """Two runs: figures that differ, variants that only one has, and inputs that changed."""
 
     before: int
     after: int
     changed: tuple[Changed, ...]
     gone: tuple[str, ...]
     new: tuple[str, ...]
-    inputs: dict[str, tuple[str | None, str | None]]
+    inputs: Inputs
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -72,7 +72,7 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
     )
 
 
-def changed_inputs(before: Entry, after: Entry) -> dict[str, tuple[str | None, str | None]]:
+def changed_inputs(before: Entry, after: Entry) -> Inputs:
     """Return what of the digests and versions differs."""
     names = dict.fromkeys((*before.digests, *after.digests))
     pairs = {name: (before.digests.get(name), after.digests.get(name)) for name in names}
@@ -119,13 +119,12 @@ def against_last(history: History, report: Document) -> Document | None:
 
 def _figure(one: Changed) -> Document:
     metric = metric_of(one.figure)
-    label, unit = metric.label, metric.unit
     is_noise = one.figure in TIMED and one.share is not None and abs(one.share) <= NOISE
     return {
-        "name": f"{one.variant}: {label}",
+        "name": f"{one.variant}: {metric.label}",
         "variant": one.variant,
         "figure": one.figure,
-        "unit": unit,
+        "unit": metric.unit,
         "before": one.before,
         "now": one.after,
         "change": one.share,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from trtcal.documents import Document
-from trtcal.limits import metric_of
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
 
 ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
+KINDS = {
+    "silent_fallbacks": "silent_fallback",
+    "uncalibrated": "missing_range",
+    "broken_fusions": "broken_fusion",
+}
+"""Figure -> the kind of the findings that it counts."""
 LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
 
 
@@ -56,9 +60,8 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         if measured.get("diagnosis"):
             kinds = measured["diagnosis"]["kinds"]
             yield (name, "findings"), float(sum(kinds.values()))
-            yield (name, "silent_fallbacks"), float(kinds.get("silent_fallback", 0))
-            yield (name, "uncalibrated"), float(kinds.get("missing_range", 0))
-            yield (name, "broken_fusions"), float(kinds.get("broken_fusion", 0))
+            for figure, kind in KINDS.items():
+                yield (name, figure), float(kinds.get(kind, 0))
 
 
 def digests_of_run(report: Document) -> dict[str, str]:
@@ -81,14 +84,4 @@ def digests_of_run(report: Document) -> dict[str, str]:
     for build in report["builds"]:
         found[f"backend {build['backend']}"] = build["backend_version"]
     found |= {f"package {name}": str(one) for name, one in measured["packages"].items() if one}
-    return found | _machine(measured["machine"])
-
-
-def _machine(machine: Mapping[str, Any]) -> dict[str, str]:
-    return {f"machine {name}": str(value) for name, value in machine.items()}
-
-
-def is_better(figure: str, change: float) -> bool | None:
-    """Tell whether a change of a figure is for the better; None where it is neither."""
-    rising = metric_of(figure).rising
-    return None if rising is None else (change > 0) == rising
+    return found | {f"machine {name}": str(one) for name, one in measured["machine"].items()}

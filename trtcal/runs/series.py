@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trtcal.runs.diff import changed_inputs
-from trtcal.runs.figures import is_better
+from trtcal.runs.diff import Changed, Inputs, changed_inputs
 from trtcal.runs.history import Entry, History
 
 Values = npt.NDArray[np.float64]
@@ -131,21 +130,16 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Changed):
     """A level that shifted: the first run on the new one, and which inputs that run had changed.
 
-    `is_better` is None where it is neither; `stands` where it is the last shift of its series.
+    `stands` where it is the last shift of its series.
     """
 
-    variant: str
-    figure: str
     run: int
     made_at: str
-    before: float
-    after: float
-    is_better: bool | None
     stands: bool
-    inputs: dict[str, tuple[str | None, str | None]]
+    inputs: Inputs
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,7 @@ class Event:
 
     run: int
     made_at: str
-    inputs: dict[str, tuple[str | None, str | None]]
+    inputs: Inputs
     changes: tuple[Change, ...]
 
     @property
@@ -211,11 +205,10 @@ def _change(entries: Sequence[Entry], series: Series, shift: Shift, stands: bool
     return Change(
         series.variant,
         series.figure,
-        first.number,
-        first.made_at,
         shift.before,
         shift.after,
-        is_better(series.figure, shift.after - shift.before),
+        first.number,
+        first.made_at,
         stands,
         changed_inputs(before, first),
     )
