@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from trtcal.cli.options import DataOptions, JsonOptions, add_commands, argument, option, prepare
+from trtcal.cli.options import (
+    DataOptions,
+    JsonOptions,
+    PairOptions,
+    add_commands,
+    argument,
+    option,
+    prepare,
+)
 from trtcal.cli.output import Columns, note, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -63,11 +71,8 @@ def _show(found: Calibration, path: Path) -> None:
     say(f"{len(found.ranges)} ranges, {len(found.unranged)} without; {', '.join(facts)}")
 
 
-class Diff(JsonOptions, example="trtcal calibration diff minmax.json entropy.cache --json"):
+class Diff(PairOptions, example="trtcal calibration diff minmax.json entropy.cache --json"):
     """Show which ranges differ from A to B and by how much, the largest change first."""
-
-    a: Path = argument()
-    b: Path = argument()
 
     def _run(self) -> None:
         from trtcal.calibration.formats import read_ranges
@@ -80,7 +85,7 @@ class Diff(JsonOptions, example="trtcal calibration diff minmax.json entropy.cac
 def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns = {"tensor": "{tensor}", "before": "{before:.6g}", "after": "{after:.6g}"}
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
-    print_table(result.moved, columns, f"{options.a} -> {options.b}")
+    print_table(result.moved, columns, options.title)
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
         for name, reason in only.items():
             say(f"only in {path}: {name}: {reason}")

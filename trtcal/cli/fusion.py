@@ -10,8 +10,8 @@ import click
 
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import JsonOptions, add_commands, argument, config_here, option
-from trtcal.cli.output import Columns, note, print_table, say, show_written
+from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, config_here, option
+from trtcal.cli.output import Columns, note, print_table, say
 from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
@@ -171,17 +171,14 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
     left = check_fusions(fixed.model, patterns)
     written = write_onnx(options.output, fixed.model.proto)
     document = {
-        "output": str(options.output),
-        "digest": written.digest,
-        "weights": written.weights,
         "passes": [vars(record) for record in fixed.records],
         "equality": equality and {**vars(equality), "largest": equality.largest},
         "fixed": [{**asdict(one), "root": one.root} for one in _fixed(found, left)],
         "left": left.to_document(),
     }
-    options.present(document, lambda: _show_fixed(fixed, equality, found, left))
-    if not options.as_json:
-        show_written(options.output, written)
+    options.present_onnx(
+        options.output, written, document, lambda: _show_fixed(fixed, equality, found, left)
+    )
     return left
 
 
@@ -227,14 +224,11 @@ def _reasons(match: Match) -> str:
     return "; ".join(one.why for one in match.breakers)
 
 
-class Diff(PatternOptions, example="trtcal fusion diff before.json after.json"):
+class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json after.json"):
     """Show which fusions were broken or made from A to B: each a model, or a check's JSON.
 
     `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
     """
-
-    a: Path = argument()
-    b: Path = argument()
 
     def _run(self) -> None:
         from trtcal.evidence.fusion.diff import diff_fusions, read_standings
@@ -248,7 +242,7 @@ class Diff(PatternOptions, example="trtcal fusion diff before.json after.json"):
 def _show_diff(found: Difference[None, str], options: Diff) -> None:
     columns = {"root node": "{subject}", "in": "{what}", "what": "{kind}"}
     columns |= {"before": "{before}", "after": "{after}"}
-    print_table(found.changes[:SHOWN], columns, f"{options.a} -> {options.b}", "-")
+    print_table(found.changes[:SHOWN], columns, options.title, "-")
     _more(len(found.changes))
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
     say(f"{counts}, {found.unchanged} unchanged")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from trtcal.cli.diagnose import show_findings
-from trtcal.cli.options import JsonOptions, add_commands, argument, option
+from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, note, print_table, say
 
 Row = Mapping[str, Any]
@@ -135,14 +135,12 @@ def _percent(share: float | None, form: str) -> str:
 
 
 class Diff(
-    JsonOptions,
+    PairOptions,
     example="trtcal layers diff a/graph.json b/graph.json --profile-a a/profile.json "
     "--profile-b b/profile.json",
 ):
     """Explain what changed from engine A to B: precision, fusions, copies, time."""
 
-    a: Path = argument()
-    b: Path = argument()
     profile_a: Path | None = option("Layer times of A.")
     profile_b: Path | None = option("Layer times of B.")
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 
 import click
 
-from trtcal.cli.output import note, print_json, say_written
+from trtcal.cli.output import note, print_json, say, say_written
 from trtcal.config import FILE, CalibrationConfig, Config, EvaluationConfig, read_config
 from trtcal.errors import InputError
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trtcal.data import Dataset
     from trtcal.limits import Limit
     from trtcal.model import Model
+    from trtcal.model.files import OnnxFile
 
 PATH = click.Path(path_type=Path)
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
@@ -173,6 +174,17 @@ class JsonOptions(Options):
         if path is not None:
             say_written(path, document["digest"])
 
+    def present_onnx(
+        self, path: Path, written: OnnxFile, facts: dict[str, Any], show: Callable[[], object]
+    ) -> None:
+        """Print a result, and which ONNX file was written for it, with its file of weights if any."""
+        where = {"output": str(path), "digest": written.digest, "weights": written.weights}
+        self.present({**where, **facts}, show)
+        if not self.as_json:
+            say_written(path, written.digest)
+            if written.weights is not None:
+                say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+
 
 class LimitOptions(Options):
     """The option of a command whose figures are held to limits."""
@@ -278,3 +290,15 @@ class CalibratedOptions(PreparedOptions):
         model = self.load_model()
         prepared = self.prepare(model, self.optimizations)
         return model, prepared, self.open_data(model, self.config.evaluation)
+
+
+class PairOptions(JsonOptions):
+    """The arguments of a command that compares two files."""
+
+    a: Path = argument()
+    b: Path = argument()
+
+    @property
+    def title(self) -> str:
+        """The title of a table of what differs."""
+        return f"{self.a} -> {self.b}"

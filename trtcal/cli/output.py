@@ -21,7 +21,6 @@ from trtcal.reporting.text import visible
 
 if TYPE_CHECKING:
     from trtcal.limits import Judgement
-    from trtcal.model.files import OnnxFile
 
 LONGEST_CELL = 160
 REPORT_S = 10.0
@@ -95,13 +94,6 @@ def say(message: str) -> None:
 def say_written(path: Path, digest: str) -> None:
     """Print which file was written, and how its digest begins."""
     say(f"wrote {path}  {digest[:19]}")
-
-
-def show_written(path: Path, written: OnnxFile) -> None:
-    """Print which ONNX file was written, and its file of weights if it has one."""
-    say_written(path, written.digest)
-    if written.weights is not None:
-        say(f"wrote its weights beside it, where they have to stay: {written.weights}")
 
 
 def note(message: str) -> None:

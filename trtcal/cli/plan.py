@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtcal.cli.options import JsonOptions, add_commands, argument, option
+from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
 from trtcal.cli.output import Columns, print_table, say
 
 if TYPE_CHECKING:
@@ -77,11 +77,10 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
     return f", {' and '.join(shares)}" if shares else ""
 
 
-class Diff(ModelOptions, example="trtcal plan diff int8.json mixed.json --model model.onnx"):
+class Diff(
+    PairOptions, ModelOptions, example="trtcal plan diff int8.json mixed.json --model model.onnx"
+):
     """Say what differs from A to B: entries, or with --model the nodes that change precision."""
-
-    a: Path = argument()
-    b: Path = argument()
 
     def _run(self) -> None:
         from trtcal.quantization import read_plan
@@ -98,7 +97,7 @@ class Diff(ModelOptions, example="trtcal plan diff int8.json mixed.json --model 
         columns = {"node" if model else "entry": "{what}", "before": "{before}", "after": "{after}"}
 
         def show_changes() -> None:
-            print_table(changes, columns, f"{self.a} -> {self.b}", "-")
+            print_table(changes, columns, self.title, "-")
             say(f"{len(changes)} differ")
 
         self.present({"changes": changes}, show_changes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
 from trtcal.cli.options import ModelOptions, option, required
-from trtcal.cli.output import Columns, print_table, say, show_written
+from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
@@ -52,17 +52,12 @@ class Prepare(
         written = write_onnx(path, prepared.model.proto)
         document = {
             "model": loaded.fingerprint,
-            "output": str(path),
-            "digest": written.digest,
-            "weights": written.weights,
             "passes": [vars(record) for record in prepared.records],
             "notes": list(prepared.notes),
             "equality": equality and {**vars(equality), "largest": equality.largest},
         }
         kind = "random" if self.random_samples else ""
-        self.present(document, lambda: _show(prepared, equality, kind))
-        if not self.as_json:
-            show_written(path, written)
+        self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
 
 
 command = Prepare.command()

@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
-from trtcal.cli.output import Columns, note, print_table, progress, say, show_written
+from trtcal.cli.output import Columns, note, print_table, progress, say
 
 if TYPE_CHECKING:
     from trtcal.model import Model
@@ -160,18 +160,13 @@ class Quantize(
         quantized = quantize(subject.model, subject.calibration, plan)
         written = write_quantized(self.output, quantized)
         document = {
-            "output": str(self.output),
-            "digest": written.digest,
-            "weights": written.weights,
             "asked": quantized.asked,
             "skipped": quantized.skipped,
             "excluded": quantized.excluded,
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
             "improvement": subject.record,
         }
-        self.present(document, lambda: _show(quantized, subject.record))
-        if not self.as_json:
-            show_written(self.output, written)
+        self.present_onnx(self.output, written, document, lambda: _show(quantized, subject.record))
 
 
 command = Quantize.command()

@@ -26,7 +26,6 @@ from trtcal.documents import (
     seal,
 )
 from trtcal.errors import InputError
-from trtcal.evaluate.comparison import Comparison
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
 from trtcal.evidence.fusion.check import check_fusions
@@ -39,7 +38,6 @@ from trtcal.evidence.manifest import LOG, Build
 from trtcal.limits import BROKEN, overall
 from trtcal.model import Model
 from trtcal.ptq.artifact import optimized_fingerprint
-from trtcal.quantization.plan import Plan
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
 from trtcal.reporting.tensors import tensor_facts, wire
@@ -52,6 +50,20 @@ MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
 # The GPU of an architecture for which a layer's least time is estimated; the page names it.
 ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
+COMPARED = ("digest", "dataset", "dataset_name", "samples", "batch", "limits", "rows")
+# What of an A/B test rests on times stands under `measured`.
+TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
+CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
+PLANNED = ("digest", "default", "layers", "rules", "second_qdq")
+BUILT = (
+    *("digest", "backend", "backend_version", "target", "model", "model_name"),
+    *("quantization", "skipped"),
+)
+CALIBRATED = (
+    *("digest", "method", "parameters", "model", "dataset", "samples", "histograms"),
+    "unranged",
+)
+RAN = ("digest", "command", "stages", "measured")  # under `measured`, for it may name paths
 URGENCY = ("error", "warning")
 
 
@@ -71,14 +83,17 @@ def assemble(folder: Path) -> Document:
         "kind": KIND,
         "schema_version": VERSION,
         "trtcal": __version__,
-        "comparison": findings.comparison and _comparison(findings.comparison),
-        "tests": [_test(one) for one in findings.tests],
+        "comparison": findings.comparison and _kept(findings.comparison.to_document(), COMPARED),
+        "tests": [_kept(one, TESTED) for one in findings.tests],
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),
-        "data_check": findings.data_check and _data_check(findings.data_check),
+        "data_check": findings.data_check and _kept(findings.data_check, CHECKED),
         "optimizations": _optimizations(findings, optimized),
-        "plans": sorted((_plan(plan) for plan in findings.plans), key=lambda one: one["digest"]),
+        "plans": sorted(
+            (_known(plan.to_document(), PLANNED) for plan in findings.plans),
+            key=lambda one: str(one["digest"]),
+        ),
         "measured": _measured(findings),
     }
     plain: Document = json.loads(canonical_json(body))
@@ -106,29 +121,21 @@ def _build_order(build: Build) -> tuple[str, ...]:
     return (build.model_name, build.backend, build.target, build.digest)
 
 
-def _comparison(comparison: Comparison) -> Document:
-    document = comparison.to_document()
-    kept = ("digest", "dataset", "dataset_name", "samples", "batch", "limits", "rows")
-    return {key: document[key] for key in kept}
+def _kept(source: Any, names: Sequence[str]) -> Document:
+    """Return what a report has of a document, or of an object's fields."""
+    if isinstance(source, dict):
+        return {name: source[name] for name in names}
+    return {name: getattr(source, name) for name in names}
 
 
-def _test(document: Document) -> Document:
-    """Return an A/B test without its times; what rests on them stands under `measured`."""
-    kept = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
-    return {key: document[key] for key in kept}
-
-
-def _data_check(document: Document) -> Document:
-    kept = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
-    return {key: document[key] for key in kept}
+def _known(document: Document, names: Sequence[str]) -> Document:
+    """Return what a report has of a document that may lack some of it."""
+    return {name: document[name] for name in names if name in document}
 
 
 def _build(build: Build, model: Model | None) -> Document:
-    plain = ("backend", "backend_version", "target", "model", "model_name", "quantization")
     return {
-        "digest": build.digest,
-        **{key: getattr(build, key) for key in plain},
-        "skipped": build.skipped,
+        **_kept(build, BUILT),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
         "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
@@ -141,14 +148,11 @@ def _layer(layer: Layer, target: str) -> Document:
     gpu = ESTIMATED_ON.get(target)
     least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
     return {
-        "name": layer.name,
-        "kind": layer.kind,
-        "precision": layer.precision,
+        **_kept(layer, ("name", "kind", "precision", "macs")),
         "counted": counted_precision(layer),
         "heavy": layer.is_heavy,
         "nodes": list(layer.nodes),
         "bytes": layer.bytes_moved,
-        "macs": layer.macs,
         "estimated_ms": least,
     }
 
@@ -173,21 +177,13 @@ def _fusions(model: Model, build: Build) -> list[Document]:
 
 
 def _calibration(calibration: Calibration) -> Document:
-    plain = ("method", "parameters", "model", "dataset", "samples", "histograms", "unranged")
     ranges = calibration.ranges
     return {
-        "digest": calibration.digest,
-        **{key: getattr(calibration, key) for key in plain},
+        **_kept(calibration, CALIBRATED),
         "ranges": len(ranges),
         "most_clipped": max((one.clipped for one in ranges.values()), default=None),
         "notes": {name: one.note for name, one in ranges.items() if one.note},
     }
-
-
-def _plan(plan: Plan) -> Document:
-    document = plan.to_document()
-    wanted = ("digest", "default", "layers", "rules", "second_qdq")
-    return {key: document[key] for key in wanted if key in document}
 
 
 def _measured(findings: Findings) -> Document:
@@ -215,7 +211,7 @@ def _measured(findings: Findings) -> Document:
         "failed_logs": failed,
         "machine": machine or _noted(findings.run, "machine"),
         "packages": _noted(findings.run, "packages"),
-        "run": _run(findings.run),
+        "run": findings.run and _known(findings.run, RAN),
         "folder": _folder_name(findings.folder),
         "made_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -252,25 +248,14 @@ def _build_measured(build: Build, findings: Findings) -> Document:
 def _diagnosis(document: Document) -> Document:
     """Return a diagnosis with its costliest findings, and how many of each kind there are."""
     kinds = Counter(finding["kind"] for finding in document["findings"])
-    kept = ("accepted", "limits", "counts", "notes")
-    return {
-        "findings": document["findings"][:FINDINGS_KEPT],
-        "kinds": kinds,
-        **{key: document[key] for key in kept},
-    }
+    kept = _kept(document, ("accepted", "limits", "counts", "notes"))
+    return {"findings": document["findings"][:FINDINGS_KEPT], "kinds": kinds, **kept}
 
 
 def _failed_log(folder: Path, where: str) -> Document:
     log = folder / where / LOG
     found = check_case(Case(), Config(log), [log])
     return {"where": where, "log": read_log(log), "diagnosis": _diagnosis(found.to_document())}
-
-
-def _run(run: Document | None) -> Document | None:
-    """Return what `run.json` says; under `measured`, for it may name paths."""
-    if run is None:
-        return None
-    return {key: run[key] for key in ("digest", "command", "stages", "measured") if key in run}
 
 
 def _noted(run: Document | None, key: str) -> Document:
@@ -309,9 +294,8 @@ def _urgency(event: Event) -> int:
 
 
 def _event(event: Event) -> Document:
-    plain = ("line", "severity", "category", "subject")
-    message = event.message[:MESSAGE_KEPT]
-    return {**{key: getattr(event, key) for key in plain}, "message": message}
+    kept = _kept(event, ("line", "severity", "category", "subject"))
+    return {**kept, "message": event.message[:MESSAGE_KEPT]}
 
 
 def read_report(path: Path) -> Document:
