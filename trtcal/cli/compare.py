@@ -15,7 +15,7 @@ from trtcal.cli.options import (
     argument,
     option,
 )
-from trtcal.cli.output import Columns, note, print_limits, print_table, progress, say
+from trtcal.cli.output import Columns, filled, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 GROUPS_SHOWN = 8
 SAMPLES_SHOWN = 5
 TENSORS_SHOWN = 30
-
-
-def figure(value: float | None, form: str) -> str:
-    """Return a figure for a table, a dash where there is none."""
-    return "-" if value is None else format(value, form)
 
 
 def show_details(comparison: Comparison) -> None:
@@ -67,12 +62,12 @@ def _show_simulation(row: Row) -> None:
         if row.quantization:
             say(f"{row.name}: not held against a simulation in float")
         return
-    top1, same = figure(found.accuracy.top1, ".2f"), figure(found.same, ".2f")
-    say(
-        f"{row.name}: Q/DQ executed in float: top-1 {top1} %, agreement "
-        f"{figure(found.accuracy.agreement, '.2f')} %, SQNR {figure(found.accuracy.sqnr_db, '.1f')} "
-        f"dB; integer kernels give the same class to {same} % of samples"
+    template = (
+        "{name}: Q/DQ executed in float: top-1 {simulation.accuracy.top1:.2f} %, agreement "
+        "{simulation.accuracy.agreement:.2f} %, SQNR {simulation.accuracy.sqnr_db:.1f} dB; "
+        "integer kernels give the same class to {simulation.same:.2f} % of samples"
     )
+    say(filled(template, row, "-"))
 
 
 def _show_groups(name: str, found: Breakdown) -> None:
@@ -119,7 +114,7 @@ def _show_layers(name: str, found: Layerwise) -> None:
     columns: Columns = {
         "tensor": "{tensor}",
         "read by": lambda one: one.nodes[0] if one.nodes else "",
-        "arrives dB": lambda one: figure(one.arrives_db, ".1f"),
+        "arrives dB": lambda one: "-" if one.arrives_db is None else f"{one.arrives_db:.1f}",
         "own dB": "{own_db:.1f}",
         "leaves dB": "{leaves_db:.1f}",
         "growth dB": "{growth_db:.1f}",

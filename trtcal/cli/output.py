@@ -53,6 +53,11 @@ class _Cells(string.Formatter):
         return self.missing if value is None else super().format_field(value, format_spec)
 
 
+def filled(template: str, thing: Any, missing: str = "") -> str:
+    """Return a template such as "{amax:.6g}" with a thing's fields, or its places, filled in."""
+    return _Cells(missing).format(template, thing)
+
+
 def print_table(
     things: Iterable[Any], columns: Columns, title: str = "", missing: str = ""
 ) -> None:
@@ -66,13 +71,12 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = _Cells(missing)
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for thing in things:
         row = [
-            cells.format(one, thing) if isinstance(one, str) else one(thing)
+            filled(one, thing, missing) if isinstance(one, str) else one(thing)
             for one in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))

@@ -32,7 +32,6 @@ SIZE_INCHES = (10.0, 4.8)
 DPI = 72  # one unit of the drawing is one point
 FONT_SIZE = 10.0
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
-NAME_LENGTH = 30
 LOG_RATIO = 20.0
 MARKER_HALF = 5.0
 LABEL_SPACE = 6.0  # between labels side by side

@@ -40,9 +40,8 @@ class Verdict:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        plain = {"word": self.word, "variant": self.variant, "sentence": self.sentence}
         limits = [judgement.to_document() for judgement in self.limits]
-        return {**plain, "rule": self.rule, "reasons": list(self.reasons), "limits": limits}
+        return {**vars(self), "reasons": list(self.reasons), "limits": limits}
 
 
 NOT_OUTPUTS = frozenset({"speedup", *PERCENTILES, "size_bytes"})
