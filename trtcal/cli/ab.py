@@ -58,7 +58,6 @@ class Ab(
         from trtcal.documents import write_document
         from trtcal.evaluate.ab import ABOptions, ab_test
         from trtcal.evaluate.ab_rule import is_tested, rule_for
-        from trtcal.evaluate.groups import files_of
         from trtcal.evaluate.metrics import load_metric
         from trtcal.evaluate.variants import batch_for, open_variant
         from trtcal.model import load_model
@@ -75,7 +74,7 @@ class Ab(
         with progress("testing", len(dataset)) as advance:
             settings = ABOptions(
                 batch_for(model, self.batch or self.config.evaluation.batch),
-                read_slices(slices, len(dataset), files_of(dataset)) if slices else None,
+                read_slices(slices, len(dataset), dataset.files) if slices else None,
                 open_variant(against, trust=self.trust, reference=model) if against else None,
                 load_metric(self.metric_file) if self.metric_file else None,
                 self.sequential,

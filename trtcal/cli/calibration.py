@@ -51,7 +51,7 @@ class Show(TableOptions, example="trtcal calibration show model.cache"):
     """List the ranges in FILE, and the entries that are not usable."""
 
     def _run(self) -> None:
-        from trtcal.calibration.formats import read_ranges
+        from trtcal.calibration.formats.convert import read_ranges
 
         found = read_ranges(self.file, self.form)
         self.present(found.to_document(), lambda: _show(found, self.file))
@@ -75,7 +75,7 @@ class Diff(PairOptions, example="trtcal calibration diff minmax.json entropy.cac
     """Show which ranges differ from A to B and by how much, the largest change first."""
 
     def _run(self) -> None:
-        from trtcal.calibration.formats import read_ranges
+        from trtcal.calibration.formats.convert import read_ranges
         from trtcal.ranges import diff as compare
 
         result = compare(read_ranges(self.a), read_ranges(self.b))
@@ -112,7 +112,7 @@ class Export(
     output: Path = option(None, "-o")
 
     def _run(self) -> None:
-        from trtcal.calibration.formats import export_calibration, read_ranges
+        from trtcal.calibration.formats.convert import export_calibration, read_ranges
         from trtcal.documents import digest_file
 
         found, output, tensors = read_ranges(self.file), self.output, self.tensors
@@ -133,7 +133,7 @@ class Import(TableOptions, example="trtcal calibration import model.cache --mode
     output: Path = option("Where to write the ranges.", "-o", default=Path("calibration.json"))
 
     def _run(self) -> None:
-        from trtcal.calibration.formats import import_calibration
+        from trtcal.calibration.formats.convert import import_calibration
         from trtcal.data import open_dataset
         from trtcal.model import load_model
 

@@ -184,7 +184,7 @@ class Compare(
     output: Path = option("Where to write the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
-        from trtcal.evaluate.comparison import compare, with_layers, write_comparison
+        from trtcal.evaluate.comparison import compare, with_layers
         from trtcal.evaluate.variant_limits import is_compared, judge_variants
         from trtcal.evaluate.variants import open_variant
         from trtcal.limits import require
@@ -204,7 +204,7 @@ class Compare(
             seen = min(self.layer_samples or len(dataset), len(dataset))
             with progress("layer by layer", seen * len(others)) as advance:
                 result = with_layers(result, model, others, dataset, advance, seen)
-        document = write_comparison(self.output, result)
+        document = result.write(self.output)
         self.present(document, lambda: show_all(result), self.output)
         if self.as_json:
             _say_warnings(result, note)

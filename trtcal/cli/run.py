@@ -29,7 +29,7 @@ class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
 
     def _run(self) -> None:
         from trtcal.config import read_config
-        from trtcal.evaluate.comparison import read_comparison
+        from trtcal.evaluate.comparison import Comparison
         from trtcal.limits import require
         from trtcal.pipeline import run
 
@@ -45,7 +45,7 @@ class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
         sentence = f"{verdict['word']}: {verdict['sentence']}"
 
         def show_all() -> None:
-            show(read_comparison(result.folder / "comparison.json"))
+            show(Comparison.read(result.folder / "comparison.json"))
             print_limits(result.limits, "limits on builds and data")
             say(sentence)
             say(f"report: {result.folder / 'report.html'}")
