@@ -1,0 +1,84 @@
+"""A command's dataclass: each field's annotation gives the parameter, and templates fill tables."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from trtcal.cli.options import JsonOptions, argument, option
+from trtcal.cli.output import filled
+
+
+class Sample(JsonOptions, example="trtcal sample net.onnx"):
+    """Show what was given."""
+
+    model: Path = argument()
+    others: tuple[Path, ...] = argument()
+    count: int | None = option("A number.", "-c", least=2)
+    kind: Literal["a", "b"] = option("One of two.", default="a")
+    names: tuple[str, ...] = option("Several.", "--name")
+    pair: tuple[Path, Path] | None = option("Two.")
+    quick: bool = option("A flag.")
+    output: Path = option("Where.", "-o")
+
+    def _run(self):
+        click.echo(repr(self))
+
+
+def run(*words):
+    return CliRunner().invoke(Sample.command(), words)
+
+
+def test_a_command_is_called_with_its_fields():
+    words = "m o p -c 3 --kind b --name x --name y --pair q r --quick -o z --json"
+    done = run(*words.split())
+    assert done.exit_code == 0
+    given = Sample(
+        model=Path("m"),
+        others=(Path("o"), Path("p")),
+        count=3,
+        kind="b",
+        names=("x", "y"),
+        pair=(Path("q"), Path("r")),
+        quick=True,
+        output=Path("z"),
+        as_json=True,
+    )
+    assert done.output.strip() == repr(given)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("m -o z", "Missing argument 'OTHERS...'"),
+        ("m o", "Missing option '-o' / '--output'"),
+        ("m o -o z --kind c", "'c' is not one of 'a', 'b'"),
+        ("m o -o z -c 1", "1 is not in the range x>=2"),
+    ],
+)
+def test_what_an_annotation_forbids_is_refused(words, says):
+    done = run(*words.split())
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_the_docstring_is_the_help_and_common_options_stand_last():
+    text = run("--help").output
+    assert "Show what was given." in text
+    assert "Example: trtcal sample net.onnx" in text
+    assert "[default: a]" in text
+    assert text.index("--output") < text.index("--json")
+
+
+def test_a_template_shows_fields_places_and_what_is_missing():
+    @dataclass
+    class Thing:
+        size: float | None
+
+    assert filled("{size:.1f} MB", Thing(2.0)) == "2.0 MB"
+    assert filled("{size:.1f}", Thing(None), "-") == "-"
+    assert filled("{0}: {1.size:g}", ("{x}", Thing(3.0))) == "{x}: 3"
+    assert filled("{loss[kl]:.2g}", {"loss": {"kl": 0.25}}) == "0.25"
