@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import (
-    DataOptions,
-    LimitOptions,
-    TrustOptions,
-    argument,
-    option,
-)
+from trtcal.cli.options import DataOptions, LimitOptions, TrustOptions, argument, option
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 from trtcal.errors import GateFailed
 

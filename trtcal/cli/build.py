@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from trtcal.cli.diagnose import show as show_diagnosis
-from trtcal.cli.options import (
-    ConfigOptions,
-    LimitOptions,
-    argument,
-    config_here,
-    option,
-)
+from trtcal.cli.options import ConfigOptions, LimitOptions, argument, config_here, option
 from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
 from trtcal.errors import BackendError, ResourceError
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import PreparedOptions, option
 from trtcal.cli.output import note, parameters, print_table, progress, say, size_in_bytes
+from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions
@@ -77,9 +78,7 @@ class Calibrate(
         tensors = tensors_to_observe(find_layers(prepared))
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
-            more = len(dataset.unused) - NAMED
-            names = ", ".join(dataset.unused[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            note(f"note: not used from the data: {names}")
+            note(f"note: not used from the data: {some(dataset.unused, NAMED)}")
         if self.how_many:
             show_curve(self, prepared, dataset, chosen, given)
             return

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import (
-    DataOptions,
-    LimitOptions,
-    TrustOptions,
-    argument,
-    option,
-)
+from trtcal.cli.options import DataOptions, LimitOptions, TrustOptions, argument, option
 from trtcal.cli.output import Columns, filled, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 

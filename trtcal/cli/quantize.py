@@ -12,6 +12,7 @@ import click
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say
+from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.model import Model
@@ -226,6 +227,4 @@ def _show_fp16(found: Fp16Subgraphs) -> None:
     for name, count in found.subnormal.items():
         say(f"{count} values of {name} are subnormal in fp16 and lose digits")
     if found.unknown:
-        more = len(found.unknown) - SHOWN
-        first = ", ".join(found.unknown[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-        say(f"no known bound keeps these within fp16: {first}")
+        say(f"no known bound keeps these within fp16: {some(found.unknown, SHOWN)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trtcal.cli.options import CalibratedOptions, LimitOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, say_written
 from trtcal.errors import GateFailed, InputError
+from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -99,8 +100,7 @@ def _show_held_back(document: dict[str, Any]) -> None:
 
 
 def _named(layers: list[str]) -> str:
-    more = f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else ""
-    return f"{len(layers)}: {', '.join(layers[:SHOWN])}{more}" if layers else "none"
+    return f"{len(layers)}: {some(layers, SHOWN)}" if layers else "none"
 
 
 def _drop(loss: dict[str, Any]) -> str:

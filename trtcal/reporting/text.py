@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -115,7 +116,7 @@ def count(amount: int, thing: str, things: str | None = None) -> str:
     return f"{amount:,} {thing if amount == 1 else things or thing + 's'}"
 
 
-def some(names: list[str], shown: int = 3) -> str:
+def some(names: Sequence[str], shown: int = 3) -> str:
     """Return the first few names, and how many more there are."""
     rest = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
