@@ -80,7 +80,6 @@ class BuildEngine(
         from trtcal.evidence.diagnosis.build_diagnosis import (
             check_build,
             hold,
-            is_of_build,
             write_diagnosis,
         )
         from trtcal.model import load_model
@@ -88,7 +87,9 @@ class BuildEngine(
         backend, target = find_backend(self.backend, self.target)
         model = load_model(self.model)
         wanted = _build_options(self, model, target)
-        settings = replace(self.config, limits=self.limits_of(self.limits, is_of_build))
+        settings = replace(
+            self.config, limits=self.limits_of(self.limits, lambda one: one.is_of_findings)
+        )
         state = f"building for {target} with {backend.name}"
         with clock(state) as show_state, watching(_watcher(show_state)):
             try:

@@ -54,12 +54,14 @@ command = Diagnose.command()
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine, is_of_build
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
     from trtcal.evidence.layers.reading import Engine, read_engine
     from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
-    config = replace(options.config, limits=options.limits_of(options.limits, is_of_build))
+    config = replace(
+        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_findings)
+    )
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
         raise InputError(
