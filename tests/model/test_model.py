@@ -1,9 +1,12 @@
+import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.networks import conv_net, samples, save, weight
+from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.taps import showing
 from trtcal.data import open_dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
@@ -130,3 +133,43 @@ def test_inputs_with_other_first_sizes_are_refused(tmp_path):
 @pytest.mark.parametrize("first", ["n", 2])
 def test_inputs_with_samples_first_are_taken(tmp_path, first):
     check_sample_axes(with_inputs(tmp_path, x=[first, 3, 8, 8], s=[first, 1, 1, 1]))
+
+
+def listed(path, ir_version):
+    """A model of which every weight is an input of the graph too, as older exporters write it."""
+    proto = onnx.load(conv_net(path))
+    proto.ir_version = ir_version
+    for one in proto.graph.initializer:
+        value = helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        proto.graph.input.append(value)
+    onnx.save(proto, path)
+    return proto
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_weights_that_are_listed_as_inputs_are_constants(tmp_path, ir_version):
+    proto = listed(tmp_path / "net.onnx", ir_version)
+    for source in (tmp_path / "net.onnx", proto):
+        model = load_model(source)
+        assert [one.name for one in model.proto.graph.input] == ["x"]
+        assert bool(model.defaults) == (ir_version > 3)
+        shown = showing(model.proto, ["a", "f"])
+        feeds = {"x": np.zeros((2, 3, 8, 8), np.float32)}
+        made = run_session(open_session(shown), ["a", "f"], feeds)
+        assert [one.shape for one in made] == [(2, 8, 8, 8), (2, 8, 1, 1)]
+
+
+def test_the_fingerprint_is_that_of_the_file_and_the_given_model_stays(tmp_path):
+    proto = listed(tmp_path / "net.onnx", 3)
+    before = proto.SerializeToString()
+    assert load_model(proto).fingerprint == load_model(tmp_path / "net.onnx").fingerprint
+    assert proto.SerializeToString() == before
+    assert load_model(proto).fingerprint != load_model(conv_net(tmp_path / "o.onnx")).fingerprint
+
+
+def test_a_weight_in_memory_with_too_few_bytes_is_refused(tmp_path):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    large = next(one for one in proto.graph.initializer if one.name == "w2")
+    large.raw_data = large.raw_data[:-4]
+    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape want 2304"):
+        load_model(proto)

@@ -89,6 +89,8 @@ class Model:
     `proto` holds the weights, or refers to the files in which they were left (`trtcal.model.files`).
     `overrides` has what optimizations found for layers that are in INT8; the fingerprint covers it too.
     `given` is then the model before the optimizations, which also change constants of the float model.
+    No initializer of `proto` is an input of its graph; `defaults` are inputs of the file that had a
+    default value, which is a constant here.
     """
 
     path: Path
@@ -96,6 +98,7 @@ class Model:
     fingerprint: str
     overrides: Int8Overrides = field(default_factory=Int8Overrides)
     given: onnx.ModelProto | None = None
+    defaults: tuple[str, ...] = ()
 
     @property
     def reference(self) -> onnx.ModelProto:
@@ -109,10 +112,8 @@ class Model:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that a caller has to feed (initializers are not)."""
-        initialized = {tensor.name for tensor in self.proto.graph.initializer}
-        fed = (value for value in self.proto.graph.input if value.name not in initialized)
-        return tuple(_spec(value) for value in fed)
+        """The inputs that a caller has to feed."""
+        return tuple(_spec(value) for value in self.proto.graph.input)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -166,8 +167,17 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
         digest = digest_bytes(proto.SerializeToString())
     except (EncodeError, ValueError) as error:
         raise InputError("the model has 2 GiB or more", "save it and give its path") from error
-    _check_sizes(proto)
-    return Model(Path(f"{name}.onnx"), proto, _combined([digest]))
+    try:
+        _check_sizes(proto)
+    except ValueError as error:
+        raise InputError(
+            f"the model has a weight that is broken: {error}", "export it again"
+        ) from error
+    if _initialized_inputs(proto):
+        given, proto = proto, onnx.ModelProto()
+        proto.CopyFrom(given)
+    defaults = _drop_initialized_inputs(proto)
+    return Model(Path(f"{name}.onnx"), proto, _combined([digest]), defaults=defaults)
 
 
 def _of_file(path: Path, embedded: int) -> Model:
@@ -183,7 +193,25 @@ def _of_file(path: Path, embedded: int) -> Model:
             f"model {path} cannot be read as ONNX: {first_line(error)}",
             "export it again, and keep its external data files beside it",
         ) from error
-    return Model(path, proto, fingerprint)
+    return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
+
+
+def _initialized_inputs(proto: onnx.ModelProto) -> list[str]:
+    initialized = {tensor.name for tensor in proto.graph.initializer}
+    return [value.name for value in proto.graph.input if value.name in initialized]
+
+
+def _drop_initialized_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Make constants of inputs that have an initializer; return those that had a default value so.
+
+    Up to IR version 3 every initializer had to be an input too; later ones are defaults.
+    """
+    names = set(found := _initialized_inputs(proto))
+    inputs = [value for value in proto.graph.input if value.name not in names]
+    had_to_be, proto.ir_version = proto.ir_version <= 3, max(proto.ir_version, 4)
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    return () if had_to_be else tuple(found)
 
 
 def checked(model: Model) -> Model:

@@ -157,8 +157,8 @@ def test_initializers_that_are_inputs_too_are_constants(ir_version):
     ]
     weights = {"w": weight(6, 3, 3, 3), **norm_weights()}
     shapes = {name: list(array.shape) for name, array in weights.items()}
-    model = make(nodes, weights, IMAGE | shapes, {"y": ["n", 6, 6, 6]}, 9, ir_version)
-    prepared = prepared_alike(model, IMAGES)
+    made = make(nodes, weights, IMAGE | shapes, {"y": ["n", 6, 6, 6]}, 9, ir_version)
+    prepared = prepared_alike(load_model(made.proto), IMAGES)
     assert ops(prepared) == ["Conv"]
     assert [one.name for one in prepared.model.proto.graph.input] == ["x"]
     assert ("its default value is taken as a constant" in str(prepared.notes)) == (ir_version > 3)

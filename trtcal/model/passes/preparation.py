@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
@@ -83,7 +82,7 @@ def prepare_with_record(
         raise InputError(
             f"model {model.path} computes nothing from its inputs", "give a model that reads them"
         )
-    notes = notes_on(graph, model.proto)
+    notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
     return Prepared(checked(replace(model, proto=proto)), tuple(records), notes)
 
@@ -129,19 +128,17 @@ def _hold(one: Pass, broken: str | None) -> None:
         raise BrokenPassError(f"pass {one.name!r} broke its word: {broken}")
 
 
-def notes_on(graph: gs.Graph, given: onnx.ModelProto) -> tuple[str, ...]:
+def notes_on(graph: gs.Graph, given: Model) -> tuple[str, ...]:
     """Return one sentence for each kind of thing in a prepared graph that was left alone."""
-    called = {(function.domain, function.name) for function in given.functions}
+    called = {(function.domain, function.name) for function in given.proto.functions}
     nodes: dict[str, list[str]] = {}
     for node in graph.nodes:
         why = _why_kept(node, called)
         if why:
             nodes.setdefault(why, []).append(node.name)
     notes = [_sentence("node", names, why) for why, names in nodes.items()]
-    initialized = {tensor.name for tensor in given.graph.initializer}
-    defaults = [one.name for one in given.graph.input if one.name in initialized]
-    if defaults and given.ir_version > 3:  # up to 3 every initializer had to be an input too
-        notes.append(_sentence("input", defaults, "its default value is taken as a constant"))
+    if given.defaults:
+        notes.append(_sentence("input", given.defaults, "its default value is taken as a constant"))
     if graph.opset < MIN_OPSET:
         notes.append(f"opset {graph.opset}: it is not raised, and Q/DQ need {MIN_OPSET}")
     return tuple(notes)

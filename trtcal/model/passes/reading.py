@@ -90,11 +90,6 @@ def _unkept(node: NodeProto, attribute: AttributeProto) -> str | None:
 
 
 def _normalize(small: onnx.ModelProto, nodes: Iterable[NodeProto]) -> None:
-    initialized = {tensor.name for tensor in small.graph.initializer}
-    inputs = [value for value in small.graph.input if value.name not in initialized]
-    del small.graph.input[:]
-    small.graph.input.extend(inputs)
-    small.ir_version = max(small.ir_version, 4)
     _name_domain_once(small)
     for node in nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name in NUMBERS:
