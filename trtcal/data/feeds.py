@@ -248,7 +248,7 @@ WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
 def draw_batches(model: Model, samples: int, most: int = 32, seed: int = 0) -> Iterator[Feeds]:
     """Yield feeds of `samples` in all, up to `most` in a batch: a fixed batch size is kept.
 
-    Floats are standard normal, whole numbers and booleans 0 or 1. The same seed draws the same ones.
+    Floats are standard normal, whole numbers and booleans 0 or 1. The same seed gives the same ones.
     `InputError` if an input has a size of its own that is not fixed, or another type.
     """
     check_sample_axes(model)
