@@ -68,6 +68,23 @@ def test_json_is_one_object_for_one_file_and_one_a_line_for_several(place, capsy
     assert (second["source"], second["events"]) == ("two.log", [])
 
 
+def test_numbers_that_json_has_not_are_null(place, capsys):
+    lines = (
+        "[V] [TRT] Setting dynamic range for fc/out to [-1e999,1e999]",
+        "[I] === Profile (100 iterations ) ===",
+        "[I]    Layer   Time (ms)   Avg. Time (ms)   Time %",
+        "[I]    conv1         nan              inf     50.0",
+    )
+    (place / "odd.log").write_text("\n".join(lines) + "\n")
+    _, out, _ = run(capsys, "odd.log", "--json")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    (event, *_) = json.loads(out, parse_constant=refuse)["events"]
+    assert (event["low"], event["high"]) == (None, None)
+
+
 def test_a_file_gets_the_same_json(place, capsys):
     _, out, _ = run(capsys, "one.log", "--json", "-o", "events.json")
     assert (place / "events.json").read_text() == out

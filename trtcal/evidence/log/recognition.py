@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,15 +59,20 @@ class Event:
         return self.rule.tags if self.rule else ()
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form, the fields flattened beside the others."""
+        """Return the JSON form, the fields flattened beside the others; numbers not finite are null."""
         return {
-            **self.fields,
+            **{name: value if _is_written(value) else None for name, value in self.fields.items()},
             "line": self.line,
             "severity": self.severity,
             "category": self.category,
             "subject": self.subject,
             "message": self.message,
         }
+
+
+def _is_written(value: Value) -> bool:
+    """Tell whether JSON has a value: it has no infinite number."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 MAX_MESSAGE = 4096
