@@ -1,6 +1,6 @@
 """Ship or not: one word, one sentence with its numbers, and the rule that gave it.
 
-The rule works on 95 % intervals, never on bare estimates: a variant holds a limit if its whole
+The rule works on intervals, never on bare estimates: a variant holds a limit if its whole
 interval does, fails it if none of it does, and is undecided in between. It knows the limits of one
 comparison and what builds say of the same models; it does not know what a lost point costs.
 """

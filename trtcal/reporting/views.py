@@ -145,10 +145,12 @@ def _figures(row: View, reference: View) -> list[tuple[str | None, str, str, str
 
 
 def interval_of(judgement: View) -> str:
-    """Return a judgement's interval, or why there is none."""
+    """Return a judgement's interval with its level, or why there is none; a count has but one value."""
     low, high = judgement["low"], judgement["high"]
-    known = judgement["value"] is not None and low is not None and high is not None
-    return text.between(low, high) if known else str(judgement["reason"])
+    if judgement["value"] is None or low is None or high is None:
+        return str(judgement["reason"])
+    level = "" if low == high else f" ({100 * judgement['level']:.4g} %)"
+    return text.between(low, high) + level
 
 
 def margin_of(judgement: View) -> str:
