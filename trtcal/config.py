@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 FILE = "trtcal.toml"
 MOST_BYTES = 1 << 20
 METHODS = ("minmax", "percentile", "entropy")
+TASKS = (
+    "classification",
+    "multilabel",
+    "detection",
+    "segmentation",
+    "regression",
+    "embedding",
+    "tokens",
+    "audio",
+)
 IMAGES_EXAMPLE = (
     'images = { channels = "RGB", layout = "NCHW", resize = 256, crop = 224, scale = "1/255", '
     "mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225] }"
@@ -374,12 +384,17 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All of `trtcal.toml`, paths made absolute from the file's folder."""
+    """All of `trtcal.toml`, paths made absolute from the file's folder.
+
+    `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
+    """
 
     path: Path = Path(FILE)
     model: Path | None = key(FILE_NAME, None)
     output: Path | None = key(FILE_NAME, None)
     history: Path | None = key(FILE_NAME, None)
+    task: str | None = key(one_of(*TASKS), None)
+    outputs: tuple[str, ...] = key(STRINGS, ())
     prepare: PrepareConfig = key(partial(read_section, PrepareConfig), PrepareConfig)
     images: ImagesConfig | None = key(partial(read_section, ImagesConfig), None)
     calibration: CalibrationConfig = key(

@@ -43,6 +43,8 @@ METRICS: Mapping[str, Metric] = {
     "agreement": Metric("agreement with FP32", "%", True),
     "sqnr_db": Metric("SQNR", "dB", True),
     "cosine": Metric("cosine", "", True),
+    "relative_error": Metric("relative error"),
+    "score_error": Metric("error of scores"),
     "kl": Metric("KL divergence", "nats"),
     "l0": Metric("share of outputs that differ"),
     "l1": Metric("mean absolute difference"),
@@ -222,7 +224,7 @@ class Figure:
 class Judgement:
     """One limit held against one figure; `subject` is the variant, build or slice that it is of.
 
-    Without a figure nothing was measured, and `reason` says why.
+    Without a figure nothing was measured, and `reason` says why; with one, why it decides nothing.
     """
 
     limit: Limit
@@ -233,7 +235,7 @@ class Judgement:
     @property
     def state(self) -> str:
         """`holds`, `broken` or `undecided`."""
-        if self.figure is None:
+        if self.figure is None or self.reason:
             return UNDECIDED
         return self.limit.state(self.figure.low, self.figure.high)
 
@@ -254,7 +256,7 @@ class Judgement:
         from trtcal.stats import samples_needed  # SciPy takes a second: no command waits for it
 
         figure = self.figure
-        if figure is None or figure.samples is None or self.state != UNDECIDED:
+        if figure is None or figure.samples is None or self.reason or self.state != UNDECIDED:
             return None
         ends = (figure.value, figure.low, figure.high)
         return samples_needed(ends, self.limit.bound, figure.samples)
@@ -263,7 +265,8 @@ class Judgement:
         subject = f"{self.subject}: " if self.subject else ""
         if self.figure is None:
             return f"{subject}{self.limit.name} was not measured: {self.reason}"
-        return f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
+        found = f"{subject}{self.limit.name} is {self.measured} (limit {self.shown_bound})"
+        return f"{found}; {self.reason}" if self.reason else found
 
     @property
     def shown_bound(self) -> str:

@@ -121,26 +121,47 @@ def _score_bound(lost: int, won: int, samples: int, z: float, strict: bool) -> f
     return float(optimize.brentq(excess, start, 1.0))
 
 
-def mean_interval(values: Values, level: float, reach: float) -> Interval:
-    """Return a mean and its interval; `reach` is how far a value not seen may lie from the mean.
+@dataclass(frozen=True)
+class Moments:
+    """Number, mean, variance and third central moment: what the interval of a mean takes."""
 
-    A skewed sum is taken for a Poisson number of jumps of size third moment / variance, whose exact
-    interval (F. Garwood, Biometrika 28, 1936) covers the mean. It becomes Student's t interval as the
-    skewness vanishes, and the exact one where rare equal losses make the whole difference. It is no
-    narrower than what `unseen` allows for.
-    """
-    count, mean = values.size, float(values.sum()) / values.size
-    if count < FEWEST:
-        return Interval(mean, -math.inf, math.inf)
-    squares, cubes = (float((values**power).sum()) for power in (2, 3))
-    variance = max(squares / count - mean**2, 0.0) * count / (count - 1)
-    third = cubes / count - 3 * mean * squares / count + 2 * mean**3
-    if np.ptp(values) == 0.0 or variance <= (1e-12 * float(values.max())) ** 2:
-        variance = 0.0
-    floor = reach * unseen(count, level)
-    margins = (_tail(variance, sign * third, count, level) for sign in (-1.0, 1.0))
-    low, high = (max(margin, floor) for margin in margins)
-    return Interval(mean, mean - low, mean + high)
+    count: int
+    mean: float
+    variance: float
+    third: float
+
+    @classmethod
+    def of(cls, values: Values) -> Moments:
+        """Return the moments of values, of any shape."""
+        count, mean = values.size, float(values.sum()) / values.size
+        squares, cubes = (float((values**power).sum()) for power in (2, 3))
+        variance = max(squares / count - mean**2, 0.0) * count / max(count - 1, 1)
+        third = cubes / count - 3 * mean * squares / count + 2 * mean**3
+        if np.ptp(values) == 0.0 or variance <= (1e-12 * float(values.max())) ** 2:
+            variance = 0.0
+        return cls(count, mean, variance, third)
+
+    def interval(self, level: float, reach: float) -> Interval:
+        """Return the mean and its interval; `reach` is how far a value not seen may lie from it.
+
+        A skewed sum is taken for a Poisson number of jumps of size third moment / variance, whose exact
+        interval (F. Garwood, Biometrika 28, 1936) covers the mean. It becomes Student's t interval as
+        the skewness vanishes, and the exact one where rare equal losses make the whole difference. It
+        is no narrower than what `unseen` allows for.
+        """
+        if self.count < FEWEST:
+            return Interval(self.mean, -math.inf, math.inf)
+        floor = reach * unseen(self.count, level)
+        margins = (
+            _tail(self.variance, sign * self.third, self.count, level) for sign in (-1.0, 1.0)
+        )
+        low, high = (max(margin, floor) for margin in margins)
+        return Interval(self.mean, self.mean - low, self.mean + high)
+
+
+def mean_interval(values: Values, level: float, reach: float) -> Interval:
+    """Return the mean of values and its interval, see `Moments.interval`."""
+    return Moments.of(values).interval(level, reach)
 
 
 def _tail(variance: float, third: float, count: int, level: float) -> float:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from trtcal.data.slices import Attribute, classes_of, read_attributes, read_slices
 from trtcal.errors import InputError
+from trtcal.evaluate.accuracy import AccuracyMeter
 from trtcal.evaluate.groups import KEPT, SUSPECT, TOO_FEW, WORSE, GroupAccumulator, Worst
-from trtcal.evaluate.metrics import AccuracyMeter
+from trtcal.evaluate.tasks import find_task
 
 SAMPLES = 2000
 
@@ -139,8 +140,9 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
 
 def test_what_is_kept_does_not_grow_with_the_samples():
     sizes = []
+    task = find_task({"y": np.random.default_rng(0).standard_normal((16, 8))}, 16)
     for batches in (20, 400):
-        accumulator, meter, worst = GroupAccumulator([]), AccuracyMeter(), Worst(None)
+        accumulator, meter, worst = GroupAccumulator([]), AccuracyMeter(task), Worst(None)
         rng = np.random.default_rng(0)
         for number in range(batches):
             expected, made = rng.standard_normal((2, 16, 8))

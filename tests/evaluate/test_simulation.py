@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from trtcal.evaluate.accuracy import Accuracy
 from trtcal.evaluate.equality import hold_against
-from trtcal.evaluate.metrics import Accuracy
 
 SAME = Accuracy(1000, 80.0, 0.0, (-0.5, 0.5), 98.0, 30.0, 0.99)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, digest_file, seal, write_document
+from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.latency import Latency
-from trtcal.evaluate.metrics import Accuracy
+from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
@@ -20,7 +21,7 @@ from trtcal.quantization.plan import Plan, write_plan
 from trtcal.ranges import Calibration, TensorRange
 from trtcal.reporting.document import assemble, read_report
 from trtcal.reporting.render import check_page, write_page
-from trtcal.stats import paired_difference
+from trtcal.stats import Moments, paired_difference
 
 SAMPLES = 2000
 EXACT = Accuracy(SAMPLES, 98.6, 0.0, (-0.18, 0.18), 100.0, None, 1.0)
@@ -64,7 +65,25 @@ def latency(p50: float = 1.0, speedup: float = 2.0, spread: float = 0.1) -> Late
 def row(name: str, figures: Accuracy, timing: Latency | None = None, size: int = 40_000) -> Row:
     """Return a variant whose model's fingerprint follows from its name."""
     quantization = {"method": "percentile", "calibration": "sha256:c", "plan": "sha256:p"}
-    return Row(name, f"sha256:{name}", quantization, figures, timing or latency(), size)
+    about = (name, f"sha256:{name}", quantization, figures, timing or latency(), size)
+    return Row(*about, outputs_of(figures), means_of(figures))
+
+
+def outputs_of(figures: Accuracy) -> tuple[OutputFigures, ...]:
+    """Return the one output that has these figures."""
+    kind = "values" if figures.agreement is None else "classes"
+    noise = Moments(figures.samples, 10 ** (-(figures.sqnr_db or 300.0) / 10), 1e-12, 0.0)
+    own = (figures.agreement, None, figures.cosine, 0.05, figures.sqnr_db, noise)
+    return (OutputFigures("logits", kind, *own),)
+
+
+def means_of(figures: Accuracy) -> dict[str, Mean]:
+    """Return the mean of agreement, where there is any."""
+    if figures.agreement is None:
+        return {}
+    share, count = figures.agreement / 100, figures.samples
+    moments = (Moments(count, one, 0.0, 0.0) for one in (share, share - 1))
+    return {"agreement": Mean(*moments, 1.0, count - round(share * count), 0)}
 
 
 def comparison(
@@ -72,8 +91,13 @@ def comparison(
 ) -> Comparison:
     """Return a comparison of these variants with an FP32 reference."""
     timing = latency(2.0, 1.0, 0.0)
-    first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000)
-    return Comparison("sha256:data", "test", SAMPLES, 32, parse_limits(limits), (first, *rows))
+    own = (outputs_of(EXACT), means_of(EXACT))
+    first = Row(reference, "sha256:fp32", {}, EXACT, timing, 130_000, *own)
+    known = [one.accuracy.agreement for one in rows if one.accuracy.agreement is not None]
+    kinds = {"logits": "classes" if known or not rows else "values"}
+    task = TaskRecord("classification", False, kinds, {"agreement": 0.55})
+    about = ("sha256:data", "test", SAMPLES, 32, task)
+    return Comparison(*about, parse_limits(limits), (first, *rows))
 
 
 def build(model: str, got: dict[str, str], **changes: Any) -> Build:

@@ -119,7 +119,7 @@ WRONG = [
     (("digest",), "sha256:short"),
     (("builds",), None),
     (("comparison", "samples"), "500"),
-    (("comparison", "rows", 1, "accuracy", "cosine"), None),
+    (("comparison", "rows", 1, "accuracy", "cosine"), "0.99"),
     (("comparison", "rows", 1, "accuracy", "top1_drop_interval"), [1.0]),
     (("builds", 1, "outcomes", 0, "got"), None),
     (("tensors", 0, "bars", 0), 0.5),

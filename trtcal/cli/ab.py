@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import DataOptions, LimitOptions, TrustOptions, argument, option
+from trtcal.cli.options import (
+    DataOptions,
+    LimitOptions,
+    TaskOptions,
+    TrustOptions,
+    argument,
+    option,
+)
 from trtcal.cli.output import Columns, print_limits, print_table, progress, say
 from trtcal.errors import GateFailed
 
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
 class Ab(
     DataOptions,
+    TaskOptions,
     LimitOptions,
     TrustOptions,
     example="trtcal ab int8.onnx mixed.onnx --data test.npz "
@@ -24,7 +32,8 @@ class Ab(
     """Test whether CANDIDATE can replace BASELINE, on the same samples.
 
     Limits are about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for every
-    slice), and about "speedup" and "latency_p50". Without one, top1 and agreement may fall by 1 point.
+    slice), and about "speedup" and "latency_p50". Without one there is that of the task: top1 and
+    agreement may fall by 1 point, the cosine of embeddings to 0.99; other outputs need one.
 
     The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
     """
@@ -32,8 +41,8 @@ class Ab(
     baseline: Path = argument()
     candidate: Path = argument()
     metric: str | None = option(
-        "What decides: top1, top5, agreement, cosine, or a name from --metric-file.  "
-        "[default: that of the first limit, else top1 with labels, agreement without]"
+        "What decides: top1, top5, agreement, cosine, relative_error, sqnr_db, or a name from "
+        "--metric-file.  [default: that of the first limit, else the task's]"
     )
     metric_file: Path | None = option(
         "A Python file with metric(outputs, labels) -> {name: value}, called for each sample."
@@ -50,8 +59,8 @@ class Ab(
     def _run(self) -> None:
         from trtcal.data.slices import read_slices
         from trtcal.documents import write_document
-        from trtcal.evaluate.ab import ABOptions, ab_test
-        from trtcal.evaluate.ab_rule import is_tested, rule_for
+        from trtcal.evaluate.ab import ABOptions, Question, ab_test
+        from trtcal.evaluate.ab_rule import is_tested
         from trtcal.evaluate.metrics import load_metric
         from trtcal.evaluate.variants import batch_for, open_variant
         from trtcal.model import load_model
@@ -59,7 +68,6 @@ class Ab(
         model = load_model(self.baseline)
         dataset = self.open_data(model, self.config.evaluation)
         wanted = self.limits_of(self.limits, is_tested)
-        rule = rule_for(wanted, self.metric, dataset.labels is not None, self.alpha)
         one, other = (
             open_variant(path, f"{letter} {path.stem}", self.trust, model)
             for letter, path in (("A", self.baseline), ("B", self.candidate))
@@ -73,8 +81,11 @@ class Ab(
                 load_metric(self.metric_file) if self.metric_file else None,
                 self.sequential,
                 advance,
+                self.chosen_task,
+                self.chosen_outputs,
             )
-            result = ab_test(one, other, dataset, rule, settings)
+            question = Question(wanted, self.metric, self.alpha)
+            result = ab_test(one, other, dataset, question, settings)
         document = write_document(self.output, result.to_document())
         self.present(document, lambda: show(result), self.output)
         if not result.verdict.is_good:
@@ -92,6 +103,7 @@ def _hint(result: ABTest) -> str:
 
 def show(result: ABTest) -> None:
     """Print the comparisons, the limits and the verdict."""
+    say(f"task {result.task}")
     title = f"{result.seen} of {result.samples} samples of {result.dataset_name}"
     columns: Columns = {
         "figure": "{name}",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtcal.cli.options import DataOptions, LimitOptions, TrustOptions, argument, option
+from trtcal.cli.options import (
+    DataOptions,
+    LimitOptions,
+    TaskOptions,
+    TrustOptions,
+    argument,
+    option,
+)
 from trtcal.cli.output import Columns, filled, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
@@ -59,7 +66,7 @@ def _show_simulation(row: Row) -> None:
     template = (
         "{name}: Q/DQ executed in float: top-1 {simulation.accuracy.top1:.2f} %, agreement "
         "{simulation.accuracy.agreement:.2f} %, SQNR {simulation.accuracy.sqnr_db:.1f} dB; "
-        "integer kernels give the same class to {simulation.same:.2f} % of samples"
+        "integer kernels agree with it on {simulation.same:.2f} %"
     )
     say(filled(template, row, "-"))
 
@@ -142,6 +149,7 @@ def _show_throughput(comparison: Comparison) -> None:
 
 class Compare(
     DataOptions,
+    TaskOptions,
     LimitOptions,
     TrustOptions,
     example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
@@ -220,7 +228,14 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
     return CompareSettings(
         batch_for(model, options.batch or config.batch),
         options.rounds or config.rounds,
-        read_wanted(dataset, slices, metric, options.simulate),
+        read_wanted(
+            dataset,
+            slices,
+            metric,
+            options.simulate,
+            options.chosen_task,
+            options.chosen_outputs,
+        ),
         options.interval / 100 if options.interval else None,
         _sizes(options.batch_sizes),
     )
@@ -244,13 +259,15 @@ def show(comparison: Comparison) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
+    say(f"task {comparison.task}")
+    known = {
+        title: form
+        for title, form in OF_ACCURACY.items()
+        if any(filled(form, row) for row in comparison.rows)
+    }
     columns: Columns = {
         "variant": "{name}",
-        "top-1 %": "{accuracy.top1:.2f}",
-        "drop": "{accuracy.top1_drop:+.2f}",
-        "agree %": "{accuracy.agreement:.2f}",
-        "SQNR dB": "{accuracy.sqnr_db:.1f}",
-        "cosine": "{accuracy.cosine:.5f}",
+        **known,
         "p50 ms": "{latency.p50_ms:.3f}",
         "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
         "speed-up": "{latency.speedup:.2f}",
@@ -258,9 +275,40 @@ def show(comparison: Comparison) -> None:
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
     print_table(comparison.rows, columns, title, "-")
-    if comparison.limits:
-        print_limits([one for found in judge_variants(comparison).values() for one in found])
+    _show_outputs(comparison)
+    judged = [one for found in judge_variants(comparison).values() for one in found]
+    if judged:
+        print_limits(judged)
     _say_warnings(comparison, say)
+
+
+OF_ACCURACY = {
+    "top-1 %": "{accuracy.top1:.2f}",
+    "drop": "{accuracy.top1_drop:+.2f}",
+    "agree %": "{accuracy.agreement:.2f}",
+    "score error": "{accuracy.score_error:.4f}",
+    "SQNR dB": "{accuracy.sqnr_db:.1f}",
+    "cosine": "{accuracy.cosine:.5f}",
+    "rel. error": "{accuracy.relative_error:.4f}",
+}
+"""Columns of accuracy, of which those are shown that any variant has."""
+
+
+def _show_outputs(comparison: Comparison) -> None:
+    """Show each output's own figures, where there are several."""
+    rows = [(row.name, one) for row in comparison.rows[1:] for one in row.outputs]
+    if len(rows) <= len(comparison.rows[1:]):
+        return
+    columns: Columns = {
+        "variant": "{0}",
+        "output": "{1.name}",
+        "kind": "{1.kind}",
+        "agree %": "{1.agreement:.2f}",
+        "SQNR dB": "{1.sqnr_db:.1f}",
+        "cosine": "{1.cosine:.5f}",
+        "rel. error": "{1.relative_error:.4f}",
+    }
+    print_table(rows, columns, "by output", "-")
 
 
 def _say_warnings(comparison: Comparison, print_line: Callable[[str], None]) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 import click
 
 from trtcal.cli.output import note, print_json, say, say_written
-from trtcal.config import FILE, CalibrationConfig, Config, EvaluationConfig, read_config
+from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -244,6 +244,30 @@ class DataOptions(ConfigOptions):
 
         source = required(self.data or settings.data, "the data", "--data")
         return open_dataset(source, model, self.config.images, settings.labels)
+
+
+class TaskOptions(ConfigOptions):
+    """The options of a command that judges a model's outputs."""
+
+    task: str | None = option(
+        "What the model is for.  [default: guessed from its outputs]", type=click.Choice(TASKS)
+    )
+    outputs: tuple[str, ...] = option(
+        "The output that counts; may be repeated.  [default: all]",
+        "--outputs",
+        metavar="NAME[,NAME]",
+    )
+
+    @property
+    def chosen_task(self) -> str | None:
+        """The task given here or in trtcal.toml, None if it is to be guessed."""
+        return self.task or self.config.task
+
+    @property
+    def chosen_outputs(self) -> tuple[str, ...]:
+        """The outputs that count, given here or in trtcal.toml; none means all."""
+        given = [name.strip() for one in self.outputs for name in one.split(",")]
+        return tuple(dict.fromkeys(given)) or self.config.outputs
 
 
 class ModelOptions(ConfigOptions):

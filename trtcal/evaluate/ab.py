@@ -8,8 +8,8 @@ whenever it stops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,23 @@ from trtcal import __version__
 from trtcal.backends.sessions import run_session
 from trtcal.data import Dataset
 from trtcal.documents import Document, seal
-from trtcal.evaluate.ab_rule import OPEN, Figures, Rule, Slices, Verdict, ask, decide
-from trtcal.evaluate.collectors import sample_figures
+from trtcal.evaluate.ab_rule import (
+    ALPHA,
+    OPEN,
+    Figures,
+    Rule,
+    Slices,
+    Verdict,
+    ask,
+    decide,
+    rule_for,
+)
+from trtcal.evaluate.collectors import read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
+from trtcal.evaluate.tasks import Task, TaskRecord
 from trtcal.evaluate.variants import Variant, check_variants
+from trtcal.limits import Limit
 from trtcal.stats import sequential_levels
 
 KIND = "ab"
@@ -66,6 +78,7 @@ class ABTest:
     samples: int
     seen: int
     verdict: Verdict
+    task: TaskRecord
     timing: Timing | None = None
     interim: tuple[dict[str, Any], ...] = ()
 
@@ -79,6 +92,7 @@ class ABTest:
             "dataset_name": self.dataset_name,
             "samples": self.samples,
             "seen": self.seen,
+            "task": asdict(self.task),
             "interim": list(self.interim),
             "measured": {
                 "verdict": self.verdict.to_document(),
@@ -92,7 +106,8 @@ class ABTest:
 class ABOptions:
     """How a test is made: samples a batch, slices, what agreement is measured against, own metrics.
 
-    `sequential` judges at five interim analyses and stops as soon as the limits are decided.
+    `sequential` judges at five interim analyses and stops as soon as the limits are decided. `task` and
+    `outputs` are the user's, else they are read from the outputs.
     """
 
     batch: int = 32
@@ -101,23 +116,38 @@ class ABOptions:
     own: OwnMetric | None = None
     sequential: bool = False
     progress: Callable[[int], None] = lambda done: None
+    task: str | None = None
+    outputs: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What B must hold: limits, the metric that decides if one is named, the error rate of it all."""
+
+    limits: tuple[Limit, ...] = ()
+    metric: str | None = None
+    alpha: float = ALPHA
 
 
 def ab_test(
     baseline: Variant,
     candidate: Variant,
     dataset: Dataset,
-    rule: Rule,
+    question: Question | Rule,
     options: ABOptions | None = None,
 ) -> ABTest:
     """Test whether the candidate can replace the baseline, on the same samples.
 
-    Speed is measured first, if a limit is about it, on the first batch.
+    A `Question` gets the limits of the task where it has none. Speed is measured first, if a limit is
+    about it, on the first batch.
     """
     options = options or ABOptions()
     reference = options.reference
     check_variants([baseline, candidate, *([reference] if reference else [])])
-    timing = _time(baseline, candidate, dataset, options.batch) if rule.judges_speed else None
+    first = reference or baseline
+    task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
+    rule = question if isinstance(question, Rule) else _rule(question, dataset, task)
+    timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
         len(dataset),
@@ -126,10 +156,13 @@ def ab_test(
         timing.blocks if timing else None,
     )
     figures = sample_figures(
-        (baseline, candidate), dataset, options.batch, reference, options.own, options.progress
+        (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
     )
     for found in figures:
-        if analyses.is_due(found.samples) and analyses.judge(found.samples, found.whole()) != OPEN:
+        if not analyses.is_due(found.samples):
+            continue
+        contrast = found.contrast.result()
+        if analyses.judge(found.samples, found.whole(), contrast) != OPEN:
             break
     if analyses.verdict is None:
         raise AssertionError("a dataset has samples")
@@ -141,9 +174,15 @@ def ab_test(
         len(dataset),
         analyses.seen,
         analyses.verdict,
+        TaskRecord(task.name, task.is_given, task.kinds, contrast),
         timing,
         tuple(analyses.made) if options.sequential else (),
     )
+
+
+def _rule(question: Question, dataset: Dataset, task: Task) -> Rule:
+    has_labels = dataset.labels is not None
+    return rule_for(question.limits, question.metric, has_labels, question.alpha, task.kinds)
 
 
 class InterimAnalyses:
@@ -171,7 +210,9 @@ class InterimAnalyses:
         """Whether enough samples were seen for the next analysis."""
         return samples >= math.ceil(self.samples * (len(self.made) + 1) / self.count)
 
-    def judge(self, samples: int, figures: Figures) -> str:
+    def judge(
+        self, samples: int, figures: Figures, contrast: Mapping[str, float] | None = None
+    ) -> str:
         """Judge the figures of the first samples; return the verdict's word.
 
         A batch that passes several analyses at once is judged as the last of them.
@@ -180,7 +221,8 @@ class InterimAnalyses:
         alpha = (1 - self.levels[max(due, 1) - 1]) / 2 if self.count > 1 else self.rule.alpha
         here = {name: where[:samples] for name, where in self.slices.items()}
         times = (self.blocks.baseline, self.blocks.candidate) if self.blocks else None
-        answers = ask(replace(self.rule, alpha=alpha), figures, here, times, self.sizes)
+        rule = replace(self.rule, alpha=alpha)
+        answers = ask(rule, figures, here, times, self.sizes, contrast)
         warnings = self.blocks.warnings if self.blocks else ()
         self.verdict = replace(decide(self.rule, answers, warnings), rule=self.rule)
         self.seen = samples

@@ -9,16 +9,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trtcal.errors import InputError
-from trtcal.limits import BROKEN, METRICS, UNDECIDED, Figure, Judgement, Limit, parse_limit
+from trtcal.evaluate.accuracy import PERCENT, REACH, blind, sqnr_interval
+from trtcal.evaluate.tasks import (
+    LEAST,
+    SUGGESTED,
+    Kinds,
+    default_limits,
+    no_limit_on,
+    no_usual_limit,
+    unlimited,
+)
+from trtcal.limits import (
+    BROKEN,
+    METRICS,
+    UNDECIDED,
+    Figure,
+    Judgement,
+    Limit,
+    parse_limit,
+    parse_limits,
+)
 from trtcal.stats import (
     Interval,
+    Moments,
     Paired,
     Values,
     compare_means,
@@ -34,16 +54,15 @@ from trtcal.stats import (
 SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "ROLL BACK", "INCONCLUSIVE"
 ALPHA = 0.05
 LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
-DISTANCES = frozenset({"cosine", "kl", "l0", "l1", "l2", "linf", "error", "signal"})
-PERCENT = frozenset({"top1", "top5", "agreement"})
-TO_REFERENCE = frozenset({"agreement", "cosine", "kl"})
-"""Metrics of the distance to the reference, which is the baseline where no other is given."""
-REACH = {"cosine": 1.0}  # between outputs that are alike and outputs that have nothing in common
+DISTANCES = frozenset({"cosine", "kl", "relative_error", "score_error"})
+CLASSES: Kinds = {"output": "classes"}
+SQNR = "sqnr_db"
 TIMES = ("speedup", "latency_p50")
 SPEED, TIMES_UNIT = "speed-up", "times"
 DROP = "-1.0"  # points, where no limit is given
 
-FIGURES = frozenset({"top1", "top5", "agreement", "cosine", "kl", *TIMES})
+FIGURES = frozenset({"top1", "top5", "kl", "agreement", "cosine", "relative_error", "score_error"})
+FIGURES |= {SQNR, *TIMES}
 
 Slices = Mapping[str, npt.NDArray[np.bool_]]
 Figures = Mapping[str, tuple[Values, Values]]
@@ -55,13 +74,16 @@ class Rule:
     """What B must hold, at which error rate of it all, and the metric that decides.
 
     `metric` must have a limit, else nothing is decided. `alone`: agreement, cosine and KL are measured
-    against the baseline itself.
+    against the baseline itself. `suggested` are shown as limits and decide nothing, for the outputs
+    `without` a limit; where the limits were given these are warned of.
     """
 
     limits: tuple[Limit, ...]
     metric: str = "top1"
     alpha: float = ALPHA
     alone: bool = True
+    suggested: tuple[Limit, ...] = ()
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 0.5:
@@ -84,18 +106,27 @@ def is_tested(limit: Limit) -> bool:
 
 
 def rule_for(
-    limits: Sequence[Limit], metric: str | None, has_labels: bool, alpha: float = ALPHA
+    limits: Sequence[Limit],
+    metric: str | None,
+    has_labels: bool,
+    alpha: float = ALPHA,
+    kinds: Kinds = CLASSES,
 ) -> Rule:
-    """Return the rule of an A/B test.
+    """Return the rule of an A/B test; `kinds` are those of the outputs that count.
 
-    Without a metric, the first one with a limit decides, else top-1 (agreement, without labels). Top-1,
-    top-5 and agreement may fall by one point where no limit is given; other metrics have no default.
+    Without a metric, the first one with a limit decides. Where no limit on the outputs is given there
+    are those of `default_limits`; top-1, top-5 and agreement may fall by one point.
     """
     limited = [one.metric for one in limits if one.metric not in TIMES and not one.in_slices]
-    usual = "top1" if has_labels else "agreement"
-    chosen = metric or next(iter(limited), usual)
-    default = () if chosen in limited or chosen not in PERCENT else (f"{chosen} >= {DROP}",)
-    return Rule((*map(parse_limit, default), *limits), chosen, alpha)
+    usual = default_limits(kinds, has_labels) if metric is None and not limited else ()
+    if metric in PERCENT and metric not in limited:
+        usual = (f"{metric} >= {DROP}",)
+    asked = (*parse_limits(usual), *limits)
+    judged = [one.metric for one in asked if one.metric not in TIMES and not one.in_slices]
+    left = tuple(unlimited(kinds, judged or filter(None, [metric])))
+    suggested = (parse_limit(SUGGESTED),) if left and not limited and metric is None else ()
+    first = [*judged, *(one.metric for one in suggested), "agreement"]
+    return Rule(asked, metric or first[0], alpha, suggested=suggested, without=left)
 
 
 @dataclass(frozen=True)
@@ -176,6 +207,7 @@ class _Data:
     figures: Figures
     slices: Slices
     times: tuple[Values, Values] | None
+    contrast: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def level(self) -> float:
@@ -201,7 +233,7 @@ class _Data:
         level = one_sided(self.level)
         lost, won = self.discordant(metric, where)
         strict = paired_difference(won, lost, found.samples, level, strict=True)
-        if self.rule.alone and metric in TO_REFERENCE:
+        if self.rule.alone and metric in LEAST:
             strict = strict.within(-1.0, max(0.0, strict.value))
         return replace(found, difference=strict), level
 
@@ -216,7 +248,7 @@ class _Data:
         before, after = self.figures[metric]
         if where is not None:
             before, after = before[where], after[where]
-        same = self.rule.alone and metric in TO_REFERENCE
+        same = self.rule.alone and metric in LEAST
         return compare_means(before, after, level, REACH.get(metric), same)
 
 
@@ -226,25 +258,27 @@ def ask(
     slices: Slices | None = None,
     times: tuple[Values, Values] | None = None,
     sizes: Mapping[str, int] | None = None,
+    contrast: Mapping[str, float] | None = None,
 ) -> Answers:
     """Return the comparisons (the deciding metric first, then the others, slices, speed) and limits.
 
     `slices` gives which samples are in each, `sizes` how many that will be at the end, where not all
-    were seen; `times` are the blocks' times of both. `InputError` if a limit is about no figure.
+    were seen; `times` are the blocks' times of both, `contrast` the figures of what shows nothing, see
+    `trtcal.evaluate.collectors.Contrast`. `InputError` if a limit is about no figure.
     """
     known = [*figures, *TIMES]
     for name in (rule.metric, *(limit.metric for limit in rule.limits)):
         if name not in known:
-            hint = f"known: {', '.join(sorted(known))}; top-1 needs labels"
+            hint = f"known: {', '.join(sorted(known))}; top-1 needs labels and class scores"
             raise InputError(f"the metric {name!r} is not known here", hint)
     slices = slices or {}
     final = sizes or {name: int(where.sum()) for name, where in slices.items()}
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
-    data = _Data(rule, figures, large, times)
+    data = _Data(rule, figures, large, times, contrast or {})
     names = [rule.metric, *(name for name in figures if name != rule.metric)]
-    names = [name for name in names if name in figures]
+    names = [name for name in names if name in figures and name != SQNR]
     made = [_answer(name, name, data.compared(name, None, data.level)) for name in names]
-    if rule.metric in figures:
+    if rule.metric in figures and rule.metric != SQNR:
         made += [
             _answer(
                 f"{rule.metric} of {name}",
@@ -257,6 +291,9 @@ def ask(
     if times is not None:
         made.append(_speed(times, data.level))
     judged = [one for limit in rule.limits for one in _judge(limit, data)]
+    reason = no_usual_limit(rule.without)
+    for limit in rule.suggested:
+        judged += [replace(one, reason=reason) for one in _judge(limit, data)]
     small = tuple(set(slices) - set(large)) if rule.judges_slices else ()
     return Answers(_adjusted(made), tuple(judged), tuple(sorted(small)))
 
@@ -288,16 +325,31 @@ def _adjusted(answers: Sequence[Answer]) -> tuple[Answer, ...]:
 
 def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     """Hold B to one limit; to one about slices in every slice that is large enough to be judged."""
+    if limit.metric == SQNR and (limit.is_change or limit.in_slices):
+        return [
+            Judgement(limit, "", None, "it is judged of B as a whole: give a bound without a sign")
+        ]
     if limit.in_slices:
         return [
-            Judgement(limit, name, _figure(limit, data, where) if where.any() else None, UNSEEN)
+            _contrasted(Judgement(limit, name, _figure(limit, data, where)), data)
+            if where.any()
+            else Judgement(limit, name, None, UNSEEN)
             for name, where in data.slices.items()
         ]
     if limit.metric not in TIMES:
-        return [Judgement(limit, "", _figure(limit, data, None))]
+        return [_contrasted(Judgement(limit, "", _figure(limit, data, None)), data)]
     if data.times is None:
         return [Judgement(limit, "", None, "no times were taken")]
     return [Judgement(limit, "", _time(limit, data.times, data.level))]
+
+
+def _contrasted(one: Judgement, data: _Data) -> Judgement:
+    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
+    metric = one.limit.metric
+    if metric not in data.contrast or one.state == BROKEN:
+        return one
+    base = 0.0 if metric == SQNR else float(data.figures[metric][0].mean())
+    return replace(one, reason=blind(one.limit, data.contrast[metric], base))
 
 
 UNSEEN = "none of its samples were seen yet"
@@ -305,6 +357,10 @@ UNSEEN = "none of its samples were seen yet"
 
 def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> Figure:
     """Return B's figure, or its change against A's, in the unit of the limit."""
+    if limit.metric == SQNR:
+        noise = Moments.of(data.figures[SQNR][1])
+        ends = sqnr_interval(noise, data.level)
+        return Figure(ends.value, ends.low, ends.high, noise.count, data.level)
     factor = 100.0 if limit.metric in PERCENT else 1.0
     if limit.is_change:
         found, level = data.change(limit.metric, where)
@@ -355,12 +411,14 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     """Return the verdict that follows from the limits; `warnings` make it one with care."""
     judged = answers.judgements
     warnings = (*_warnings(answers.comparisons), *map(_untested, answers.untested), *warnings)
+    if rule.without and not rule.suggested:
+        warnings = (*warnings, no_limit_on(rule.without))
     verdict = Verdict(OPEN, "", rule, answers.comparisons, judged, warnings)
     broken = [one for one in judged if one.state == BROKEN]
     undecided = [one for one in judged if one.state == UNDECIDED]
     if broken:
         return replace(verdict, word=BACK, sentence=f"B fails: {_listed(broken)}.")
-    if not any(limit.metric == rule.metric for limit in rule.limits):
+    if not any(limit.metric == rule.metric for limit in (*rule.limits, *rule.suggested)):
         return replace(verdict, sentence=_without_limit(rule.metric))
     if undecided:
         needed = [one.samples_needed for one in undecided]
@@ -383,6 +441,8 @@ def _listed(judgements: Sequence[Judgement]) -> str:
 
 
 def _advice(undecided: Sequence[Judgement], needed: int | None) -> str:
+    if all(one.reason for one in undecided):
+        return ""
     if needed is None:
         return " No number of samples is sure to decide."
     what = "blocks of runs" if undecided[0].limit.metric in TIMES else "samples"
@@ -406,5 +466,5 @@ def _warnings(answers: Sequence[Answer]) -> list[str]:
 def _is_telling(answer: Answer) -> bool:
     """Tell whether to be lower is worse, and more than that two models are not one."""
     metric = answer.name.partition(" of ")[0]
-    alone = metric == "agreement" and answer.baseline == 100.0  # the baseline agrees with itself
+    alone = metric == "agreement" and answer.baseline >= 100.0  # the baseline agrees with itself
     return answer.unit != TIMES_UNIT and metric not in DISTANCES and not alone

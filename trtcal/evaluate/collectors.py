@@ -6,60 +6,195 @@ Nothing grows with samples, but for an A/B test, which keeps a few figures of ea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trtcal.data import Dataset
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import InputError
+from trtcal.evaluate.accuracy import (
+    Accuracy,
+    AccuracyMeter,
+    Mean,
+    MeanCollector,
+    OutputFigures,
+    noise_shares,
+    rounded,
+    sqnr_db,
+)
 from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
-from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, OwnMetric, load_metric
-from trtcal.evaluate.per_sample import WHAT, Labels, Values, compare_rows
-from trtcal.evaluate.replay import Batch, Outputs, replay
+from trtcal.evaluate.metrics import OwnMetric, load_metric
+from trtcal.evaluate.outputs import Figures, UnsampledError
+from trtcal.evaluate.per_sample import WHAT, Labels, Values
+from trtcal.evaluate.replay import Batch, Outputs, Run, replay
+from trtcal.evaluate.tasks import LEAST, Rows, Task, find_task
 from trtcal.evaluate.variants import Variant, open_simulation
+from trtcal.limits import METRICS
 
-KEPT = ("top1", "top5", "agreement", "cosine", "kl")
+KEPT = ("top1", "top5", "agreement", "cosine", "kl", "relative_error", "score_error")
+SQNR = "sqnr_db"
 CLASSES, SLICES = "classes", "slices"
+
+
+def read_task(
+    reference: Variant,
+    dataset: Dataset,
+    batch: int,
+    name: str | None = None,
+    wanted: Sequence[str] = (),
+) -> tuple[Task, int]:
+    """Return the task of a reference, read from its outputs for the first samples, and the batch size.
+
+    That is 1 where the outputs' rows are not samples, as after a NonMaxSuppression. `InputError` as
+    `find_task`.
+    """
+    run = reference.runner([spec.name for spec in reference.outputs])
+    is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
+    try:
+        return _probe(run, dataset, batch if is_fixed else min(batch, PROBED), name, wanted), batch
+    except UnsampledError:
+        if is_fixed or batch == 1:
+            raise
+    return _probe(run, dataset, 1, name, wanted), 1
+
+
+PROBED = 8  # samples that a task is read from
+
+
+def _probe(run: Run, dataset: Dataset, size: int, name: str | None, wanted: Sequence[str]) -> Task:
+    feeds = next(dataset.batches(size))
+    first = next(replay(run, (), [feeds]))
+    shapes = [np.shape(array) for array in feeds.values()]
+    return find_task(first.expected, first.size, shapes, name, wanted)
+
+
+@dataclass
+class Contrast:
+    """How near the outputs for one sample are to those for another: what a limit has to tell apart.
+
+    A limit that the outputs of other samples hold too, or those of a model that lies halfway to them,
+    shows nothing. The figures are of the reference, each sample beside the one before it.
+    """
+
+    task: Task
+    samples: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    powers: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
+    last: Rows | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Take in a batch of the reference's rows, up to `CONTRASTED` samples."""
+        if self.samples >= CONTRASTED:
+            return
+        alone = len(rows[0]) == 1
+        before = self.last if alone else [_rolled(one) for one in rows]
+        self.last = rows
+        if before is None or not all(map(_are_alike, rows, before)):
+            return
+        by_output = self.task.by_output(rows, before)
+        self.samples += len(rows[0])
+        for name, values in self.task.compare(rows, before, None, by_output).items():
+            self.sums[name] += float(values.sum())
+        for name, found in by_output.items():
+            if "error" in found:
+                self.powers[name] += [found["signal"].sum(), found["error"].sum()]
+
+    def result(self) -> dict[str, float]:
+        """Return the figures halfway between the same outputs and those of other samples."""
+        if not self.samples:
+            return {}
+        means = {name: value / self.samples for name, value in self.sums.items()}
+        halfway = {name: ((name in LEAST) + means[name]) / 2 for name in means if name in COMPARED}
+        ratios = [sqnr_db(signal, error / 2) for signal, error in self.powers.values()]
+        known = [one for one in ratios if one is not None]
+        found = halfway | ({SQNR: min(known)} if known else {})
+        return {name: rounded(value) for name, value in found.items()}
+
+
+CONTRASTED = 256
+COMPARED = frozenset(WHAT) | {"relative_error", "score_error"}
+"""The figures of outputs beside others that have a contrast."""
+
+
+def _rolled(rows: Any) -> Any:
+    return [rows[-1], *rows[:-1]] if isinstance(rows, list) else np.roll(rows, 1, axis=0)
+
+
+def _are_alike(rows: Any, before: Any) -> bool:
+    return isinstance(rows, list) or rows.shape == before.shape
 
 
 @dataclass
 class SampleFigures:
     """Figure -> the values of A and B for each sample, in the order of the samples."""
 
+    task: Task
     own: OwnMetric | None = None
     parts: dict[str, list[tuple[Values, Values]]] = field(default_factory=lambda: defaultdict(list))
+    powers: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     samples: int = 0
+    contrast: Contrast = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.contrast = Contrast(self.task)
 
     def add(self, batch: Batch) -> None:
         """Take in a batch, whose last two outputs are those of A and B."""
         pair = (batch.expected, *batch.outputs)[-2:]
-        a, b = (compare_rows([*batch.expected.values()], [*o.values()], batch.labels) for o in pair)
+        expected = self.task.rows(batch.expected, batch.size)
+        made = [self.task.rows(one, batch.size) for one in pair]
+        self.contrast.add(expected)
+        by_output = [self.task.by_output(expected, one) for one in made]
+        a, b = (
+            self.task.compare(expected, one, batch.labels, found)
+            for one, found in zip(made, by_output, strict=True)
+        )
         for name in KEPT:
             if name in a and name in b:
                 self.parts[name].append((a[name], b[name]))
+        self._add_powers(*by_output)
         if self.own is not None:
             a, b = (self.own(outputs, batch.labels) for outputs in pair)
             for name, values in a.items():
                 self.parts[name].append((values, b[name]))
         self.samples += batch.size
 
+    def _add_powers(self, a: Mapping[str, Figures], b: Mapping[str, Figures]) -> None:
+        for name, found in b.items():
+            if "error" in found:
+                rows = (found["signal"], a[name]["error"], found["error"])
+                self.powers[name].append(np.stack(rows))
+
     def whole(self) -> dict[str, tuple[Values, Values]]:
-        """Return each figure that every sample has, both of shape (samples,)."""
+        """Return each figure that every sample has, both of shape (samples,).
+
+        Of `sqnr_db` it is the share of noise in the output that has most, see `noise_shares`.
+        """
         joined = {
             name: (np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs]))
             for name, pairs in self.parts.items()
         }
-        return {name: both for name, both in joined.items() if len(both[0]) == self.samples}
+        found = {name: both for name, both in joined.items() if len(both[0]) == self.samples}
+        if self.powers:
+            found[SQNR] = max(map(_noise, self.powers.values()), key=lambda both: both[1].mean())
+        return found
+
+
+def _noise(powers: Sequence[Values]) -> tuple[Values, Values]:
+    signal, a, b = np.concatenate(powers, axis=1)
+    return noise_shares(signal, a), noise_shares(signal, b)
 
 
 def sample_figures(
     both: tuple[Variant, Variant],
     dataset: Dataset,
     batch: int,
+    task: Task,
     reference: Variant | None = None,
     own: OwnMetric | None = None,
     progress: Callable[[int], None] = lambda done: None,
@@ -71,7 +206,7 @@ def sample_figures(
     """
     names = [spec.name for spec in both[0].outputs]
     first, *others = (one.runner(names) for one in ((reference, *both) if reference else both))
-    found = SampleFigures(own)
+    found = SampleFigures(task, own)
     for part in replay(first, others, dataset.batches(batch), dataset.labels, progress):
         found.add(part)
         yield found
@@ -79,21 +214,33 @@ def sample_figures(
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to collect beside the means: by slices, by the user's own metric, in float simulation."""
+    """What to collect: by slices, by the user's own metric, in float simulation, of which task.
+
+    `task` and `outputs` are the user's, else they are read from the reference's outputs.
+    """
 
     attributes: tuple[Attribute, ...] = ()
     own: OwnMetric | None = None
     simulate: bool = True
+    task: str | None = None
+    outputs: tuple[str, ...] = ()
 
 
 def read_wanted(
-    dataset: Dataset, slices: Path | None = None, metric: Path | None = None, simulate: bool = True
+    dataset: Dataset,
+    slices: Path | None = None,
+    metric: Path | None = None,
+    simulate: bool = True,
+    task: str | None = None,
+    outputs: Sequence[str] = (),
 ) -> Wanted:
     """Return what to collect by files: a CSV of slices, and a Python file with a metric."""
     return Wanted(
         read_attributes(slices, len(dataset), dataset.files) if slices else (),
         load_metric(metric) if metric else None,
         simulate,
+        task,
+        tuple(outputs),
     )
 
 
@@ -102,6 +249,8 @@ class Evaluation:
     """What was collected of one variant."""
 
     accuracy: Accuracy
+    outputs: tuple[OutputFigures, ...]
+    means: dict[str, Mean]
     simulation: Simulation | None
     own: tuple[Group, ...]
     breakdowns: tuple[Breakdown, ...]
@@ -119,41 +268,45 @@ class _OfVariant:
     simulated: int | None
     accumulators: dict[str, GroupAccumulator]
     worst: Worst
-    meter: AccuracyMeter = field(default_factory=AccuracyMeter)
-    literal: AccuracyMeter = field(default_factory=AccuracyMeter)
-    to_literal: AccuracyMeter = field(default_factory=AccuracyMeter)
+    meters: tuple[AccuracyMeter, AccuracyMeter, AccuracyMeter]
+    means: MeanCollector = field(default_factory=MeanCollector)
     own: set[str] = field(default_factory=set)
 
-    def add(
-        self, start: int, outputs: Sequence[Outputs], labels: Labels | None
-    ) -> dict[str, Values]:
-        """Take in a batch, the reference's outputs first, and return the variant's figures."""
-        lists = [[*one.values()] for one in outputs]
-        found = self.meter.update(lists[0], lists[self.place], labels)
-        self.worst.add(start, found, (lists[0], lists[self.place]), labels)
+    def add(self, start: int, rows: Sequence[Rows], labels: Labels | None) -> Figures:
+        """Take in a batch, the reference's rows first, and return the variant's figures."""
+        meter, literal, to_literal = self.meters
+        found = meter.update(rows[0], rows[self.place], labels)
+        self.worst.add(start, found, (rows[0], rows[self.place]), labels)
         if self.simulated is not None:
-            self.literal.update(lists[0], lists[self.simulated], labels)
-            self.to_literal.update(lists[self.simulated], lists[self.place], labels)
+            literal.update(rows[0], rows[self.simulated], labels)
+            to_literal.update(rows[self.simulated], rows[self.place], labels)
         return found
 
     def result(self) -> Evaluation:
         """Return what was collected."""
-        simulation = None
-        if self.simulated is not None:
-            meters = self.meter, self.literal, self.to_literal
-            simulation = hold_against(*(meter.result() for meter in meters))
+        accuracy, *_ = found = [meter.result() for meter in self.meters if meter.samples]
+        simulation = None if self.simulated is None else hold_against(*found)
         groups = [one for by, each in self.accumulators.items() for one in each.result(by)]
         own = tuple(map(self.accumulators[SLICES].whole, sorted(self.own)))
-        return Evaluation(self.meter.result(), simulation, own, tuple(groups), self.worst.result())
+        means = self.means.result(accuracy.samples)
+        worst = self.worst.result()
+        outputs = self.meters[0].by_output()
+        return Evaluation(accuracy, outputs, means, simulation, own, tuple(groups), worst)
 
 
-def _add(everyone: Sequence[_OfVariant], own: OwnMetric | None, batch: Batch) -> None:
+def _add(
+    everyone: Sequence[_OfVariant],
+    own: OwnMetric | None,
+    rows: Sequence[Rows],
+    batch: Batch,
+) -> None:
     """Take in a batch; the reference is held against itself."""
     outputs = (batch.expected, *batch.outputs)
-    found = [one.add(batch.start, outputs, batch.labels) for one in everyone]
+    found = [one.add(batch.start, rows, batch.labels) for one in everyone]
     added = [_own_figures(own, outputs[one.place], batch.labels) for one in everyone]
     for one, figures, more in zip(everyone, found, added, strict=True):
         one.own |= set(more)
+        one.means.add({**found[0], **added[0]}, {**figures, **more})
         figure = "top1" if "top1" in figures else "agreement"
         both = {figure: (found[0][figure], figures[figure])} if figure in figures else {}
         both |= {name: (added[0][name], values) for name, values in more.items()}
@@ -165,7 +318,7 @@ def _own_figures(
     own: OwnMetric | None, outputs: Outputs, labels: Labels | None
 ) -> dict[str, Values]:
     found = {} if own is None else own(outputs, labels)
-    taken = sorted(set(found) & set(WHAT))
+    taken = sorted(set(found) & {*WHAT, *METRICS})
     if own is not None and taken:
         raise InputError(f"{own.path}: {taken[0]!r} is trtcal's own figure", "call yours otherwise")
     return found
@@ -175,13 +328,14 @@ def evaluate(
     everyone: Sequence[Variant],
     dataset: Dataset,
     batch: int,
+    task: Task,
     wanted: Wanted,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Evaluation]:
-    """Return what everyone's outputs show, the first being the reference."""
+) -> tuple[list[Evaluation], dict[str, float]]:
+    """Return what everyone's outputs show, the first being the reference, and its contrast."""
     names = [spec.name for spec in everyone[0].outputs]
     runs = [one.runner(names) for one in everyone]
-    collected = []
+    collected, contrast = [], Contrast(task)
     for place, one in enumerate(everyone):
         simulation = open_simulation(one, names) if wanted.simulate else None
         accumulators = {SLICES: GroupAccumulator(wanted.attributes if place else ())}
@@ -189,7 +343,11 @@ def evaluate(
             accumulators[CLASSES] = GroupAccumulator((classes_of(dataset.labels),))
         simulated = None if simulation is None else len(runs)
         runs += [] if simulation is None else [simulation]
-        collected.append(_OfVariant(place, simulated, accumulators, Worst(dataset.files)))
+        meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
+        worst = Worst(dataset.files)
+        collected.append(_OfVariant(place, simulated, accumulators, worst, meters))
     for part in replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels, progress):
-        _add(collected, wanted.own, part)
-    return [one.result() for one in collected]
+        rows = [task.rows(one, part.size) for one in (part.expected, *part.outputs)]
+        contrast.add(rows[0])
+        _add(collected, wanted.own, rows, part)
+    return [one.result() for one in collected], contrast.result()

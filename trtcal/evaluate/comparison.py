@@ -16,13 +16,14 @@ from trtcal.backends.targets import machine
 from trtcal.data import Dataset
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError
-from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate
+from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
+from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.metrics import Accuracy
-from trtcal.evaluate.variant_limits import judge_variants
+from trtcal.evaluate.tasks import TaskRecord, no_limit_on
+from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
 from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
@@ -34,6 +35,8 @@ MEASURED = ("latency", "size_bytes")
 class Row:
     """One variant's results; `size_bytes` is its file's.
 
+    `outputs` are the figures of each output that counts, `means` those over samples with what their
+    intervals take, by metric.
     `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
     user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
@@ -45,6 +48,8 @@ class Row:
     accuracy: Accuracy
     latency: Latency
     size_bytes: int
+    outputs: tuple[OutputFigures, ...] = ()
+    means: dict[str, Mean] = field(default_factory=dict)
     simulation: Simulation | None = None
     own: tuple[Group, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
@@ -58,13 +63,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison(Sealed, kind="comparison", command="trtcal compare", version=2):
+class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3):
     """All variants on one dataset; the first row is the reference itself."""
 
     dataset: str
     dataset_name: str
     samples: int
     batch: int
+    task: TaskRecord
     limits: tuple[Limit, ...]
     rows: tuple[Row, ...]
     machine: dict[str, Any] = field(default_factory=dict)
@@ -81,6 +87,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=2)
             "dataset_name": self.dataset_name,
             "samples": self.samples,
             "batch": self.batch,
+            "task": dataclasses.asdict(self.task),
             "limits": [str(limit) for limit in self.limits],
             "rows": [row.lasting() for row in self.rows],
             "measured": {
@@ -103,7 +110,8 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=2)
         )
         plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
         limits = parse_limits(document["limits"])
-        return cls(limits=limits, rows=rows, machine=measured["machine"], **plain)
+        task = from_fields(TaskRecord, document["task"])
+        return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: one row for each variant."""
@@ -164,8 +172,10 @@ def compare(
     everyone = [reference, *variants]
     check_variants(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
-    found = evaluate(everyone, dataset, settings.batch, settings.wanted, progress)
-    latencies = measure(*_runs(everyone, dataset, settings.batch), settings.rounds, settings.width)
+    wanted = settings.wanted
+    task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
+    found, contrast = evaluate(everyone, dataset, batch, task, wanted, progress)
+    latencies = measure(*_runs(everyone, dataset, batch), settings.rounds, settings.width)
     for size in settings.batch_sizes:
         rates = measure_throughput(*_runs(everyone, dataset, size))
         latencies = [
@@ -175,7 +185,8 @@ def compare(
     rows = tuple(map(_row, everyone, found, latencies))
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
-    return Comparison(*data, settings.batch, limits, rows, where)
+    record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
+    return Comparison(*data, batch, record, limits, rows, where)
 
 
 def _device(everyone: Sequence[Variant]) -> str:
@@ -241,7 +252,13 @@ NAMED = 3
 def warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one sentence for each thing that the table of means does not show."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
-    return (*accuracy, *_of_latency(comparison.rows))
+    return (*unjudged(comparison), *accuracy, *_of_latency(comparison.rows))
+
+
+def unjudged(comparison: Comparison) -> tuple[str, ...]:
+    """Return the warning of outputs that no limit given is about."""
+    left = without_limit(comparison) if about_outputs(comparison.limits) else []
+    return (no_limit_on(left),) if left else ()
 
 
 def _of_row(row: Row) -> Iterator[str]:

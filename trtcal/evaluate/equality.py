@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from trtcal.backends.sessions import Array, open_session
 from trtcal.data.dataset import Feeds
-from trtcal.evaluate.metrics import Accuracy, rounded
+from trtcal.evaluate.accuracy import Accuracy, rounded
 from trtcal.evaluate.replay import replay, runner
 from trtcal.model import Model, uniquely_named
 

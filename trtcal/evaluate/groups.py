@@ -14,14 +14,15 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from trtcal.data.slices import Attribute
-from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE, PERCENT
-from trtcal.evaluate.metrics import rounded
-from trtcal.evaluate.per_sample import Array, Labels, Values, class_scores
+from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE
+from trtcal.evaluate.accuracy import PERCENT, rounded
+from trtcal.evaluate.per_sample import Labels, Values, class_scores
 from trtcal.stats import LEVEL, Interval, holm, mcnemar, paired_difference
 
 KEPT = 20  # groups of one figure that are listed; the others are counted
@@ -141,7 +142,7 @@ def _corrected(groups: Sequence[Group]) -> list[Group]:
 def _group(name: str, figure: str, sums: _Sums, row: Values) -> Group:
     count = int(row[COUNT])
     reference, variant = float(row[REFERENCE]) / count, float(row[CANDIDATE]) / count
-    if figure == AGREEMENT:
+    if figure == AGREEMENT and sums.is_binary:
         reference, drop, p = _against_others(row, sums.whole)
     elif sums.is_binary:
         lost, won = int(row[LOST]), int(row[WON])
@@ -235,21 +236,23 @@ def _rounded(group: Group) -> Group:
 WORST_KEPT = 10
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Sample:
     """One sample: `l2` is the Euclidean norm of the outputs' difference, `cosine` that of both.
 
-    `name` is its file's where it has one. `reference` and `variant` are the classes that they give,
-    None where the first output is no class scores.
+    Boxes have neither: `agreement` is the share of the sample's decisions that are the same. `name` is
+    its file's where it has one. `reference` and `variant` are the classes that they give, None where
+    the first output is no class scores.
     """
 
-    l2: float
+    l2: float | None
     index: int
-    cosine: float
+    cosine: float | None
     name: str | None = None
     label: int | None = None
     reference: int | None = None
     variant: int | None = None
+    agreement: float | None = None
 
 
 @dataclass
@@ -263,21 +266,24 @@ class Worst:
         self,
         start: int,
         found: Mapping[str, Values],
-        outputs: tuple[Sequence[Array], Sequence[Array]],
+        outputs: tuple[Sequence[Any], Sequence[Any]],
         labels: Labels | None,
     ) -> None:
         """Take in a batch from sample `start` on: its figures and the outputs of both."""
-        errors = found["l2"]
+        errors = found["l2"] if "l2" in found else 1 - found["agreement"]
         limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
-        scores = [class_scores(one[0]) for one in outputs]
+        scores = [None if isinstance(one[0], list) else class_scores(one[0]) for one in outputs]
         for row in np.argsort(-errors, kind="stable")[:WORST_KEPT].tolist():
             if errors[row] <= max(limit, 0.0):
                 break
             classes = [None if one is None else int(one[row].argmax()) for one in scores]
             index, label = start + row, None if labels is None else int(labels[row])
             name = self.files[index] if self.files else None
-            figures = rounded(float(errors[row])), index, rounded(float(found["cosine"][row]))
-            sample = Sample(*figures, name, label, *classes)
+            l2, cosine, agreement = (
+                rounded(float(found[key][row])) if key in found else None
+                for key in ("l2", "cosine", "agreement")
+            )
+            sample = Sample(l2, index, cosine, name, label, classes[0], classes[1], agreement)
             push = heapq.heappushpop if len(self.kept) == WORST_KEPT else heapq.heappush
             push(self.kept, (float(errors[row]), -index, sample))
 

@@ -18,7 +18,7 @@ import onnx
 from trtcal.backends.sessions import Array
 from trtcal.backends.taps import Inside
 from trtcal.data import Dataset, fixed_batch, whole_batches
-from trtcal.evaluate.metrics import rounded, sqnr_db
+from trtcal.evaluate.accuracy import rounded, sqnr_db
 from trtcal.evaluate.replay import replay
 from trtcal.model import Model
 from trtcal.model.files import array_of

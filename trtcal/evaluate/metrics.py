@@ -1,10 +1,9 @@
-"""Accuracy of a variant's outputs against the reference's, accumulated batch by batch."""
+"""The user's own metric, and what a search goes by: how far outputs are from the float model's."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,103 +21,6 @@ from trtcal.evaluate.per_sample import (
     compare_rows,
     correctness,
 )
-from trtcal.stats import paired_difference
-
-DIGITS = 6  # significant digits kept: below this, batch size and threads decide
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """How good a variant's outputs are, over `samples` samples.
-
-    `top1`, `agreement` and `top1_drop` are percentages (points), None without labels or without a
-    class axis; so is `top5`, with more than five classes. `sqnr_db` is 10 log10 of signal over error
-    power over all outputs, None where there is no error. `top1_drop_interval` is 95 %, paired. The
-    others are means over samples of what `trtcal.evaluate.per_sample` names, `linf` the largest.
-    `top1_lost` counts the samples that only the reference has right, `top1_won` the opposite.
-    """
-
-    samples: int
-    top1: float | None
-    top1_drop: float | None
-    top1_drop_interval: tuple[float, float] | None
-    agreement: float | None
-    sqnr_db: float | None
-    cosine: float
-    top5: float | None = None
-    kl: float | None = None
-    l0: float | None = None
-    l1: float | None = None
-    l2: float | None = None
-    linf: float | None = None
-    top1_lost: int | None = None
-    top1_won: int | None = None
-
-
-@dataclass
-class AccuracyMeter:
-    """Collects batches of reference and variant outputs; memory does not grow with samples."""
-
-    samples: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # samples that had each figure
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    lost: int = 0
-    won: int = 0
-    largest: float = 0.0
-
-    def update(
-        self, reference: list[Array], variant: list[Array], labels: Labels | None
-    ) -> dict[str, Values]:
-        """Add one batch and return its figures, as `compare_rows` does.
-
-        Outputs are in the model's order, samples along the first axis.
-        """
-        found = compare_rows(reference, variant, labels)
-        self.samples += len(reference[0])
-        self.largest = max(self.largest, float(found["linf"].max(initial=0.0)))
-        for name, values in found.items():
-            self.known[name] += len(values)
-            self.sums[name] += float(values.sum())
-        lost = _lost(reference, found, labels)
-        if lost is not None:
-            self.lost += int((lost > 0).sum())
-            self.won += int((lost < 0).sum())
-        return found
-
-    def result(self) -> Accuracy:
-        """Return the figures so far."""
-        top1 = self._mean("top1", 100.0)
-        drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
-        return Accuracy(
-            self.samples,
-            top1,
-            None if top1 is None else rounded(drop.value),
-            None if top1 is None else (rounded(drop.low), rounded(drop.high)),
-            self._mean("agreement", 100.0),
-            sqnr_db(self.sums["signal"], self.sums["error"]),
-            rounded(self.sums["cosine"] / self.samples),
-            self._mean("top5", 100.0),
-            self._mean("kl"),
-            self._mean("l0"),
-            self._mean("l1"),
-            self._mean("l2"),
-            rounded(self.largest),
-            None if top1 is None else self.lost,
-            None if top1 is None else self.won,
-        )
-
-    def _mean(self, name: str, unit: float = 1.0) -> float | None:
-        """Return the mean of a figure that every sample had."""
-        if self.known[name] != self.samples:
-            return None
-        return rounded(unit * self.sums[name] / self.samples)
-
-
-def sqnr_db(signal: float, error: float) -> float | None:
-    """Return signal over error power in dB, None where either is zero or not finite."""
-    if not (0 < signal < math.inf and 0 < error < math.inf):
-        return None
-    return rounded(10.0 * math.log10(signal / error))
 
 
 def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
@@ -127,11 +29,6 @@ def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Val
     if scores is None or labels is None or "top1" not in found:
         return None
     return np.asarray(correctness(scores, labels)["top1"] - found["top1"])
-
-
-def rounded(value: float) -> float:
-    """Return a figure to the digits that are kept of it."""
-    return float(f"{value:.{DIGITS}g}")
 
 
 FUNCTION = "metric"

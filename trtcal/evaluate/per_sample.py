@@ -48,16 +48,22 @@ def compare_rows(
     """
     size = next(iter(reference[0].shape), 0)
     check_outputs(reference, variant, size)
-    found = _distances(reference, variant, size)
-    expected, made = class_scores(reference[0]), class_scores(variant[0])
+    return distances(reference, variant, size) | by_class(reference[0], variant[0], labels)
+
+
+def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> dict[str, Values]:
+    """Return `agreement`, `kl` and with labels `top1` and `top5` of class scores, nothing of others."""
+    expected, made = class_scores(reference), class_scores(variant)
     if expected is None or made is None:
-        return found
-    found["agreement"] = np.equal(made.argmax(1), expected.argmax(1)).astype(np.float64)
-    found["kl"] = divergence(expected, made)
+        return {}
+    found = {
+        "agreement": np.equal(made.argmax(1), expected.argmax(1)).astype(np.float64),
+        "kl": divergence(expected, made),
+    }
     if labels is not None:
-        if len(labels) != size:
+        if len(labels) != len(made):
             raise InputError(
-                f"{len(labels)} labels for {size} rows of the first output",
+                f"{len(labels)} labels for {len(made)} rows of the first output",
                 "labels need an output with one row a sample; leave them out",
             )
         check_labels(labels, made.shape[1])
@@ -99,9 +105,8 @@ def _probabilities(rows: Values, given: bool) -> Values:
     return shares
 
 
-def _distances(
-    reference: Sequence[Array], variant: Sequence[Array], size: int
-) -> dict[str, Values]:
+def distances(reference: Sequence[Array], variant: Sequence[Array], size: int) -> dict[str, Values]:
+    """Return the figures of `WHAT` from `cosine` on, of all outputs as one long row for each sample."""
     expected, made = (_one_row_each(outputs, size) for outputs in (reference, variant))
     difference = np.abs(expected - made)
     squares = np.square(difference).sum(1)
@@ -142,11 +147,16 @@ def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: in
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
                 "every output needs one row a sample, the same in reference and variant",
             )
-        if not (np.isfinite(before).all() and np.isfinite(after).all()):
-            raise InputError(
-                "an output has NaN or infinite values",
-                "run the models alone on these data: weights or data are broken",
-            )
+        check_finite(before, after)
+
+
+def check_finite(*outputs: Array) -> None:
+    """`InputError` if an output has NaN or infinite values."""
+    if not all(np.isfinite(one).all() for one in outputs):
+        raise InputError(
+            "an output has NaN or infinite values",
+            "run the models alone on these data: weights or data are broken",
+        )
 
 
 def check_labels(labels: Labels | None, classes: int) -> None:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trtcal.errors import InputError
-from trtcal.limits import HOLDS, METRICS, Figure, Judgement, Limit, overall, parse_limit
-from trtcal.stats import LEVEL, Interval, holm_levels, one_sided, paired_difference, proportion
+from trtcal.evaluate.accuracy import PERCENT, REACH, Mean, blind, sqnr_interval
+from trtcal.evaluate.tasks import LEAST, SUGGESTED, default_limits, no_usual_limit, unlimited
+from trtcal.limits import (
+    BROKEN,
+    HOLDS,
+    METRICS,
+    Figure,
+    Judgement,
+    Limit,
+    overall,
+    parse_limit,
+    parse_limits,
+)
+from trtcal.stats import LEVEL, Interval, holm_levels, one_sided, paired_difference
 
 if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
-    from trtcal.evaluate.groups import Group
 
-ACCURACY = ("top1", "top5", "agreement", "sqnr_db", "cosine", "kl", "l0", "l1", "l2", "linf")
+OF_ERRORS = ("cosine", "relative_error", "score_error", "kl", "l0", "l1", "l2", "linf")
+ACCURACY = ("top1", "top5", "agreement", "sqnr_db", *OF_ERRORS)
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
 COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes")
 """The metrics that a comparison measures, beside the user's own."""
-DEFAULT = ("top1 >= -1.0", "agreement >= -1.0")
-"""The limit on accuracy where none is given: with labels, without."""
-
 Judged = dict[str, tuple[Judgement, ...]]
 """Variant -> its limits."""
 
@@ -30,29 +40,63 @@ def is_compared(limit: Limit) -> bool:
     return limit.metric in COMPARED or (limit.metric not in METRICS and not limit.is_of_findings)
 
 
-def with_default(limits: Sequence[Limit], reference: Row) -> tuple[Limit, ...]:
-    """Return the limits, with the default one on accuracy if none is about the outputs."""
-    about_outputs = [limit for limit in limits if limit.metric not in _TIMED]
-    if any(map(is_compared, about_outputs)) or reference.accuracy.agreement is None:
-        return tuple(limits)
-    return (parse_limit(DEFAULT[reference.accuracy.top1 is None]), *limits)
+def with_default(comparison: Comparison) -> tuple[Limit, ...]:
+    """Return the limits, with the default ones of the task if none is about the outputs."""
+    if about_outputs(comparison.limits):
+        return comparison.limits
+    has_top1 = comparison.rows[0].accuracy.top1 is not None
+    return (*parse_limits(default_limits(comparison.task.outputs, has_top1)), *comparison.limits)
+
+
+def about_outputs(limits: Iterable[Limit]) -> list[Limit]:
+    """Return the limits that are about what the outputs are."""
+    return [limit for limit in limits if limit.metric not in _TIMED and is_compared(limit)]
+
+
+def without_limit(comparison: Comparison) -> list[str]:
+    """Return the outputs that no limit is about."""
+    metrics = [limit.metric for limit in about_outputs(with_default(comparison))]
+    return unlimited(comparison.task.outputs, metrics)
 
 
 def judge_variants(comparison: Comparison) -> Judged:
     """Hold every variant to the limits, at levels at which all of the k variants hold together.
 
     The best of k variants holds by chance more often than one does: Holm's correction, see
-    `trtcal.stats.holm_levels`. `InputError` if a limit is about a variant that there is not.
+    `trtcal.stats.holm_levels`. Without limits on the outputs those that have no default one are held
+    to a suggested one, which decides nothing. `InputError` if a limit is about an unknown variant.
     """
     reference, *rows = comparison.rows
-    limits = list(filter(is_compared, with_default(comparison.limits, reference)))
+    limits = list(filter(is_compared, with_default(comparison)))
     _check_variants(limits, [row.name for row in rows])
+    suggested = [] if about_outputs(comparison.limits) else without_limit(comparison)
 
     def judged(index: int, level: float) -> tuple[Judgement, ...]:
-        return judge_row(limits, rows[index], reference, level)
+        found = judge_row(limits, rows[index], reference, level)
+        found = tuple(_contrasted(one, comparison) for one in found)
+        return (*found, *_suggested(suggested, rows[index], reference, level))
 
     levels = holm_levels(lambda i, level: overall(judged(i, level)) == HOLDS, len(rows))
     return {row.name: judged(i, levels[i]) for i, row in enumerate(rows)}
+
+
+def _suggested(
+    outputs: Sequence[str], row: Row, reference: Row, level: float
+) -> tuple[Judgement, ...]:
+    if not outputs:
+        return ()
+    found = judge_row([parse_limit(SUGGESTED)], row, reference, level)
+    return tuple(replace(one, reason=no_usual_limit(outputs)) for one in found)
+
+
+def _contrasted(one: Judgement, comparison: Comparison) -> Judgement:
+    """Return a judgement that decides nothing where the outputs for other samples would hold too."""
+    value = comparison.task.contrast.get(one.limit.metric)
+    if value is None or one.figure is None or one.state == BROKEN:
+        return one
+    means = comparison.rows[0].means
+    base = means[one.limit.metric].value.mean if one.limit.metric in means else 0.0
+    return replace(one, reason=blind(one.limit, value, base))
 
 
 def _check_variants(limits: Iterable[Limit], names: Sequence[str]) -> None:
@@ -69,7 +113,7 @@ def judge_row(
     found = []
     for limit in limits:
         if limit.is_about(row.name):
-            own = one_sided(level) if _is_of_pairs(limit) else level
+            own = one_sided(level) if _is_of_pairs(limit, row) else level
             ends = _ends(limit, row, reference, own)
             samples = None if limit.metric in _TIMED else row.accuracy.samples
             figure = None if ends is None else Figure(*_triple(ends), samples, own)
@@ -78,16 +122,15 @@ def judge_row(
     return tuple(found)
 
 
-WITHOUT_INTERVAL = ("top5", "cosine", "kl", "l0", "l1", "l2", "linf")
-"""Metrics of which a comparison keeps the mean alone, which decides nothing."""
 _TIMED = ("speedup", *PERCENTILES, "size_bytes")
 
 
-def _is_of_pairs(limit: Limit) -> bool:
+def _is_of_pairs(limit: Limit, row: Row) -> bool:
     """Tell whether a limit is about pairs of right and wrong answers, as an A/B test judges them."""
-    return limit.metric == "top1_drop" or (
-        limit.is_change and limit.metric in ("top1", "agreement")
-    )
+    if limit.metric == "top1_drop" or (limit.is_change and limit.metric == "top1"):
+        return True
+    mean = row.means.get(limit.metric)
+    return limit.is_change and mean is not None and mean.lost is not None
 
 
 def _triple(ends: Interval) -> tuple[float, float, float]:
@@ -97,16 +140,15 @@ def _triple(ends: Interval) -> tuple[float, float, float]:
 def _reason(limit: Limit, row: Row) -> str:
     if limit.in_slices:
         return "compare judges no slices: `trtcal ab --slices` does"
-    if limit.metric in WITHOUT_INTERVAL and getattr(row.accuracy, limit.metric) is not None:
-        return "compare keeps no interval of it: `trtcal ab` judges it"
+    if limit.metric == "linf" and row.accuracy.linf is not None:
+        return "the largest of all has no interval; l2 has one"
+    if limit.metric == "sqnr_db" and limit.is_change:
+        return "FP32 has no noise to change from: give the bound without a sign"
     if limit.metric in ("top1", "top5", "top1_drop"):
-        return (
-            "the data have no labels" if row.accuracy.agreement is not None else "no class scores"
-        )
+        has_classes = any(one.kind == "classes" for one in row.outputs)
+        return "the data have no labels" if has_classes else "no output has class scores"
     if limit.metric in METRICS:
-        return "the first output has no class scores"
-    if any(group.name == limit.metric for group in row.own):
-        return "compare keeps the interval of its change alone: give the bound a sign"
+        return "no output that counts has it"
     return "no such figure: --metric-file gives one's own"
 
 
@@ -116,30 +158,35 @@ def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | No
         return None
     if limit.metric == "speedup" or (limit.metric == "latency_p50" and limit.is_relative):
         return _speed(limit, row, level)
-    if _is_of_pairs(limit):
+    if limit.metric in ("top1", "top1_drop") and _is_of_pairs(limit, row):
         return _change_of_pairs(limit, row, reference, level)
-    own = next((group for group in row.own if group.name == limit.metric), None)
-    if own is not None:
-        return _of_own(limit, own, level)
-    if limit.metric in ("top1", "top5", "agreement") and not limit.is_change:
-        return _right(_value(limit.metric, row), row.accuracy.samples, level)
-    if limit.metric in WITHOUT_INTERVAL:
+    if limit.metric == "sqnr_db":
+        return _sqnr(limit, row, level)
+    if limit.metric in row.means:
+        return _of_mean(limit, row.means[limit.metric], level)
+    if limit.metric in _TIMED:
+        return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
+    return None
+
+
+def _of_mean(limit: Limit, mean: Mean, level: float) -> Interval | None:
+    """Return a mean over samples or its change, in the limit's unit."""
+    factor, reach = 100.0 if limit.metric in PERCENT else 1.0, REACH.get(limit.metric)
+    if not limit.is_change:
+        return mean.interval(level, reach).scaled(factor)
+    found = mean.difference(level, reach, limit.metric in LEAST)
+    if limit.is_relative:
+        base = mean.value.mean - mean.change.mean
+        return found.scaled(100.0 / abs(base)) if base else None
+    return found.scaled(factor)
+
+
+def _sqnr(limit: Limit, row: Row, level: float) -> Interval | None:
+    """Return the SQNR of the worst output."""
+    noises = [one.noise for one in row.outputs if one.noise is not None]
+    if limit.is_change or not noises:
         return None
-    return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
-
-
-def _of_own(limit: Limit, own: Group, level: float) -> Interval | None:
-    """Return the change of a figure of an own metric; of the figure itself no interval is kept."""
-    if not limit.is_change or limit.is_relative:
-        return None
-    return Interval(own.drop, *own.interval).scaled(-1.0).at_level(level)
-
-
-def _right(percent: float | None, samples: int, level: float) -> Interval | None:
-    """Return a share of right answers with its exact interval, in percent."""
-    if percent is None:
-        return None
-    return proportion(round(percent * samples / 100), samples, level).scaled(100.0)
+    return sqnr_interval(max(noises, key=lambda one: one.mean), level)
 
 
 def _speed(limit: Limit, row: Row, level: float) -> Interval:
@@ -156,14 +203,8 @@ def _speed(limit: Limit, row: Row, level: float) -> Interval:
 
 
 def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:
-    """Return the change of top-1 or agreement (the reference's is 100 %), in points or in percent."""
+    """Return the change of top-1, in points or in percent."""
     accuracy = row.accuracy
-    if limit.metric == "agreement":
-        if accuracy.agreement is None:
-            return None
-        lost = accuracy.samples - round(accuracy.agreement * accuracy.samples / 100)
-        drop = paired_difference(lost, 0, accuracy.samples, level, strict=True)
-        return drop.within(min(0.0, drop.value), 1.0).scaled(-100.0)
     if accuracy.top1_lost is None or accuracy.top1_won is None:
         return None
     counts = (accuracy.top1_lost, accuracy.top1_won, accuracy.samples)
@@ -174,20 +215,14 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
     return drop.scaled(-100.0 / base if limit.is_relative and base else -1.0)
 
 
-def _value(metric: str, row: Row) -> float | None:
+def _value(metric: str, row: Row) -> float:
     if metric == "size_bytes":
         return float(row.size_bytes)
-    if metric in PERCENTILES:
-        return float(getattr(row.latency, PERCENTILES[metric]))
-    if metric == "sqnr_db" and row.accuracy.sqnr_db is None:
-        return math.inf  # no error at all
-    return getattr(row.accuracy, metric, None)
+    return float(getattr(row.latency, PERCENTILES[metric]))
 
 
-def _plain(limit: Limit, value: float | None, base: float | None) -> Interval | None:
+def _plain(limit: Limit, value: float, base: float) -> Interval | None:
     """Return a figure without an interval, or its change."""
-    if value is None or (limit.is_change and base is None):
-        return None
-    if limit.is_change and base is not None:
+    if limit.is_change:
         value = 100.0 * (value / base - 1.0) if limit.is_relative and base else value - base
     return None if math.isnan(value) else Interval(value, value, value)

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from trtcal.data import open_dataset as open_data
 from trtcal.data.opening import Data
 from trtcal.documents import write_document
 from trtcal.errors import InputError
-from trtcal.evaluate.ab import ABOptions, ABTest
+from trtcal.evaluate.ab import ABOptions, ABTest, Question
 from trtcal.evaluate.ab import ab_test as test
-from trtcal.evaluate.ab_rule import rule_for
+from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.replay import silent
@@ -319,11 +319,14 @@ def compare(
     limits: Sequence[str] = (),
     batch: int = 32,
     rounds: int = 60,
+    task: str | None = None,
+    outputs: Sequence[str] = (),
 ) -> Comparison:
     """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
 
     `variants` are models or builds, by name in a dict or in a list. `limits` are written like
     "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each.
+    `task` and the `outputs` that count are guessed from the reference's outputs if not given.
     `InputError` if two of them bear one name, the reference included.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
@@ -338,7 +341,8 @@ def compare(
     sources: list[Named] = [(_name(reference) or "FP32", reference), *_named(variants)]
     dataset = open_data(data, loaded)
     with _opened(sources) as (first, *others):
-        options = CompareSettings(batch_for(loaded, batch), rounds)
+        wanted = Wanted(task=task, outputs=tuple(outputs))
+        options = CompareSettings(batch_for(loaded, batch), rounds, wanted)
         return compare_variants(first, others, dataset, settings, options)
 
 
@@ -349,11 +353,15 @@ def ab_test(
     limits: Sequence[str] = (),
     metric: str | None = None,
     options: ABOptions | None = None,
+    task: str | None = None,
+    outputs: Sequence[str] = (),
 ) -> ABTest:
     """Test whether a candidate can replace a baseline, by paired intervals on the same samples.
 
     `limits` are written like "top1 >= -0.5"; without one, top-1 (agreement, where the data have no
-    labels) may fall by 1 point. The verdict is SHIP, SHIP WITH CARE, ROLL BACK or INCONCLUSIVE.
+    labels) may fall by 1 point, see docs/statistics.md for other tasks. `task` and the `outputs` that
+    count are guessed from the baseline's outputs if not given. The verdict is SHIP, SHIP WITH CARE,
+    ROLL BACK or INCONCLUSIVE.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -362,10 +370,11 @@ def ab_test(
     """
     loaded = _model(baseline)
     dataset = open_data(data, loaded)
-    rule = rule_for(parse_limits(limits), metric, dataset.labels is not None)
+    question = Question(parse_limits(limits), metric)
     settings = options or ABOptions(batch_for(loaded, 32))
+    settings = replace(settings, task=task or settings.task, outputs=outputs or settings.outputs)
     with _opened([("A", baseline), ("B", candidate)]) as (first, second):
-        return test(first, second, dataset, rule, settings)
+        return test(first, second, dataset, question, settings)
 
 
 def search(

@@ -201,7 +201,10 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
-    wanted = read_wanted(evaluation_data, evaluation.slices, evaluation.metric)
+    metric, task = evaluation.metric, config.task
+    wanted = read_wanted(
+        evaluation_data, evaluation.slices, metric, task=task, outputs=config.outputs
+    )
     plans = {
         name: _checked_plan(config, name, plan, prepared.model)
         for name, plan in config.plans.items()

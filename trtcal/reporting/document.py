@@ -50,7 +50,7 @@ MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
 # The GPU of an architecture for which a layer's least time is estimated; the page names it.
 ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
-COMPARED = ("digest", "dataset", "dataset_name", "samples", "batch", "limits", "rows")
+COMPARED = ("digest", "dataset", "dataset_name", "samples", "batch", "task", "limits", "rows")
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
 CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
@@ -84,7 +84,7 @@ def assemble(folder: Path) -> Document:
         "schema_version": VERSION,
         "trtcal": __version__,
         "comparison": findings.comparison and _kept(findings.comparison.to_document(), COMPARED),
-        "tests": [_kept(one, TESTED) for one in findings.tests],
+        "tests": [{**_kept(one, TESTED), "task": one.get("task")} for one in findings.tests],
         "builds": [_build(build, findings.models.get(build.model)) for build in builds],
         "calibrations": [_calibration(one) for one in calibrations],
         "tensors": tensor_facts(findings.observations, calibrations, findings.tails),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtcal.documents import Document
-from trtcal.evaluate.comparison import Comparison, Row
+from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.variant_limits import PERCENTILES, judge_variants
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.manifest import Build
@@ -114,7 +114,7 @@ def judge(
         reasons = warnings(nearest.row, nearest.judges_speed, *known)
         return _do_not_ship(comparison, nearest, reasons)
     best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
-    reasons = warnings(best.row, best.judges_speed, *known)
+    reasons = (*unjudged(comparison), *warnings(best.row, best.judges_speed, *known))
     return (_ship if holding else _inconclusive)(comparison, best, reasons)
 
 
@@ -185,11 +185,23 @@ def _holding_sentence(reference: Row, row: Row) -> str:
             f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right, "
             f"where FP32 gets {text.number(reference.accuracy.top1)} %"
         )
+    elif accuracy.agreement is not None:
+        first = _agreeing(row)
     else:
-        agreement = text.number(accuracy.agreement)
-        first = f"answers like FP32 on {agreement} % of {accuracy.samples:,} samples"
+        cosine = text.number(accuracy.cosine, 5)
+        first = (
+            f"has outputs of a cosine of {cosine} with FP32's, over {accuracy.samples:,} samples"
+        )
     speed = f"runs at {text.number(row.latency.speedup)} times its speed on this machine"
     return f"{row.name} {first}; it {speed} and takes {text.number(100 * share, 0)} % of its size."
+
+
+def _agreeing(row: Row) -> str:
+    accuracy = row.accuracy
+    share = text.number(accuracy.agreement)
+    if [one.kind for one in row.outputs] in ([], ["classes"]):
+        return f"answers like FP32 on {share} % of {accuracy.samples:,} samples"
+    return f"decides like FP32 in {share} %, in the mean over {accuracy.samples:,} samples"
 
 
 def warnings(
@@ -266,10 +278,7 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
     if undecided:
         sentence = _undecided_sentence(best.row, undecided[0])
     else:
-        sentence = (
-            f"{best.row.name} has no classes in its first output, so neither top-1 nor agreement "
-            "can be held to a limit; the table gives its SQNR and cosine."
-        )
+        sentence = f"No limit is about the outputs of {best.row.name}; the table has its figures."
     rule = _rule(comparison, best)
     return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.limits)
 
@@ -278,6 +287,8 @@ def _undecided_sentence(row: Row, one: Judgement) -> str:
     name = metric_of(one.limit.metric).label
     if one.figure is None:
         return f"The limit {one.limit} is not judged for {row.name}: {one.reason}."
+    if one.reason:
+        return f"Not decided for {row.name}: its {name} is {one.measured}; {one.reason}."
     if one.limit.metric in NOT_OUTPUTS:
         return (
             f"The timing does not tell whether {row.name} holds {one.limit}: the {name} is "

@@ -1,0 +1,184 @@
+"""Random weights, swapped outputs, another order of classes: none may ship, in any task and metric."""
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.networks import save
+from trtcal.data import open_dataset
+from trtcal.evaluate.ab import ABOptions, Question, ab_test
+from trtcal.evaluate.collectors import Wanted
+from trtcal.evaluate.comparison import CompareSettings, compare
+from trtcal.evaluate.variants import open_variant
+from trtcal.limits import HOLDS, parse_limits
+from trtcal.model import load_model
+from trtcal.reporting.verdict import judge
+
+SAMPLES, INPUTS, HIDDEN, CELLS = 512, 12, 48, 30
+HEADS = {
+    "classification": (6,),
+    "multilabel": (12,),
+    "detection": (3, CELLS),
+    "segmentation": (4, 6, 6),
+    "regression": (1,),
+    "embedding": (24,),
+    "tokens": (8, 10),
+    "audio": (600,),
+}
+"""Task -> what one head gives for a sample."""
+CLASSES = {"tokens": -1}  # the axis of classes, else the first
+
+
+def weights(task, seed, noise, order):
+    """The weights of a network of two heads; `noise` is relative, `order` rolls the classes."""
+    rng, other = np.random.default_rng(seed), np.random.default_rng(99)
+    made = {"w1": rng.standard_normal((INPUTS, HIDDEN)) / 3}
+    for head in "ab":
+        shape = HEADS[task]
+        last = rng.standard_normal((HIDDEN, *shape)) / 3
+        offset = rng.standard_normal((1, *shape))
+        if order:
+            axis = CLASSES.get(task, 0)
+            last, offset = (np.roll(one, 1, axis % len(shape) + 1) for one in (last, offset))
+        made |= {f"w{head}": last.reshape(HIDDEN, -1), f"b{head}": offset.reshape(1, -1)}
+        places = rng.uniform(50, 500, (1, 4, CELLS))
+        places[:, 2:] = rng.uniform(20, 60, (1, 2, CELLS))
+        made[f"places {head}"] = places
+    made = {
+        name: one * (1 + noise * other.standard_normal(one.shape)) for name, one in made.items()
+    }
+    return {name: one.astype(np.float32) for name, one in made.items()}
+
+
+def head_nodes(task, head, output):
+    """Linear, reshaped as the task has it, with the task's last operator."""
+    scores = f"scores {head}"
+    nodes = [
+        helper.make_node("MatMul", ["h", f"w{head}"], [f"m{head}"]),
+        helper.make_node("Add", [f"m{head}", f"b{head}"], [f"z{head}"]),
+        helper.make_node("Reshape", [f"z{head}", "shape"], [scores]),
+    ]
+    last = {"multilabel": "Sigmoid", "detection": "Sigmoid", "audio": "Tanh"}.get(task)
+    if task == "embedding":
+        return [*nodes, helper.make_node("LpNormalization", [scores], [output], axis=1)]
+    if task == "detection":
+        return [
+            *nodes,
+            helper.make_node("Sigmoid", [scores], [f"s{head}"]),
+            helper.make_node("Slice", [f"z{head}", "zero", "one", "axis"], [f"c{head}"]),
+            helper.make_node("Unsqueeze", [f"c{head}", "axis"], [f"u{head}"]),
+            helper.make_node("Mul", [f"u{head}", "zeros"], [f"n{head}"]),
+            helper.make_node("Add", [f"n{head}", f"places {head}"], [f"boxes{head}"]),
+            helper.make_node("Concat", [f"boxes{head}", f"s{head}"], [output], axis=1),
+        ]
+    return [*nodes, helper.make_node(last or "Identity", [scores], [output])]
+
+
+def network(path, task, seed=0, noise=0.0, order=False, swap=False):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["g"]),
+        helper.make_node("Relu", ["g"], ["h"]),
+        *head_nodes(task, "a", "y2" if swap else "y1"),
+        *head_nodes(task, "b", "y1" if swap else "y2"),
+    ]
+    shape = (-1, *HEADS[task])
+    whole = (4 + HEADS[task][0], CELLS) if task == "detection" else HEADS[task]
+    made = weights(task, seed, noise, order) | {"shape": np.array(shape)}
+    if task == "detection":
+        made |= {"zero": np.array([0]), "one": np.array([1]), "axis": np.array([1])}
+        made["zeros"] = np.zeros((1, 4, CELLS), np.float32)
+    outputs = {name: ["n", *whole] for name in ("y1", "y2")}
+    return save(path, nodes, made, {"x": ["n", INPUTS]}, outputs)
+
+
+BROKEN_ONES = {
+    "random weights": {"seed": 7},
+    "swapped outputs": {"swap": True},
+    "another order of classes": {"order": True},
+}
+LIMITS = (
+    None,
+    "agreement >= -10",
+    "agreement >= 80",
+    "cosine >= 0.8",
+    "cosine >= -0.1",
+    "relative_error <= 0.5",
+    "sqnr_db >= 8",
+)
+HAS_AGREEMENT = ("classification", "multilabel", "detection", "segmentation", "tokens")
+HAS_DISTANCE = tuple(task for task in HEADS if task != "detection")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return np.random.default_rng(5).standard_normal((SAMPLES, INPUTS)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def verdicts(data, tmp_path_factory):
+    """What compare and ab make of a variant: both words, and the state of every limit."""
+    folder, known = tmp_path_factory.mktemp("nets"), {}
+
+    def variant(task, **how):
+        name = f"{task}-{'-'.join(f'{key}-{value}' for key, value in how.items()) or 'float'}"
+        if name not in known:
+            known[name] = open_variant(network(folder / f"{name}.onnx", task, **how), name)
+        return known[name]
+
+    def judged(task, limit, **how):
+        reference, other = variant(task), variant(task, **how)
+        dataset = open_dataset(data, load_model(folder / f"{task}-float.onnx"))
+        limits = parse_limits([limit] if limit else [])
+        given = "audio" if task == "audio" else None
+        comparison = compare(
+            reference, [other], dataset, limits, CompareSettings(32, 2, Wanted(task=given))
+        )
+        tested = ab_test(reference, other, dataset, Question(limits), ABOptions(task=given))
+        assert comparison.task.name == tested.task.name == task
+        return judge(comparison), tested.verdict
+
+    return judged
+
+
+def has_metric(task, limit):
+    name = limit.split()[0] if limit else None
+    distance = name in ("cosine", "relative_error", "sqnr_db")
+    return (name != "agreement" or task in HAS_AGREEMENT) and (not distance or task in HAS_DISTANCE)
+
+
+def cases(limits=LIMITS):
+    return [(task, limit) for task in HEADS for limit in limits if has_metric(task, limit)]
+
+
+@pytest.mark.parametrize("broken", BROKEN_ONES)
+@pytest.mark.parametrize(("task", "limit"), cases())
+def test_a_broken_network_never_ships(verdicts, task, limit, broken):
+    if broken == "another order of classes" and task == "regression":
+        pytest.skip("one value has no order")
+    report, test = verdicts(task, limit, **BROKEN_ONES[broken])
+    assert report.word in ("DO NOT SHIP", "INCONCLUSIVE")
+    assert not test.is_good
+    assert all(one.state != HOLDS for one in test.limits)
+
+
+@pytest.mark.parametrize(("task", "limit"), cases((None, "agreement >= -5", "cosine >= 0.99")))
+def test_what_is_nearly_the_same_holds_the_same_limits(verdicts, task, limit):
+    report, test = verdicts(task, limit, noise=1e-5)
+    if limit is None and task in ("regression", "audio"):
+        assert test.word == report.word == "INCONCLUSIVE"
+        for one in (test, report):
+            advice = 'y1, y2 have no usual limit: give the one that you need, as --limit "sqnr_db'
+            assert advice in one.sentence
+        return
+    if (task, limit) == ("regression", "cosine >= 0.99"):  # of one value it is its sign
+        return
+    assert test.word == "SHIP"
+    assert report.word == "SHIP WITH CARE"  # no engine was built
+
+
+@pytest.mark.parametrize("limit", ["sqnr_db >= 30", "relative_error <= 0.01"])
+@pytest.mark.parametrize("task", HAS_DISTANCE)
+def test_a_limit_on_any_metric_of_the_task_can_ship(verdicts, task, limit):
+    report, test = verdicts(task, limit, noise=1e-5)
+    assert (test.word, report.word) == ("SHIP", "SHIP WITH CARE")
+    assert [str(one.limit) for one in test.limits] == [str(one.limit) for one in report.limits]

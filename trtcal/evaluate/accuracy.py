@@ -1,0 +1,375 @@
+"""Accuracy of a variant's outputs against the reference's, accumulated batch by batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trtcal.evaluate.outputs import Figures
+from trtcal.evaluate.per_sample import Labels, Values
+from trtcal.evaluate.tasks import Rows, Task
+from trtcal.limits import HOLDS, Limit
+from trtcal.stats import Interval, Moments, paired_difference, proportion
+
+DIGITS = 6  # significant digits kept: below this, batch size and threads decide
+
+
+PERCENT = frozenset({"top1", "top5", "agreement"})
+"""Metrics that are shares, shown in percent."""
+REACH = {"cosine": 1.0, "agreement": 1.0}
+"""How far a value not seen may lie from the mean: from outputs that are alike to others."""
+
+
+def rounded(value: float) -> float:
+    """Return a figure to the digits that are kept of it."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def sqnr_db(signal: float, error: float) -> float | None:
+    """Return signal over error power in dB, None where either is zero or not finite."""
+    if not (0 < signal < math.inf and 0 < error < math.inf):
+        return None
+    return rounded(10.0 * math.log10(signal / error))
+
+
+def blind(limit: Limit, contrast: float, base: float) -> str:
+    """Return why a limit shows nothing, empty where it shows something.
+
+    `contrast` is the figure halfway between the reference's outputs and those for other samples, `base`
+    the reference's own.
+    """
+    factor = 100.0 if limit.metric in PERCENT else 1.0
+    value = contrast * factor
+    if limit.is_change:
+        value -= base * factor
+        value *= 100.0 / abs(base * factor) if limit.is_relative and base else 1.0
+    if limit.state(value, value) != HOLDS:
+        return ""
+    return (
+        f"it shows nothing, since what FP32 gives for other samples is nearly as close ({value:.4g} "
+        f"{limit.unit}".rstrip()
+        + " halfway): use data that differ, or a stricter limit"
+    )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A variant's mean of one figure, and its change against the reference's on the same samples.
+
+    `reach` is the range of all values of both. `lost` and `won` count the samples in which it is lower
+    and higher, where every value is 0 or 1, else None.
+    """
+
+    value: Moments
+    change: Moments
+    reach: float
+    lost: int | None = None
+    won: int | None = None
+
+    def interval(self, level: float, reach: float | None = None) -> Interval:
+        """Return the mean with its interval, the exact one where values are 0 and 1."""
+        if self.lost is not None:
+            return proportion(round(self.value.mean * self.value.count), self.value.count, level)
+        return self.value.interval(level, self._reach(reach))
+
+    def difference(self, level: float, reach: float | None = None, same: bool = False) -> Interval:
+        """Return the change with its interval; `same`: the reference is the best there can be.
+
+        It is the exact paired one where values are 0 and 1, with both ends corrected.
+        """
+        if self.lost is not None and self.won is not None:
+            found = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
+            found = found.within(-1.0, 1.0)
+        else:
+            found = self.change.interval(level, self._reach(reach))
+        return found.within(-math.inf, max(0.0, found.value)) if same else found
+
+    def _reach(self, reach: float | None) -> float:
+        return (self.reach or math.inf) if reach is None else reach
+
+
+@dataclass
+class _Sums:
+    """Sums of powers of the distance to the first value, which loses no digits of a mean near 1."""
+
+    origin: float = math.nan
+    count: int = 0
+    powers: Values = field(default_factory=lambda: np.zeros(3))
+    least: float = math.inf
+    largest: float = -math.inf
+
+    def add(self, values: Values) -> None:
+        if not self.count:
+            self.origin = float(values[0])
+        distances = values - self.origin
+        self.count += len(values)
+        self.powers += [float((distances**power).sum()) for power in (1, 2, 3)]
+        self.least = min(self.least, float(values.min()))
+        self.largest = max(self.largest, float(values.max()))
+
+    def result(self) -> Moments:
+        mean, squares, cubes = (self.powers / self.count).tolist()
+        variance = max(squares - mean**2, 0.0) * self.count / max(self.count - 1, 1)
+        if self.least == self.largest:
+            variance = 0.0
+        third = cubes - 3 * mean * squares + 2 * mean**3
+        return Moments(self.count, rounded(self.origin + mean), rounded(variance), rounded(third))
+
+
+@dataclass
+class _Pairs:
+    """One figure of the reference and of a variant."""
+
+    reference: _Sums = field(default_factory=_Sums)
+    value: _Sums = field(default_factory=_Sums)
+    change: _Sums = field(default_factory=_Sums)
+    counts: Values = field(default_factory=lambda: np.zeros(2))
+    is_binary: bool = True
+
+    def add(self, reference: Values, variant: Values) -> None:
+        self.reference.add(reference)
+        self.value.add(variant)
+        self.change.add(variant - reference)
+        self.counts += [(variant < reference).sum(), (variant > reference).sum()]
+        both = np.concatenate([reference, variant])
+        self.is_binary &= bool(np.isin(both, (0.0, 1.0)).all())
+
+    def result(self) -> Mean:
+        ends = (self.reference, self.value)
+        least, largest = min(one.least for one in ends), max(one.largest for one in ends)
+        reach = largest - least or max(abs(largest), abs(least))
+        lost, won = (int(one) if self.is_binary else None for one in self.counts)
+        return Mean(self.value.result(), self.change.result(), rounded(reach), lost, won)
+
+
+SUMMED = frozenset({"signal", "error", "linf"})  # no means over samples
+
+
+@dataclass
+class MeanCollector:
+    """Collects figures of a variant beside the reference's, batch by batch."""
+
+    pairs: dict[str, _Pairs] = field(default_factory=dict)
+
+    def add(self, reference: Mapping[str, Values], variant: Mapping[str, Values]) -> None:
+        """Take in a batch: each figure of both, of shape (samples,)."""
+        for name, values in variant.items():
+            if name in reference and name not in SUMMED and len(values):
+                self.pairs.setdefault(name, _Pairs()).add(reference[name], values)
+
+    def result(self, samples: int) -> dict[str, Mean]:
+        """Return the means of figures that every sample had."""
+        return {
+            name: one.result() for name, one in self.pairs.items() if one.value.count == samples
+        }
+
+
+def noise_shares(signal: Values, error: Values) -> Values:
+    """Return values whose mean is error over signal power, and their spread that of the ratio.
+
+    The first order of the ratio of two means around its value (the delta method), for each sample.
+    """
+    mean = float(signal.mean())
+    if mean == 0.0:
+        return np.where(error > 0, math.inf, 0.0)
+    ratio = float(error.mean()) / mean
+    shares: Values = ratio + (error - ratio * signal) / mean
+    return shares
+
+
+def sqnr_interval(noise: Moments, level: float) -> Interval:
+    """Return SQNR (dB) with its interval, infinite where there is no error.
+
+    A sample that was not seen is taken to lie within four standard deviations.
+    """
+    if noise.mean == 0.0:
+        return Interval(math.inf, math.inf, math.inf)
+    reach = 4 * math.sqrt(noise.variance) if math.isfinite(noise.mean) else math.inf
+    return decibels(noise.interval(level, reach))
+
+
+def decibels(noise: Interval) -> Interval:
+    """Return error over signal power as SQNR (dB)."""
+    value, high, low = (
+        math.inf if one <= 0 else -10 * math.log10(one)
+        for one in (noise.value, noise.low, noise.high)
+    )
+    return Interval(value, low, high)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How good a variant's outputs are, over `samples` samples.
+
+    `top1`, `agreement` and `top1_drop` are percentages (points), None without labels or without
+    decisions; so is `top5`, with more than five classes. `agreement` is the share of decisions that
+    are the reference's, in the mean over samples, each of which is as good as its worst output.
+    `sqnr_db` is 10 log10 of signal over error power, of the worst output, None where there is no error
+    or no float output. `top1_drop_interval` is 95 %, paired. The others are means over samples of what
+    `trtcal.evaluate.per_sample` names, `linf` the largest, None of boxes. `top1_lost` counts the
+    samples that only the reference has right, `top1_won` the opposite.
+    """
+
+    samples: int
+    top1: float | None
+    top1_drop: float | None
+    top1_drop_interval: tuple[float, float] | None
+    agreement: float | None
+    sqnr_db: float | None
+    cosine: float | None
+    top5: float | None = None
+    kl: float | None = None
+    l0: float | None = None
+    l1: float | None = None
+    l2: float | None = None
+    linf: float | None = None
+    top1_lost: int | None = None
+    top1_won: int | None = None
+    relative_error: float | None = None
+    score_error: float | None = None
+
+
+@dataclass(frozen=True)
+class OutputFigures:
+    """One output's own figures, as in `Accuracy`, and its kind, see `trtcal.evaluate.outputs`.
+
+    `noise` has the moments of error over signal power, which the interval of `sqnr_db` takes; None of
+    outputs without distances: integers, and boxes.
+    """
+
+    name: str
+    kind: str
+    agreement: float | None = None
+    score_error: float | None = None
+    cosine: float | None = None
+    relative_error: float | None = None
+    sqnr_db: float | None = None
+    noise: Moments | None = None
+
+
+POWERS = ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3))
+"""Exponents of signal and error in the sums that the moments of their ratio take."""
+
+
+def _noise(sums: Values, count: int) -> Moments:
+    """Return the moments of `noise_shares` from sums over samples of `POWERS`."""
+    signal, error, ss, se, ee, sss, sse, see, eee = (sums / count).tolist()
+    if signal == 0.0:
+        return Moments(count, math.inf if error else 0.0, 0.0, 0.0)
+    ratio = error / signal
+    variance = max(ee - 2 * ratio * se + ratio**2 * ss, 0.0) / signal**2
+    third = (eee - 3 * ratio * see + 3 * ratio**2 * sse - ratio**3 * sss) / signal**3
+    numbers = (ratio, variance * count / max(count - 1, 1), third)
+    return Moments(count, *map(rounded, numbers))
+
+
+@dataclass
+class _OutputMeter:
+    """Collects one output."""
+
+    samples: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    powers: Values = field(default_factory=lambda: np.zeros(len(POWERS)))
+    has_distances: bool = False
+
+    def add(self, found: Figures) -> None:
+        self.samples += len(next(iter(found.values())))
+        for name in BY_OUTPUT:
+            if name in found:
+                self.sums[name] += float(found[name].sum())
+        if "error" in found:
+            self.has_distances = True
+            signal, error = found["signal"], found["error"]
+            self.powers += [float((signal**a * error**b).sum()) for a, b in POWERS]
+
+    def result(self, name: str, kind: str) -> OutputFigures:
+        found = OutputFigures(
+            name,
+            kind,
+            self._mean("agreement"),
+            self._mean("score_error"),
+            self._mean("cosine"),
+            self._mean("relative_error"),
+        )
+        if not self.has_distances:
+            return found
+        noise = _noise(self.powers, self.samples)
+        sqnr = sqnr_db(float(self.powers[0]), float(self.powers[1]))
+        return replace(found, sqnr_db=sqnr, noise=noise)
+
+    def _mean(self, name: str) -> float | None:
+        unit = 100.0 if name in PERCENT else 1.0
+        return rounded(unit * self.sums[name] / self.samples) if name in self.sums else None
+
+
+BY_OUTPUT = ("agreement", "score_error", "cosine", "relative_error")
+"""The figures of each output that are means over samples."""
+
+
+@dataclass
+class AccuracyMeter:
+    """Collects batches of reference and variant outputs, of one task."""
+
+    task: Task
+    samples: int = 0
+    known: Counter[str] = field(default_factory=Counter)  # samples that had each figure
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    outputs: dict[str, _OutputMeter] = field(default_factory=lambda: defaultdict(_OutputMeter))
+    lost: int = 0
+    won: int = 0
+    largest: float | None = None
+
+    def update(self, reference: Rows, variant: Rows, labels: Labels | None) -> Figures:
+        """Add one batch of the task's rows and return its figures, as `Task.compare` does."""
+        by_output = self.task.by_output(reference, variant)
+        for name, figures in by_output.items():
+            self.outputs[name].add(figures)
+        found = self.task.compare(reference, variant, labels, by_output)
+        self.samples += len(reference[0])
+        if "linf" in found:
+            self.largest = max(self.largest or 0.0, float(found["linf"].max(initial=0.0)))
+        for name, values in found.items():
+            self.known[name] += len(values)
+            self.sums[name] += float(values.sum())
+        if labels is not None and "top1" in found:
+            right = self.task.compare(reference, reference, labels)["top1"]
+            self.lost += int((right > found["top1"]).sum())
+            self.won += int((right < found["top1"]).sum())
+        return found
+
+    def by_output(self) -> tuple[OutputFigures, ...]:
+        """Return the figures so far of each output."""
+        return tuple(self.outputs[one.name].result(one.name, one.kind) for one in self.task.outputs)
+
+    def result(self) -> Accuracy:
+        """Return the figures so far."""
+        top1 = self._mean("top1", 100.0)
+        drop = paired_difference(self.lost, self.won, self.samples).scaled(100.0)
+        ratios = [one.sqnr_db for one in self.by_output() if one.sqnr_db is not None]
+        plain = {name: self._mean(name) for name in PLAIN}
+        return Accuracy(
+            self.samples,
+            top1,
+            None if top1 is None else rounded(drop.value),
+            None if top1 is None else (rounded(drop.low), rounded(drop.high)),
+            self._mean("agreement", 100.0),
+            min(ratios, default=None),
+            top5=self._mean("top5", 100.0),
+            linf=None if self.largest is None else rounded(self.largest),
+            top1_lost=None if top1 is None else self.lost,
+            top1_won=None if top1 is None else self.won,
+            **plain,
+        )
+
+    def _mean(self, name: str, unit: float = 1.0) -> float | None:
+        """Return the mean of a figure that every sample had."""
+        if not self.samples or self.known[name] != self.samples:
+            return None
+        return rounded(unit * self.sums[name] / self.samples)
+
+
+PLAIN = ("cosine", "kl", "l0", "l1", "l2", "relative_error", "score_error")

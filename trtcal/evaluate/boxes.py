@@ -1,0 +1,417 @@
+"""What detectors find: read from the layouts that exporters write, and found again in another's boxes.
+
+Nothing here is learned of a network but the shapes and values of its outputs. Corners are (x1, y1, x2,
+y2) or (y1, x1, y2, x2), in pixels or shares: an intersection over union is the same in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Values = npt.NDArray[np.float64]
+
+SCORE = 0.25  # from which on a box counts; that of the usual deployments
+OVERLAP = 0.5  # intersection over union from which on two boxes are one
+MOST = 1000  # candidates of a sample that overlap is removed from, the highest scores first
+SUM_TOLERANCE = 1e-2
+CELLS = 1000  # rows from which on they are a detector's, not a short sequence
+VALID = 0.99  # share of rows that must be boxes for all to be
+
+
+class Boxes(NamedTuple):
+    """The boxes of one sample: corners (n, 4), scores (n,) and classes (n,), float64."""
+
+    corners: Values
+    scores: Values
+    classes: Values
+
+
+class Columns(NamedTuple):
+    """Where a row has what: the first of four box columns, score, class and sample (-1: nowhere)."""
+
+    box: int
+    score: int
+    label: int = -1
+    sample: int = -1
+
+
+PLAIN = Columns(0, 4)
+ROWS: Mapping[int, tuple[Columns, ...]] = {
+    5: (PLAIN,),
+    6: (Columns(0, 4, 5), Columns(2, 1, 0), Columns(0, 5, 4)),
+    7: (Columns(1, 6, 5, 0), Columns(3, 2, 1, 0), Columns(1, 5, 6, 0)),
+}
+"""Rows after a NonMaxSuppression: those of YOLO and mmdetection, of Paddle, of SSD and YOLOv7."""
+GRID, LISTED, SEPARATE, SELECTED = "grid", "rows", "separate", "selected"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How outputs become boxes.
+
+    `layout` is `grid` (every cell of a head, `first` if its columns come first), `rows` (after a
+    NonMaxSuppression, by `columns`), `separate` outputs, or `selected` (what a NonMaxSuppression
+    selects where its boxes are no output: they are found again by their numbers). `names` has each
+    output by what it is; `centers`: boxes are (x, y, width, height). `score` is what makes scores of
+    all classes shares: softmax, sigmoid or nothing; `background` is the class that is none.
+    """
+
+    layout: str
+    names: Mapping[str, str]
+    columns: Columns = PLAIN
+    first: bool = False
+    centers: bool = False
+    background: int | None = None
+    score: str = ""
+
+    def decode(self, outputs: Mapping[str, Array], size: int) -> list[Boxes]:
+        """Return the boxes of each of `size` samples that score `SCORE` or more."""
+        found = {role: np.asarray(outputs[name], np.float64) for role, name in self.names.items()}
+        if self.layout == GRID:
+            rows = found["boxes"].reshape(size, *found["boxes"].shape[-2:])
+            return [self._of_grid(one.T if self.first else one) for one in rows]
+        if self.layout == LISTED:
+            return self._of_rows(found["boxes"], size)
+        if self.layout == SELECTED:
+            return [_numbered(found["selected"], number) for number in range(size)]
+        return [self._of_parts(one) for one in _by_sample(found, size)]
+
+    def _of_grid(self, rows: Values) -> Boxes:
+        scores = rows[:, 4:] if self.first else rows[:, 4:5] * rows[:, 5:]
+        return suppressed(_best(_corners(rows[:, :4], True), scores))
+
+    def _of_rows(self, values: Values, size: int) -> list[Boxes]:
+        at = self.columns
+        width = values.shape[-1]
+        if at.sample >= 0:
+            rows = values.reshape(-1, width)
+            groups = [rows[rows[:, at.sample] == number] for number in range(size)]
+        else:
+            groups = [*values.reshape(size, -1, width)]
+        return [self._of_listed(rows) for rows in groups]
+
+    def _of_listed(self, rows: Values) -> Boxes:
+        at = self.columns
+        kept = rows[rows[:, at.score] >= SCORE]
+        labels = kept[:, at.label] if at.label >= 0 else np.zeros(len(kept))
+        corners = _corners(kept[:, at.box : at.box + 4], self.centers)
+        return Boxes(corners, kept[:, at.score], labels)
+
+    def _of_parts(self, one: Mapping[str, Values]) -> Boxes:
+        corners = _corners(one["boxes"].reshape(-1, one["boxes"].shape[-1])[:, :4], self.centers)
+        if "selected" in one:
+            return self._selected(corners, one)
+        scores = one["scores"] if "scores" in one else one["boxes"][..., 4]
+        if scores.ndim == 2 and 1 not in scores.shape:
+            return suppressed(_best(corners, self._shares(_cells_first(scores, len(corners)))))
+        scores = scores.reshape(-1)[: int(one["count"].ravel()[0])] if "count" in one else scores
+        scores = scores.reshape(-1)
+        labels = one["classes"].reshape(-1) if "classes" in one else np.zeros(len(corners))
+        kept = np.flatnonzero(scores >= SCORE)
+        return Boxes(corners[kept], scores[kept], labels[kept])
+
+    def _shares(self, scores: Values) -> Values:
+        """Return the scores of cells in 0..1, without those of the background."""
+        if self.score == "softmax":
+            powers = np.exp(scores - scores.max(1, keepdims=True))
+            scores = powers / powers.sum(1, keepdims=True)
+        elif self.score == "sigmoid":
+            scores = 1 / (1 + np.exp(-scores))
+        if self.background is not None:
+            scores = scores.copy()
+            scores[:, self.background] = 0.0
+        return scores
+
+    def _selected(self, corners: Values, one: Mapping[str, Values]) -> Boxes:
+        """Return the boxes that the rows (sample, class, box) of a NonMaxSuppression select."""
+        rows = one["selected"].astype(np.int64)
+        labels, places = rows[:, 1], rows[:, 2]
+        scores = one["scores"][labels, places] if "scores" in one else np.ones(len(rows))
+        kept = np.flatnonzero(scores >= SCORE)
+        return Boxes(corners[places[kept]], scores[kept], labels[kept].astype(np.float64))
+
+
+def _numbered(rows: Values, sample: int) -> Boxes:
+    """Return selected boxes as unit squares in a row, each at its number."""
+    own = rows[rows[:, 0] == sample]
+    zeros, ones = np.zeros(len(own)), np.ones(len(own))
+    corners = np.stack([own[:, 2], zeros, own[:, 2] + 1, ones], axis=1)
+    return Boxes(corners, ones, own[:, 1])
+
+
+def _by_sample(found: Mapping[str, Values], size: int) -> list[dict[str, Values]]:
+    """Return separate outputs by sample; selected rows say themselves which they are of."""
+    parts: list[dict[str, Values]] = [{} for _ in range(size)]
+    for role, values in found.items():
+        for number, part in enumerate(parts):
+            if role == "selected":
+                part[role] = values[values[:, 0] == number]
+            elif len(values) == size and values.ndim > OWN[role]:
+                part[role] = values[number]
+            else:
+                part[role] = values
+    return parts
+
+
+OWN = {"boxes": 2, "scores": 1, "classes": 1, "count": 0, "selected": 2}
+"""Axes of each part in one sample."""
+
+
+def _cells_first(scores: Values, cells: int) -> Values:
+    return scores if len(scores) == cells else scores.T
+
+
+def _corners(boxes: Values, centers: bool) -> Values:
+    if not centers:
+        return boxes
+    middle, half = boxes[:, :2], boxes[:, 2:] / 2
+    return np.concatenate([middle - half, middle + half], axis=1)
+
+
+def _best(corners: Values, scores: Values) -> Boxes:
+    """Return each cell with its best class, those that score enough."""
+    labels = scores.argmax(1)
+    best = scores[np.arange(len(scores)), labels]
+    kept = np.flatnonzero(best >= SCORE)
+    return Boxes(corners[kept], best[kept], labels[kept].astype(np.float64))
+
+
+def suppressed(found: Boxes) -> Boxes:
+    """Return boxes without those that overlap a better one of their class (greedy, at `OVERLAP`)."""
+    order = np.argsort(-found.scores, kind="stable")[:MOST]
+    kept: list[int] = []
+    while len(order):
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        same = found.classes[order] == found.classes[best]
+        near = overlaps(found.corners[[best]], found.corners[order])[0] >= OVERLAP
+        order = order[~(same & near)]
+    return Boxes(*(one[kept] for one in found))
+
+
+def overlaps(a: Values, b: Values) -> Values:
+    """Return the intersection over union of corners (n, 4) and (m, 4), of shape (n, m)."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    both = np.clip(high - low, 0.0, None).prod(2)
+    areas = [np.clip(one[:, 2:] - one[:, :2], 0.0, None).prod(1) for one in (a, b)]
+    union = areas[0][:, None] + areas[1][None, :] - both
+    return np.asarray(np.divide(both, union, out=np.zeros_like(both), where=union > 0))
+
+
+def found_again(expected: Boxes, made: Boxes) -> tuple[float, float]:
+    """Return the share of boxes that are found again, of the larger number of both, and score error.
+
+    A box is found again where one of its class overlaps it by `OVERLAP` or more; each counts once, the
+    reference's highest scores choose first. Where neither has any all are. The score error is the mean
+    absolute difference of scores, of which a box that only one has counts its own.
+    """
+    most = max(len(expected.scores), len(made.scores))
+    if not most:
+        return 1.0, 0.0
+    near = overlaps(expected.corners, made.corners)
+    near *= expected.classes[:, None] == made.classes[None, :]
+    matched, error = 0, 0.0
+    free = np.ones(len(made.scores), bool)
+    for one in np.argsort(-expected.scores, kind="stable").tolist():
+        row = np.where(free, near[one], 0.0)
+        place = int(row.argmax()) if len(row) else 0
+        if len(row) and row[place] >= OVERLAP:
+            matched, free[place] = matched + 1, False
+            error += abs(float(expected.scores[one] - made.scores[place]))
+        else:
+            error += float(expected.scores[one])
+    return matched / most, (error + float(made.scores[free].sum())) / most
+
+
+def find_decoder(outputs: Mapping[str, Array], size: int) -> Decoder | None:
+    """Return how the outputs of `size` samples are read as boxes, None if they are not known ones."""
+    for name, values in outputs.items():
+        single = _of_one(name, values, size, len(outputs) == 1)
+        if single is not None and not (_is_five(values) and len(outputs) > 1):
+            return single
+    return _of_several(outputs, size)
+
+
+def _is_five(values: Array) -> bool:
+    return bool(values.shape[-1:] == (5,))
+
+
+def _of_one(name: str, values: Array, size: int, alone: bool) -> Decoder | None:
+    if values.dtype.kind != "f" or values.ndim not in (2, 3, 4):
+        return None
+    return _of_listed_rows(name, values, size) or _of_cells(name, values, size, alone)
+
+
+def _of_listed_rows(name: str, values: Array, size: int) -> Decoder | None:
+    """Read rows of 5 to 7 columns whose values are those of a score, a class, a box."""
+    width = values.shape[-1]
+    own_rows = values.ndim >= 3 and len(values) == size
+    if values.ndim == 2 and values.shape == (size, 5):
+        return None  # as a classifier of five classes has them
+    for at in ROWS.get(width, ()):
+        rows = values.reshape(-1, width).astype(np.float64)
+        if (own_rows or at.sample >= 0 or size == 1) and _are_rows(rows, at, size):
+            return Decoder(LISTED, {"boxes": name}, at, centers=_are_centers(rows, at))
+    return None
+
+
+def _are_rows(rows: Values, at: Columns, size: int) -> bool:
+    scores, boxes = rows[:, at.score], rows[:, at.box : at.box + 4]
+    whole = [rows[:, one] for one in (at.label, at.sample) if one >= 0]
+    inside = at.sample < 0 or bool(((rows[:, at.sample] < size) & (rows[:, at.sample] >= -1)).all())
+    integers = all(bool((one == np.round(one)).all() and (one >= -1).all()) for one in whole)
+    shares = bool(((scores >= 0) & (scores <= 1)).all())
+    kept = boxes[scores > 0]
+    return inside and integers and shares and (not len(rows) or _valid_at_all(kept))
+
+
+def _valid_at_all(boxes: Values) -> bool:
+    return _valid(boxes, False) or _valid(boxes, True)
+
+
+def _are_centers(rows: Values, at: Columns) -> bool:
+    return bool(len(rows)) and not _valid(
+        rows[rows[:, at.score] > 0][:, at.box : at.box + 4], False
+    )
+
+
+def _valid(boxes: Values, centers: bool) -> bool:
+    """Tell whether nearly all are boxes, as corners or as centers with sizes."""
+    if not len(boxes):
+        return False
+    sides = boxes[:, 2:] if centers else boxes[:, 2:] - boxes[:, :2]
+    return bool((sides >= 0).all(1).mean() >= VALID and sides.max() > 0)
+
+
+def _of_cells(name: str, values: Array, size: int, alone: bool) -> Decoder | None:
+    """Read a head's cells: YOLOv8's [B, 4+C, A] or YOLOv5's [B, A, 5+C].
+
+    In pixels, or where the output is alone and has many cells in shares of the picture.
+    """
+    if values.ndim != 3 or len(values) != size:
+        return None
+    for first, least in ((True, 5), (False, 6)):
+        rows = np.swapaxes(values, 1, 2) if first else values
+        if rows.shape[1] > rows.shape[2] >= least and _are_cells(rows.astype(np.float64), alone):
+            return Decoder(GRID, {"boxes": name}, first=first, centers=True)
+    return None
+
+
+def _are_cells(rows: Values, alone: bool) -> bool:
+    boxes, scores = rows[..., :4], rows[..., 4:]
+    shares = bool((scores >= 0).all() and (scores <= 1).all())
+    large = boxes.max() > 2.0 or (alone and rows.shape[1] >= CELLS and not _are_classes(rows))
+    pixels = bool(large and (boxes[..., 2:] >= 0).mean() >= VALID)
+    return shares and pixels and bool((boxes[..., :2] >= 0).mean() > 0.9)
+
+
+def _are_classes(rows: Values) -> bool:
+    """Tell whether shares sum to one, as those of classes do."""
+    return any(bool((np.abs(rows.sum(axis) - 1) <= SUM_TOLERANCE).all()) for axis in (1, 2))
+
+
+ROLES = (
+    ("count", re.compile(r"num|count", re.I)),
+    ("classes", re.compile(r"class|label|categor", re.I)),
+    ("scores", re.compile(r"score|prob|conf|logit", re.I)),
+    ("boxes", re.compile(r"box|loc|rect|dets?\b", re.I)),
+)
+
+
+def _of_several(outputs: Mapping[str, Array], size: int) -> Decoder | None:
+    """Read boxes, scores and perhaps classes, a count, or what a NonMaxSuppression selects."""
+    roles = _roles(outputs, size)
+    if set(roles) == {"selected"}:
+        return Decoder(SELECTED, roles)
+    if not _is_enough(outputs, roles):
+        return None
+    boxes = outputs[roles["boxes"]].astype(np.float64)
+    rows = boxes.reshape(-1, boxes.shape[-1])[:, :4]
+    rows = rows[np.abs(rows).sum(1) > 0]
+    centers = bool(len(rows)) and not _valid(rows, False)
+    if centers and not _valid(rows, True):
+        return None
+    return Decoder(SEPARATE, roles, centers=centers, **_score_of(outputs, roles))
+
+
+def _is_enough(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> bool:
+    if "boxes" not in roles:
+        return False
+    has_scores = outputs[roles["boxes"]].shape[-1] == 5 and "classes" in roles
+    return has_scores or bool({"scores", "selected"} & set(roles))
+
+
+def _roles(outputs: Mapping[str, Array], size: int) -> dict[str, str]:
+    """Return what each output is, by its shape, and by its name where that leaves a choice."""
+    roles: dict[str, str] = {}
+    for name, values in outputs.items():
+        if _is_selection(name, values, size):
+            roles.setdefault("selected", name)
+        elif values.ndim in (2, 3) and values.shape[-1] in (4, 5) and values.dtype.kind == "f":
+            roles.setdefault("boxes", name)
+    if "boxes" not in roles:
+        return roles
+    cells = outputs[roles["boxes"]].shape[-2]
+    for name, values in outputs.items():
+        if name in roles.values():
+            continue
+        role = _role(name, values, cells)
+        if role is not None:
+            roles.setdefault(role, name)
+    return roles
+
+
+def _is_selection(name: str, values: Array, size: int) -> bool:
+    """Tell whether an output has rows of (sample, class, box), not three values of each sample."""
+    if values.dtype.kind not in "iu" or values.ndim != 2 or values.shape[1] != 3:
+        return False
+    inside = bool(((values[:, 0] >= 0) & (values[:, 0] < size)).all())
+    return inside and (len(values) != size or SELECTS.search(name) is not None)
+
+
+SELECTS = re.compile("select|nms|suppress|indices|keep", re.IGNORECASE)
+
+
+def _role(name: str, values: Array, cells: int) -> str | None:
+    if cells not in values.shape[-2:]:
+        return "count" if values.size and ROLES[0][1].search(name) else None
+    named = next((role for role, pattern in ROLES[1:3] if pattern.search(name)), None)
+    if values.dtype.kind in "iu":
+        return "classes"
+    if values.ndim >= 2 and values.shape[-1] != cells:
+        return "scores"  # of every class
+    whole = bool((values == np.round(values)).all())
+    return named if named != "classes" or whole else "scores"
+
+
+def _score_of(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> dict[str, Any]:
+    """Return how scores of every class become shares, and which class is the background."""
+    if "scores" not in roles or "selected" in roles:
+        return {}
+    scores = outputs[roles["scores"]].astype(np.float64)
+    cells = outputs[roles["boxes"]].shape[-2]
+    if scores.ndim < 2 or not scores.size or (scores.shape[-1] == cells and scores.ndim == 2):
+        return {}
+    scores = scores.reshape(-1, *scores.shape[-2:])
+    rows = np.concatenate([_cells_first(one, cells) for one in scores])
+    if (rows >= 0).all() and (rows <= 1).all():
+        is_sum = rows.shape[1] > 1 and bool((np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all())
+        return {"background": int(rows.mean(0).argmax())} if is_sum else {}
+    if (rows.max(1) > 0).mean() > 0.5:
+        powers = np.exp(rows - rows.max(1, keepdims=True))
+        background = int((powers / powers.sum(1, keepdims=True)).mean(0).argmax())
+        return {"score": "softmax", "background": background}
+    return {"score": "sigmoid"}
+
+
+def names_of(decoder: Decoder) -> Sequence[str]:
+    """Return the outputs that boxes are read from."""
+    return tuple(decoder.names.values())

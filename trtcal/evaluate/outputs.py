@@ -1,0 +1,149 @@
+"""What one output of a network decides, and how far another's is from it, sample by sample.
+
+Nothing here needs labels; `trtcal.evaluate.per_sample` has what does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.errors import InputError
+from trtcal.evaluate.boxes import Boxes, Decoder, found_again, names_of
+from trtcal.evaluate.per_sample import check_finite, distances
+
+Array = npt.NDArray[Any]
+Values = npt.NDArray[np.float64]
+Figures = dict[str, Values]
+"""Figure -> its values, each of shape (samples,), float64."""
+RAW = "raw"
+DECIDING = ("classes", "labels", "boxes", "pixels", "tokens")
+FLOATING = ("values", "vectors", "signal", RAW)
+"""The kinds of outputs: those with decisions, and those that are values alone."""
+
+
+class UnsampledError(InputError):
+    """An output has no axis of samples."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one output is: a kind, and how its decisions are read.
+
+    `threshold` is that of `labels`; `axis` is where the classes of `pixels` are, None for one class
+    with a threshold. `boxes` are read from several outputs, the others from the one of this name.
+    """
+
+    name: str
+    kind: str
+    threshold: float = 0.5
+    axis: int | None = None
+    decoder: Decoder | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The network's outputs that it is read from."""
+        return (self.name,) if self.decoder is None else tuple(names_of(self.decoder))
+
+    @property
+    def decides(self) -> bool:
+        """Whether it has decisions that can agree."""
+        return self.kind in DECIDING
+
+    def rows(self, outputs: Mapping[str, Array], size: int) -> Array | list[Boxes]:
+        """Return its values with samples along the first axis, or its boxes."""
+        if self.decoder is not None:
+            return self.decoder.decode(outputs, size)
+        return samples_first(self.name, outputs[self.name], size)
+
+    def compare(self, expected: Array | list[Boxes], made: Array | list[Boxes]) -> Figures:
+        """Return the figures of each sample: `agreement` (0 to 1), and distances of float values."""
+        if isinstance(expected, list) and isinstance(made, list):
+            pairs = [found_again(a, b) for a, b in zip(expected, made, strict=True)]
+            agreement, error = np.array(pairs, np.float64).reshape(-1, 2).T
+            return {"agreement": agreement, "score_error": error}
+        return self._compare_arrays(np.asarray(expected), np.asarray(made))
+
+    def _compare_arrays(self, expected: Array, made: Array) -> Figures:
+        if expected.shape != made.shape:
+            raise InputError(
+                f"output {self.name!r} has shape {made.shape} in place of {expected.shape}",
+                "compare models that were made from the same one; --outputs leaves an output out",
+            )
+        if expected.dtype.kind != "f":
+            return {"agreement": _share(expected == made)}
+        check_finite(expected, made)
+        found = distances([expected], [made], len(expected))
+        found["relative_error"] = relative_errors(found)
+        if self.decides:
+            found["agreement"] = AGREEMENTS[self.kind](self, expected, made)
+        return found
+
+
+def _share(same: npt.NDArray[np.bool_]) -> Values:
+    """Return the share of each sample's decisions that are the same, 1 where there are none."""
+    rows = same.reshape(len(same), -1)
+    return rows.astype(np.float64).mean(1) if rows.shape[1] else np.ones(len(rows))
+
+
+def relative_errors(found: Mapping[str, Values]) -> Values:
+    """Return the error's Euclidean norm over the reference's; of a zero reference 0 or 1."""
+    broken = np.where(found["error"] > 0, 1.0, 0.0)
+    signal = found["signal"]
+    ratio = np.divide(found["error"], signal, out=broken, where=signal > 0)
+    return np.asarray(np.sqrt(ratio))
+
+
+def _classes(output: Output, expected: Array, made: Array) -> Values:
+    a, b = (one.reshape(len(one), -1).argmax(1) for one in (expected, made))
+    return np.asarray(np.equal(a, b), np.float64)
+
+
+def _tokens(output: Output, expected: Array, made: Array) -> Values:
+    return _share(expected.argmax(-1) == made.argmax(-1))
+
+
+def _pixels(output: Output, expected: Array, made: Array) -> Values:
+    if output.axis is None:
+        return _share((expected > output.threshold) == (made > output.threshold))
+    return _share(expected.argmax(output.axis) == made.argmax(output.axis))
+
+
+def _labels(output: Output, expected: Array, made: Array) -> Values:
+    """Return the share of the labels that either gives which both give, 1 where neither gives any.
+
+    Most labels are off in most samples: that they stay off says nothing.
+    """
+    a, b = (one.reshape(len(one), -1) > output.threshold for one in (expected, made))
+    either, both = (a | b).sum(1), (a & b).sum(1)
+    ones = np.ones(len(a))
+    return np.asarray(np.divide(both, either, out=ones, where=either > 0))
+
+
+AGREEMENTS: Mapping[str, Callable[[Output, Array, Array], Values]] = {
+    "classes": _classes,
+    "tokens": _tokens,
+    "pixels": _pixels,
+    "labels": _labels,
+}
+
+
+def samples_first(name: str, values: Array, size: int) -> Array:
+    """Return an output with samples along its first axis; `InputError` if it has no axis of samples.
+
+    Sequences may have them along the second axis; what a network of batch 1 gives is of its sample.
+    """
+    if values.shape[:1] == (size,):
+        return values
+    if size == 1:
+        return values[None]
+    if values.ndim > 1 and values.shape[1] == size:
+        return np.moveaxis(values, 1, 0)
+    raise UnsampledError(
+        f"output {name!r} has shape {values.shape} for {size} samples",
+        "give --batch 1, or name the outputs that count, which need one row a sample: --outputs",
+    )

@@ -1,0 +1,358 @@
+"""What a network is for, and how far another's outputs are from its own, sample by sample.
+
+A task is read from the shapes and values of the reference's outputs, or given. Every output that counts
+is judged: a sample agrees as little as its worst output does, so that no other output makes up for one
+that is broken or swapped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.config import TASKS
+from trtcal.errors import InputError
+from trtcal.evaluate.boxes import CELLS, Boxes, find_decoder, names_of
+from trtcal.evaluate.outputs import DECIDING, FLOATING, RAW, Figures, Output, samples_first
+from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
+
+Array = npt.NDArray[Any]
+Rows = list["Array | list[Boxes]"]
+"""Each output that counts, samples along the first axis."""
+
+Shapes = frozenset[tuple[int, ...]]
+
+KINDS = dict(
+    zip(
+        TASKS,
+        ("classes", "labels", "boxes", "pixels", "values", "vectors", "tokens", "signal"),
+        strict=True,
+    )
+)
+"""Task -> the kind of its outputs."""
+Kinds = Mapping[str, str]
+"""Output -> its kind."""
+DEFAULTS = {**dict.fromkeys(DECIDING, "agreement >= -1.0"), "vectors": "cosine >= 0.99"}
+"""Kind of output -> its limit where none is given; docs/statistics.md has the reasons."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network is for, and the outputs that count; `is_given` if the user named it."""
+
+    name: str
+    outputs: tuple[Output, ...]
+    is_given: bool = False
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each output that counts."""
+        return {one.name: one.kind for one in self.outputs}
+
+    def rows(self, outputs: Mapping[str, Array], size: int) -> Rows:
+        """Return the outputs that count, of `size` samples."""
+        return [one.rows(outputs, size) for one in self.outputs]
+
+    def by_output(self, expected: Rows, made: Rows) -> dict[str, Figures]:
+        """Return the figures of each output."""
+        together = zip(self.outputs, expected, made, strict=True)
+        return {one.name: one.compare(a, b) for one, a, b in together}
+
+    def compare(
+        self,
+        expected: Rows,
+        made: Rows,
+        labels: Labels | None = None,
+        by_output: Mapping[str, Figures] | None = None,
+    ) -> Figures:
+        """Return the figures of each sample; a sample is as good as its worst output.
+
+        `agreement` and `cosine` are the least of all outputs that have them, `relative_error` and
+        `score_error` the largest. The other distances are of all float outputs as one long row; `kl`,
+        `top1` and `top5` are of the first output that has class scores. `by_output` is what the method
+        of this name gave, if it is known.
+        """
+        found = worst_of((by_output or self.by_output(expected, made)).values())
+        pairs = list(zip(self.outputs, expected, made, strict=True))
+        floats = [(np.asarray(a), np.asarray(b)) for _, a, b in pairs if _is_float(a)]
+        if floats:
+            row = distances([a for a, _ in floats], [b for _, b in floats], len(floats[0][0]))
+            found |= row | {name: found[name] for name in ("cosine", "relative_error")}
+        for one, a, b in pairs:
+            if one.kind == "classes" and _is_float(a):
+                return by_class(np.asarray(a), np.asarray(b), labels) | found
+        return found
+
+
+def _is_float(values: Array | list[Boxes]) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+
+
+def worst_of(found: Iterable[Figures]) -> Figures:
+    """Return each figure of the worst output of each sample."""
+    every = list(found)
+    worst = {
+        name: np.minimum.reduce([one[name] for one in every if name in one])
+        for name in LEAST
+        if any(name in one for one in every)
+    }
+    return worst | {
+        name: np.maximum.reduce([one[name] for one in every if name in one])
+        for name in MOST
+        if any(name in one for one in every)
+    }
+
+
+LEAST, MOST = ("agreement", "cosine"), ("relative_error", "score_error")
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """The task that was judged: `outputs` has the kind of each output that counts.
+
+    `contrast` has by metric the figure halfway between FP32's outputs and those that it gives for other
+    samples: what holds a limit there shows nothing.
+    """
+
+    name: str
+    is_given: bool
+    outputs: dict[str, str]
+    contrast: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{name} ({kind})" for name, kind in self.outputs.items())
+        return f"{self.name}, {'given' if self.is_given else 'guessed'}: {kinds}"
+
+
+SUGGESTED = "sqnr_db >= 30"
+"""A limit that would decide where none is usual."""
+OF_DECISIONS = frozenset({"agreement"})
+OF_CLASSES = frozenset({"top1", "top1_drop", "top5", "kl"})
+OF_BOXES = frozenset({"agreement", "score_error"})
+OF_VALUES = frozenset({"cosine", "relative_error", "sqnr_db", "l0", "l1", "l2", "linf"})
+
+
+def default_limits(kinds: Kinds, has_top1: bool) -> tuple[str, ...]:
+    """Return the limits of outputs where none is given; of class scores with labels it is top-1's."""
+    judged = list(kinds.values())
+    if has_top1 and "classes" in judged:
+        judged.remove("classes")
+        return ("top1 >= -1.0", *dict.fromkeys(DEFAULTS[one] for one in judged if one in DEFAULTS))
+    return tuple(dict.fromkeys(DEFAULTS[one] for one in judged if one in DEFAULTS))
+
+
+def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
+    """Return the outputs that no limit on one of these metrics is about.
+
+    Metrics of the user's own are taken to be about all of them.
+    """
+    known = set(metrics)
+    if known - OF_DECISIONS - OF_CLASSES - OF_BOXES - OF_VALUES:
+        return []
+    first = next((name for name, kind in kinds.items() if kind == "classes"), None)
+    left = {name for name, kind in kinds.items() if not known & _about(kind)}
+    return sorted(left - ({first} if known & OF_CLASSES else set()))
+
+
+def no_usual_limit(outputs: Sequence[str]) -> str:
+    """Return why outputs without a default limit leave a verdict open, and what would decide."""
+    have = "has" if len(outputs) == 1 else "have"
+    return (
+        f"{', '.join(outputs)} {have} no usual limit: give the one that you need, as "
+        f'--limit "{SUGGESTED}", or the outputs that count with --outputs, or --task'
+    )
+
+
+def no_limit_on(outputs: Sequence[str]) -> str:
+    """Return the warning of outputs that no limit is about."""
+    return f"no limit is about {', '.join(outputs)}: --outputs names those that count"
+
+
+def _about(kind: str) -> frozenset[str]:
+    if kind == "boxes":
+        return OF_BOXES
+    return OF_VALUES | OF_DECISIONS if kind in DECIDING else OF_VALUES
+
+
+def find_task(
+    outputs: Mapping[str, Array],
+    size: int,
+    inputs: Sequence[tuple[int, ...]] = (),
+    name: str | None = None,
+    wanted: Sequence[str] = (),
+) -> Task:
+    """Return the task of a reference whose outputs of `size` samples are given.
+
+    `inputs` are the shapes of its inputs for them, `name` a task and `wanted` the outputs that count,
+    if the user gave any. `InputError` for an unknown one, or if no output can be read as the task's.
+    """
+    _check(outputs, name, wanted)
+    chosen = {one: outputs[one] for one in wanted or outputs}
+    shapes = frozenset(tuple(one[1:]) for one in inputs)
+    guessed = _guess_all(chosen, size, shapes, name)
+    kind = KINDS[name] if name else None
+    made = tuple(_forced(one, chosen, size, kind) for one in guessed)
+    if kind is not None and not any(one.kind == kind for one in made):
+        shown = ", ".join(f"{one} {chosen[one].dtype}{list(chosen[one].shape)}" for one in chosen)
+        raise InputError(f"no output can be read as one of {name}: {shown}", "try another --task")
+    return Task(name or _named(made), made, name is not None or bool(wanted))
+
+
+def _check(outputs: Mapping[str, Array], name: str | None, wanted: Sequence[str]) -> None:
+    if name is not None and name not in KINDS:
+        raise InputError(f"there is no task {name!r}", f"known: {', '.join(KINDS)}")
+    for one in wanted:
+        if one not in outputs:
+            raise InputError(f"there is no output {one!r}", f"there are {', '.join(outputs)}")
+
+
+def _named(outputs: Sequence[Output]) -> str:
+    """Return the task of outputs: detection if any are boxes or raw heads, else the first's."""
+    kinds = [one.kind for one in outputs]
+    tasks = {kind: task for task, kind in KINDS.items()} | {RAW: "detection"}
+    first = "boxes" if "boxes" in kinds else kinds[0]
+    return tasks[first]
+
+
+def _guess_all(
+    outputs: Mapping[str, Array], size: int, inputs: Shapes, name: str | None
+) -> list[Output]:
+    """Guess each output; boxes are read from several together, the outputs of raw heads are raw."""
+    decoder = find_decoder(outputs, size) if name in (None, "detection") else None
+    used = () if decoder is None else names_of(decoder)
+    rest = {one: values for one, values in outputs.items() if one not in used}
+    raw = _raw_heads(rest) if decoder is None else set()
+    found = [
+        Output(one, RAW) if one in raw else guess(one, values, size, inputs)
+        for one, values in rest.items()
+    ]
+    return [*([] if decoder is None else [Output("boxes", "boxes", decoder=decoder)]), *found]
+
+
+def _raw_heads(outputs: Mapping[str, Array]) -> set[str]:
+    """Return the outputs that are several scales of one thing, or boxes that can't be decoded.
+
+    Scales differ in the number of cells alone: [B, C, 80, 80] and [B, C, 40, 40], [B, 8400, C] and
+    [B, 2100, C]. What stands beside them is of their cells too.
+    """
+    floats = {name: one for name, one in outputs.items() if one.dtype.kind == "f" and one.ndim >= 3}
+    shapes = [one.shape for one in floats.values()]
+    is_scaled = any(_are_scales(a, b) for a in shapes for b in shapes)
+    has_boxes = any(len(one) == 3 and one[-1] == 4 and one[1] >= CELLS for one in shapes)
+    return set(floats) if is_scaled or (has_boxes and len(floats) > 1) else set()
+
+
+def _are_scales(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    if len(a) != len(b) or a[0] != b[0]:
+        return False
+    if len(a) == 3:
+        return a[2] == b[2] and a[1] > b[1] and 3 <= a[1] / b[1] <= 5
+    return all(a[axis] == 2 * b[axis] for axis in (-2, -1)) or all(
+        a[axis] == 2 * b[axis] for axis in (-3, -2)
+    )
+
+
+UNIT = 1e-3  # how far a norm of 1 may be from it
+LONG = 4000  # values of a row from which on it may be a waveform
+VECTOR = re.compile(
+    r"embed|feature|hidden|pooler|latent|descriptor|(?<![a-z])states?(?![a-z])|^[hc]_?n$",
+    re.IGNORECASE,
+)
+
+
+def guess(name: str, values: Array, size: int, inputs: Shapes = frozenset()) -> Output:
+    """Return what one output is, by shape, type, values, and where these leave a choice its name."""
+    rows = samples_first(name, values, size)
+    inner = [axis for axis in range(1, rows.ndim) if rows.shape[axis] > 1]
+    if rows.dtype.kind != "f":
+        return Output(name, ("classes", "tokens", "pixels")[min(len(inner), 2)])
+    flat = rows.astype(np.float64)
+    if not inner:
+        return Output(name, "values")
+    if len(inner) == 1:
+        return _of_row(name, flat.reshape(len(flat), -1))
+    if rows.ndim == 4 and len(inner) + (rows.shape[1] == 1) >= 3:
+        return _of_map(name, flat, inputs)
+    return _of_sequence(name, flat)
+
+
+def _of_row(name: str, rows: Array) -> Output:
+    if _are_units(rows) or VECTOR.search(name):
+        return Output(name, "vectors")
+    if _is_share(rows):
+        return Output(name, "classes" if _sums_to_one(rows, 1) else "labels")
+    is_wave = rows.shape[1] >= LONG and np.abs(rows).max() <= 1 and rows.min() < 0 < rows.max()
+    return Output(name, "signal" if is_wave else "classes")
+
+
+def _of_map(name: str, rows: Array, inputs: Shapes) -> Output:
+    """Guess [B, C, H, W] or [B, H, W, C]: an image as the input's is no segmentation."""
+    if rows.shape[1] == 1:
+        sure = (rows < 0.1) | (rows > 0.9)
+        is_mask = _is_share(rows) and bool(sure.mean() > 0.5)
+        return Output(name, "pixels" if is_mask else "values")
+    if rows.shape[1:] in inputs and 3 in (rows.shape[1], rows.shape[3]):
+        return Output(name, "values")
+    return Output(name, "pixels", axis=_class_axis(rows))
+
+
+def _class_axis(rows: Array) -> int:
+    """Return the axis of classes: the last if it is smaller than both before it, else the second."""
+    if rows.ndim == 4 and rows.shape[3] < min(rows.shape[1], rows.shape[2]):
+        return 3
+    return 1
+
+
+def _of_sequence(name: str, rows: Array) -> Output:
+    """Guess [B, T, V]: scores of classes for each position, or something else."""
+    if _sums_to_one(rows, -1):
+        return Output(name, "tokens")
+    if _sums_to_one(rows, 1):
+        return Output(name, "pixels", axis=1)
+    if _are_units(rows.reshape(-1, rows.shape[-1])) or VECTOR.search(name):
+        return Output(name, "vectors")
+    if _is_share(rows):
+        return Output(name, "labels")
+    return Output(name, RAW if _is_head(rows) or _is_head(rows.swapaxes(1, 2)) else "tokens")
+
+
+def _is_head(rows: Array) -> bool:
+    """Tell whether cells have four values of a box that is not decoded, then scores."""
+    return rows.shape[1] >= CELLS > rows.shape[2] >= 5 and _is_share(rows[..., 4:])
+
+
+def _is_share(rows: Array) -> bool:
+    return bool((rows >= 0).all() and (rows <= 1).all())
+
+
+def _sums_to_one(rows: Array, axis: int) -> bool:
+    return _is_share(rows) and bool((np.abs(rows.sum(axis) - 1) <= SUM_TOLERANCE).all())
+
+
+def _are_units(rows: Array) -> bool:
+    return bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= UNIT).all()) and not _is_share(rows)
+
+
+def _forced(one: Output, outputs: Mapping[str, Array], size: int, kind: str | None) -> Output:
+    """Return an output as one of the kind that the user's task has, as it is where it can't be."""
+    if kind is None or one.kind in (kind, "boxes") or outputs[one.name].dtype.kind != "f":
+        return one
+    rows = samples_first(one.name, outputs[one.name], size)
+    if kind in FLOATING:
+        return Output(one.name, kind)
+    if kind == "labels":
+        return Output(one.name, kind, 0.5 if _is_share(rows) else 0.0)
+    if kind == "classes" and rows.ndim >= 2 and rows[0].size > 1:
+        return Output(one.name, kind)
+    if kind == "tokens" and rows.ndim >= 3:
+        return Output(one.name, kind)
+    if kind == "pixels" and rows.ndim >= 3:
+        alone = rows.ndim == 3 or rows.shape[1] == 1
+        threshold = 0.5 if _is_share(rows) else 0.0
+        return Output(one.name, kind, threshold, None if alone else _class_axis(rows))
+    return one
