@@ -87,3 +87,43 @@ def linear_classifier(path: Path, weights: np.ndarray) -> Path:
     classes, inputs = weights.shape
     sizes = {"x": ("n", inputs)}, {"scores": ("n", classes)}
     return save(path, [node], {"w": weights.astype(np.float32)}, *sizes)
+
+
+def detection_net(path: Path) -> Path:
+    """A convolution, two heads, and a NonMaxSuppression; "classes" is an output before it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        helper.make_node("GlobalAveragePool", ["a"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "wb"], ["corners"], "boxhead"),
+        helper.make_node("Reshape", ["corners", "bs"], ["boxes"], "boxshape"),
+        helper.make_node("Gemm", ["f", "ws"], ["classes"], "scorehead"),
+        helper.make_node("Shape", ["x"], ["size"], "size"),
+        helper.make_node("Reshape", ["classes", "ss"], ["scores"], "scoreshape"),
+        helper.make_node("Neg", ["minus"], ["few"], "few"),
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "few"], ["kept"], "nms"),
+        helper.make_node("Gather", ["size", "first"], ["n"], "n"),
+        helper.make_node("Add", ["kept", "n"], ["y"], "moved"),
+    ]
+    weights = {
+        "w": weight(4, 3, 3, 3),
+        "wb": weight(4, 8, seed=1),
+        "ws": weight(4, 2, seed=2),
+        "bs": np.array([0, 2, 4]),
+        "ss": np.array([0, 1, 2]),
+        "minus": np.array([-2]),
+        "first": np.array(0),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "detector",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.INT64, [None, 3]),
+            helper.make_tensor_value_info("classes", TensorProto.FLOAT, ["n", 2]),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path

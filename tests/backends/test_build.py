@@ -8,15 +8,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.networks import conv_net, transposed_net
+from tests.networks import conv_net, detection_net, transposed_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions, check_shapes, parse_shapes, shape_ranges
 from trtcal.backends.registry import BACKENDS, find_backend
+from trtcal.backends.unsupported import refused_operators
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.manifest import read_build
 from trtcal.model import TensorSpec, load_model
+from trtcal.model.cut import cut
 from trtcal.quantization import quantize, write_quantized
 
 RTX = BACKENDS["tensorrt-rtx"].availability()
@@ -84,7 +86,7 @@ def test_a_refused_model_leaves_its_log_and_no_engine(tmp_path):
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(proto, tmp_path / "strings.onnx")
-    with pytest.raises(BackendError, match="the builder failed"):
+    with pytest.raises(BackendError, match="has no implementation of node .strings"):
         made(load_model(tmp_path / "strings.onnx"), "sm89", tmp_path / "build")
     left = {item.name for item in (tmp_path / "build").iterdir()}
     assert left == {"build.log", "build.jsonl"}
@@ -202,3 +204,39 @@ def test_the_manifest_is_json_without_paths(tmp_path):
     text = (tmp_path / "build" / "build.json").read_text()
     assert str(tmp_path) not in text
     assert json.loads(text)["backend"] == "onnxruntime"
+
+
+@needs_rtx
+def test_what_a_backend_lacks_is_named_with_the_command_that_helps(tmp_path):
+    model = load_model(detection_net(tmp_path / "detector.onnx"))
+    with pytest.raises(BackendError) as error:
+        made(model, "sm89", tmp_path / "build")
+    assert "'nms' (NonMaxSuppression)" in error.value.message
+    assert "onnxruntime and tensorrt have it" in error.value.message
+    assert "--outputs boxes,scores -o " in error.value.hint
+    body = cut(model, ["boxes", "scores"])
+    assert made(body, "sm89", tmp_path / "body").engine.exists()
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("sm89", marks=needs_rtx)])
+def test_a_custom_operator_is_cut_off(tmp_path, target):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    proto.graph.node[4].op_type, proto.graph.node[4].domain = "Magic", "mine"
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    onnx.save(proto, tmp_path / "net.onnx")
+    with pytest.raises(BackendError) as error:
+        made(load_model(tmp_path / "net.onnx"), target, tmp_path / "build")
+    assert "'relu2' (Magic)" in error.value.message
+    assert "plug-in" in error.value.message
+    assert "--outputs d " in error.value.hint
+    assert "1 of 3 heavy layers" in error.value.hint
+
+
+def test_the_messages_of_older_builders_name_the_operator_too():
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 4] x) => (int64[2, k] y) { h = Relu (x) y = NonZero (h) }""")
+    assert refused_operators("No importer registered for op: NonZero. Attempting", proto) == {
+        "NonZero"
+    }
+    assert not refused_operators("Internal Error (GPU memory)", proto)

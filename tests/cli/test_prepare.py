@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from tests.model.passes.graphs import ALL
-from tests.networks import conv_net, samples
+from tests.networks import conv_net, detection_net, samples
 from trtcal.cli.main import run_command
 
 
@@ -134,3 +134,21 @@ def test_drawn_inputs_are_the_same_each_time(place):
     assert [len(feeds["x"]) for feeds in first] == [2, 2, 1]
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one["x"], other["x"])
+
+
+def test_a_cut_keeps_what_the_outputs_need_and_carries_the_rest(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    detection_net(tmp_path / "net.onnx")
+    samples(tmp_path / "data.npz")
+    given = "prepare", "net.onnx", "--outputs", "boxes,scores", "--data", "data.npz"
+    status, out, _ = run(capsys, *given, "-o", "body.onnx")
+    assert status == 0
+    assert "over 24 samples: 0 " in out
+    assert "1 NonMaxSuppression" in out
+    assert "NonMaxSuppression" not in operators("body.onnx")
+    document = json.loads(run(capsys, *given, "-o", "body.onnx", "--json")[1])
+    assert document["cut"]["at"] == ["boxes", "scores", "classes"]
+    assert document["cut"]["outputs"] == ["y", "classes"]
+    status, _, err = run(capsys, "prepare", "net.onnx", "--outputs", "boxen", "-o", "b.onnx")
+    assert status == 2
+    assert "the nearest names: boxes" in err

@@ -57,3 +57,13 @@ def test_a_convolution_sums_over_channels_and_taps(tmp_path):
     known, reached = bound_of(tmp_path, node, weight, [1, 2, 2, 2])
     assert known == 2 * 36
     assert reached <= known
+
+
+@pytest.mark.parametrize("inputs", [["x", "pads"], ["x", "pads", ""], ["x", "pads", "value"]])
+def test_what_a_pad_adds_may_be_left_out(tmp_path, inputs):
+    nodes = [helper.make_node("Pad", inputs, ["y"], "pad")]
+    constants = {"pads": np.array([0, 1, 0, 1]), "value": np.array(-3, np.float32)}
+    weights = {name: constants[name] for name in inputs if name in constants}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": [1, 2]}, {"y": [1, 4]})
+    known = bounds(import_graph(load_model(path).proto), {"x": 2.0})
+    assert known["y"] == (3.0 if "value" in inputs else 2.0)

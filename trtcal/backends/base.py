@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes
 from trtcal.backends.targets import version_of
+from trtcal.backends.unsupported import explain_refusal
 from trtcal.documents import append_line, digest_file, replacing, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
@@ -31,6 +32,7 @@ from trtcal.model import Model, uniquely_named
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
 FILE = "engines.jsonl"
+LAST = 1 << 18  # bytes of a log that are searched for what the builder lacks
 
 
 def ledger_path() -> Path:
@@ -140,8 +142,11 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         workplace = Path(name)
         try:
             made = backend.build_in(model, options, workplace)
-        except (BackendError, ResourceError):
+        except (BackendError, ResourceError) as error:
             _keep_log(workplace, folder, backend.engine_file)
+            refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
+            if refusal is not None:
+                raise BackendError(*refusal) from error
             raise
         result = _describe(model, backend, options, made, workplace)
         return _publish(replace(result, folder=folder), workplace)
@@ -153,6 +158,12 @@ def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
     for file in (LOG, RECORDS):
         if (workplace / file).exists():
             _move(workplace / file, folder / (f"failed-{file}" if older else file))
+
+
+def _logged(workplace: Path) -> str:
+    """Return the end of the log, in which a builder says why it gives up."""
+    log = workplace / LOG
+    return log.read_bytes()[-LAST:].decode("utf-8", "replace") if log.exists() else ""
 
 
 def _move(source: Path, destination: Path) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
+from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
 from trtcal.errors import BackendError
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
@@ -78,11 +79,20 @@ def open_session(
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         raise BackendError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {first_line(error)}",
-            "run it in ONNX Runtime alone, and export it anew or update onnxruntime",
+            _advice(model, str(error)),
         ) from error
     if provider not in session.get_providers():  # it would go on with the CPU
         raise BackendError(f"ONNX Runtime could not load its {provider}", "see its own log for why")
     return session
+
+
+def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
+    """Return what helps where ONNX Runtime refuses a model: a cut, if it lacks an operator."""
+    if isinstance(model, onnx.ModelProto):
+        nodes = lacking(model, refused_operators(text, model))
+        if nodes:
+            return hint_to_cut("model.onnx", model, nodes)
+    return "run it in ONNX Runtime alone, and export it anew or update onnxruntime"
 
 
 @contextmanager

@@ -175,7 +175,8 @@ def tensor_bytes(proto: onnx.ModelProto, first: Feeds) -> dict[str, int]:
                 shape.dim.add(dim_value=size)
             value.type.tensor_type.shape.CopyFrom(shape)
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    return {value.name: _bytes(value.type.tensor_type) for value in inferred.graph.value_info}
+    tensors = (one for one in inferred.graph.value_info if one.type.HasField("tensor_type"))
+    return {value.name: _bytes(value.type.tensor_type) for value in tensors}
 
 
 def _bytes(kind: onnx.TypeProto.Tensor) -> int:

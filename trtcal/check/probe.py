@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,7 +88,7 @@ class ModelProbe:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
         for feeds in samples.batches(self.batch_size):
             found = self._run(feeds)
-            scores.append(_scores(found[: self.outputs]))
+            scores.append(_scores(found[: self.outputs], _samples(feeds)))
             for sum_, tensor in zip(sums, found[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
@@ -150,11 +151,15 @@ def _misfit(norm: Norm, sums: Values) -> float:
     return float(np.log1p(np.median(nats)))
 
 
-def _scores(outputs: list[Array]) -> tuple[Array, bool] | None:
+def _scores(outputs: list[Array], samples: int) -> tuple[Array, bool] | None:
     """Return class scores, [n, classes], and whether they are dense: the highest of many places."""
     plain = [(one, False) for one in map(class_scores, outputs) if one is not None]
     dense = [(one, True) for one in map(_highest, outputs) if one is not None]
-    return next(iter([*plain, *dense]), None)
+    return next((one for one in (*plain, *dense) if len(one[0]) == samples), None)
+
+
+def _samples(feeds: Mapping[str, Array]) -> int:
+    return max(len(array) for array in feeds.values() if array.ndim)
 
 
 def _highest(output: Array) -> Array | None:

@@ -12,6 +12,7 @@ from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evaluate.equality import Equality
+    from trtcal.model.cut import Tail
     from trtcal.model.passes import Prepared
 
 
@@ -31,21 +32,29 @@ class Prepare(
     add: tuple[str, ...] = option(
         "A pass that runs on request only; may be repeated.", metavar="NAME"
     )
+    outputs: str | None = option(
+        "Cut the graph at these tensors: keep what they need. ONNX Runtime computes the rest where "
+        "the model's own outputs are judged.",
+        metavar="NAME,NAME",
+    )
     output: Path | None = option("Where to write the ONNX.", "-o")
 
     def _run(self) -> None:
         if self.listed:
             _list_passes(self)
             return
+        from trtcal.model.cut import cut, metadata_of, tail_of
         from trtcal.model.files import write_onnx
         from trtcal.model.passes import prepare_with_record
 
         settings = self.config.prepare
         path = required(self.output, "the output", "-o")
         loaded = self.load_model()
+        body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
         prepared = prepare_with_record(
-            loaded, [*settings.skip, *self.skip], [*settings.add, *self.add]
+            body, [*settings.skip, *self.skip], [*settings.add, *self.add]
         )
+        tail = tail_of(metadata_of(prepared.model.proto))
         equality = self.run_both(loaded, prepared.model, self.config.images)
         if equality:
             _check(equality)
@@ -55,9 +64,12 @@ class Prepare(
             "passes": [vars(record) for record in prepared.records],
             "notes": list(prepared.notes),
             "equality": equality and {**vars(equality), "largest": equality.largest},
+            "cut": tail and {"at": tail.cut, "outputs": tail.outputs, "operators": tail.operators},
         }
         kind = "random" if self.random_samples else ""
         self.present_onnx(path, written, document, lambda: _show(prepared, equality, kind))
+        if tail and not self.as_json:
+            _show_cut(path, tail)
 
 
 command = Prepare.command()
@@ -77,6 +89,13 @@ def _list_passes(options: Prepare) -> None:
     ]
     columns = {"pass": "{name}", "what it is for": "{purpose}", "runs": "{runs}"}
     options.present({"passes": passes}, lambda: print_table(passes, columns))
+
+
+def _show_cut(path: Path, tail: Tail) -> None:
+    """Print what the cut part is, and who computes it."""
+    counted = ", ".join(f"{count} {op}" for op, count in tail.operators.items())
+    say(f"{path} ends at {', '.join(tail.cut)}; cut off: {counted}")
+    say(f"ONNX Runtime computes {', '.join(tail.outputs)} from them in compare, ab, search and run")
 
 
 def _check(equality: Equality) -> None:

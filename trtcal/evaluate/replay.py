@@ -21,6 +21,7 @@ from trtcal.data import Feeds
 from trtcal.errors import BackendError
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.per_sample import Labels
+from trtcal.model.cut import Tail, tail_of
 
 Outputs = dict[str, Array]
 """Output -> values, samples along the first axis, in the order in which they were asked for."""
@@ -48,8 +49,32 @@ class Batch:
 
 
 def runner(session: Session, names: Sequence[str]) -> Run:
-    """Return what runs a session for the outputs named."""
-    return lambda feeds: dict(zip(names, run_session(session, names, feeds), strict=True))
+    """Return what runs a session for the outputs named, those after a cut among them.
+
+    Outputs after a cut (`trtcal.model.cut`) are computed by the tail that the model carries.
+    """
+    own = {output.name for output in session.get_outputs()}
+    tail = None if own.issuperset(names) else carried_tail(session)
+    if tail is None:
+        return lambda feeds: dict(zip(names, run_session(session, names, feeds), strict=True))
+    return partial(_through, session, tail, open_session(tail.proto), names)
+
+
+def carried_tail(session: Session) -> Tail | None:
+    """Return the tail that a session's model carries, None if it was not cut."""
+    return tail_of(session.get_modelmeta().custom_metadata_map)
+
+
+def _through(
+    body: Session, tail: Tail, session: Session, names: Sequence[str], feeds: Feeds
+) -> Outputs:
+    """Run a body, then its tail, which may read the feeds too."""
+    made = dict(zip(tail.cut, run_session(body, tail.cut, feeds), strict=True))
+    known = {**feeds, **made}
+    wanted = [output.name for output in session.get_outputs() if output.name in names]
+    given = {one.name: known[one.name] for one in session.get_inputs()}
+    found = {**made, **dict(zip(wanted, run_session(session, wanted, given), strict=True))}
+    return {name: found[name] for name in names}
 
 
 def quantized_runner(proto: onnx.ModelProto, names: Sequence[str], threads: int = 0) -> Run:

@@ -12,8 +12,8 @@ from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
 from trtcal.data.dataset import fixed_batch
-from trtcal.errors import InputError
-from trtcal.evaluate.replay import Run, runner
+from trtcal.errors import BackendError, InputError
+from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.ops import QDQ
 from trtcal.quantization.qdq import provenance, quantization_record
@@ -24,7 +24,8 @@ class Variant:
     """Something that runs: an ONNX model, or the engine of an `onnxruntime` build.
 
     `model` is the fingerprint of the ONNX file that it comes from; `literal` is that file where its
-    Q/DQ can be executed in float, None where there are none or it is an engine.
+    Q/DQ can be executed in float, None where there are none or it is an engine. Of a model that was
+    cut, `outputs` are those of the whole, and `cut` says who computes them.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Variant:
     quantization: dict[str, Any]
     size_bytes: int
     literal: Path | None = None
+    cut: str | None = None
 
     def runner(self, names: Sequence[str]) -> Run:
         """Return what runs it for the outputs named."""
@@ -53,16 +55,35 @@ def open_variant(
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))
     record = quantization_record(model.proto)
+    outputs, cut = _outputs(session, model.outputs)
     return Variant(
         name or model.name,
         model.fingerprint,
         model.inputs,
-        model.outputs,
+        outputs,
         session,
         provenance(record),
         path.stat().st_size,
         path if any(node.op_type in QDQ for node in model.proto.graph.node) else None,
+        cut,
     )
+
+
+def _outputs(
+    session: Session, own: tuple[TensorSpec, ...]
+) -> tuple[tuple[TensorSpec, ...], str | None]:
+    """Return what is judged: a model's outputs, or after a cut the whole's and who computes them."""
+    tail = carried_tail(session)
+    if tail is None:
+        return own, None
+    last = ", ".join(tail.cut)
+    try:
+        open_session(tail.proto)
+    except BackendError as error:
+        return own, f"judged at {last}: the part after the cut does not run here ({error.message})"
+    known = {spec.name: spec for spec in (*own, *load_model(tail.proto).outputs)}
+    outputs = tuple(known[name] for name in tail.outputs)
+    return outputs, f"ONNX Runtime computes {', '.join(tail.outputs)} from {last}, in no time shown"
 
 
 def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Variant:
@@ -73,14 +94,17 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
             f"the engine in {folder} is for {made.backend}, which trtcal builds but does not run",
             "compare ONNX models or onnxruntime builds",
         )
+    session = open_session(engine.data, provider=PROVIDERS[made.target])
+    outputs, cut = _outputs(session, made.outputs)
     return Variant(
         name or made.model_name,
         made.model,
         made.inputs,
-        made.outputs,
-        open_session(engine.data, provider=PROVIDERS[made.target]),
+        outputs,
+        session,
         made.quantization,
         len(engine.data),
+        cut=cut,
     )
 
 

@@ -8,29 +8,47 @@ here too where they have no other meaning; where one could, a caller asks `trtca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 Operators = frozenset[str]
 
 TABLE = """
 Abs                        bounded
 Add                        light epilogue quantizes elementwise commutes
+AffineGrid                 unparsed
 AveragePool                bounded pools scales untyped
 BatchNormalization         factors light epilogue elementwise
-Bernoulli                  random
+Bernoulli                  random unparsed
+BitCast                    unparsed
+BitShift                   unparsed
+BitwiseAnd                 unparsed
+BitwiseNot                 unparsed
+BitwiseOr                  unparsed
+BitwiseXor                 unparsed
 Cast                       typed
 CastLike                   typed
+CenterCropPad              unparsed
 Clip                       light epilogue activates ort_fused
+Col2Im                     unparsed
+Compress                   unparsed
 Concat                     selects untyped
+ConcatFromSequence         unparsed
 Constant                   typed
 ConstantOfShape            typed
 Conv                       multiplies convolves matrix
-ConvInteger                integer
+ConvInteger                integer unparsed
 ConvTranspose              multiplies convolves
 Cos                        unit sensitive
+CumProd                    unparsed
 CumSum                     sensitive
+DeformConv                 no_rtx
 DepthToSpace               bounded
 DequantizeLinear           qdq
+Det                        unparsed
+DFT                        unparsed
 Div                        quantizes elementwise
 Dropout                    free shifts scales
+DynamicQuantizeLinear      unparsed
 Einsum                     multiplies
 Elu                        epilogue quantizes activates
 Erf                        unit activates
@@ -51,6 +69,7 @@ GRU                        recurrent
 HardSigmoid                unit light epilogue quantizes activates ort_fused
 HardSwish                  bounded light epilogue quantizes activates
 Identity                   moves free scales elementwise
+ImageDecoder               unparsed
 InstanceNormalization      sensitive
 LayerNormalization         factors quantizes sensitive
 LeakyRelu                  scales light epilogue activates ort_fused
@@ -61,22 +80,30 @@ LpPool                     sensitive
 LRN                        sensitive
 LSTM                       recurrent
 MatMul                     multiplies matrix
-MatMulInteger              integer
+MatMulInteger              integer unparsed
 MatMulIntegerToFloat       integer
 Max                        selects
 MaxPool                    bounded pools shifts scales untyped
+MaxRoiPool                 unparsed
+MaxUnpool                  unparsed
 MeanVarianceNormalization  sensitive
+MelWeightMatrix            unparsed
 Min                        selects
 Mish                       bounded quantizes activates
 Mul                        factors light epilogue quantizes elementwise commutes
-Multinomial                random
+Multinomial                random unparsed
 Neg                        bounded
+NonMaxSuppression          no_rtx
+NonZero                    no_rtx
+Optional                   unparsed
+OptionalGetElement         unparsed
+OptionalHasElement         unparsed
 Pad                        untyped
 Pow                        elementwise sensitive
 PRelu                      light epilogue activates
 QGemm                      integer
-QLinearConv                integer
-QLinearMatMul              integer
+QLinearConv                integer unparsed
+QLinearMatMul              integer unparsed
 QuantizeLinear             qdq
 RandomNormal               random
 RandomNormalLike           random
@@ -93,12 +120,20 @@ ReduceMin                  bounded
 ReduceProd                 sensitive
 ReduceSum                  sensitive
 ReduceSumSquare            sensitive
+RegexFullMatch             unparsed
 Relu                       bounded scales light epilogue activates ort_fused
 Reshape                    moves free
 RMSNormalization           sensitive
 RNN                        recurrent
-RoiAlign                   sensitive
+RoiAlign                   sensitive no_rtx
 Selu                       quantizes
+SequenceAt                 unparsed
+SequenceConstruct          unparsed
+SequenceEmpty              unparsed
+SequenceErase              unparsed
+SequenceInsert             unparsed
+SequenceLength             unparsed
+SequenceMap                unparsed
 Shape                      shape_only
 Sigmoid                    unit light epilogue quantizes activates ort_fused
 Sin                        unit sensitive
@@ -109,13 +144,19 @@ Softplus                   quantizes activates
 Softsign                   unit
 SpaceToDepth               bounded
 Split                      cuts bounded
+SplitToSequence            unparsed
 Squeeze                    moves free
+StringConcat               unparsed
+StringNormalizer           unparsed
+StringSplit                unparsed
 Sub                        epilogue quantizes elementwise
 Sum                        epilogue
 Tan                        sensitive
 Tanh                       unit epilogue quantizes activates ort_fused
+TfIdfVectorizer            unparsed
 Tile                       bounded
 Transpose                  moves untyped
+Unique                     unparsed
 Unsqueeze                  moves free
 """
 
@@ -196,6 +237,14 @@ UNTYPED = FREE | _with("untyped")
 """Their kernels give what they read, in whatever type that is."""
 ORT_FUSED = _with("ort_fused")
 """ONNX Runtime computes them in the blocked convolution before."""
+UNPARSED = _with("unparsed")
+"""The parser of TensorRT 8 to 11 and RTX refuses them (asked of RTX 1.7: `supports_operator`)."""
+LACKED: Mapping[str, Operators] = {
+    "onnxruntime": frozenset(),
+    "tensorrt-rtx": UNPARSED | _with("no_rtx"),
+    "tensorrt": UNPARSED,
+}
+"""What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
 
 
 def output_axis(op: str, transposed: bool = False) -> int:

@@ -128,12 +128,17 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "Gemm": _weighted,
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
-    "Pad": lambda node, values: max(values[0], *values[2:3]),
+    "Pad": lambda node, values: max(values[0], values[2] if _has(node, 2) else 0.0),
     "QuantizeLinear": lambda node, values: 128.0 if _is_int8(node) else None,
     "Sub": lambda node, values: sum(values),
     "Sum": lambda node, values: sum(values),
     "Where": lambda node, values: max(values[1:]),
 }
+
+
+def _has(node: gs.Node, place: int) -> bool:
+    """Tell whether an input that may be left out is there."""
+    return len(node.inputs) > place and not node.inputs[place].is_empty()
 
 
 def _is_int8(node: gs.Node) -> bool:

@@ -1,0 +1,263 @@
+"""Cut a model at tensors: a body that a backend takes, and the rest, which ONNX Runtime computes.
+
+The body carries the rest, its *tail*, in its metadata, so that whatever is made of the body (with Q/DQ,
+prepared, optimized) still has it: the outputs of the model as it was given can always be computed.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import NodeProto, ValueInfoProto
+
+from trtcal.documents import digest_bytes
+from trtcal.errors import InputError
+from trtcal.model.files import embedded, size_of, stand_in
+from trtcal.model.graph import reads
+from trtcal.model.model import Model, load_model
+from trtcal.model.ops import HEAVY
+from trtcal.model.tensors import producers_of
+
+KEY = "trtcal.tail"
+LARGEST = 1 << 28  # bytes of a tail's weights: every copy of the body carries them
+CLOSE = 3  # names that an error suggests
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What was cut off: a model of the tensors `cut` and of inputs, and the whole model's `outputs`.
+
+    Outputs that the body makes itself pass it by.
+    """
+
+    proto: onnx.ModelProto
+    cut: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """How many nodes of each operator were cut off."""
+        return dict(Counter(node.op_type for node in self.proto.graph.node))
+
+    def to_metadata(self) -> str:
+        """Return the form in which a body carries it."""
+        data = bytes(self.proto.SerializeToString(deterministic=True))
+        onnx_text = base64.b64encode(data).decode()
+        fields = {"cut": self.cut, "outputs": self.outputs, "digest": digest_bytes(data)}
+        return json.dumps({**fields, "onnx": onnx_text}, separators=(",", ":"))
+
+
+def tail_of(metadata: Mapping[str, str]) -> Tail | None:
+    """Return the tail that a body's metadata carry, None if the model was not cut.
+
+    `InputError` if it is damaged.
+    """
+    if KEY not in metadata:
+        return None
+    try:
+        fields = json.loads(metadata[KEY])
+        data = base64.b64decode(fields["onnx"], validate=True)
+        if digest_bytes(data) != fields["digest"]:
+            raise ValueError("its digest differs")
+        proto = onnx.ModelProto.FromString(data)
+        onnx.checker.check_model(proto)
+        cut, outputs = (tuple(map(str, fields[name])) for name in ("cut", "outputs"))
+        return Tail(proto, cut, outputs)
+    except Exception as error:  # JSON, base64, protobuf and the checker have errors of their own
+        raise InputError(
+            f"the model's metadata {KEY!r} are damaged: {type(error).__name__}",
+            "cut the model again: `trtcal prepare model.onnx --outputs ... -o body.onnx`",
+        ) from error
+
+
+def metadata_of(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return the metadata that a model carries."""
+    return {item.key: item.value for item in proto.metadata_props}
+
+
+def cut(model: Model, outputs: Sequence[str]) -> Model:
+    """Return the body of a model up to these tensors, which carries the rest.
+
+    What else the rest reads of the body is an output of the body too. `InputError` if a tensor is not
+    in the model or no input decides it, or if the model was cut before.
+    """
+    if KEY in metadata_of(model.proto):
+        raise InputError(f"model {model.path} was cut before", "cut the model it was made from")
+    parts = _Parts(model, outputs)
+    body = parts.model(parts.body, parts.inputs_of(parts.body + parts.rest), parts.shown)
+    if parts.rest:
+        _check_size(model, parts)
+        tail = Tail(parts.tail(), tuple(parts.shown), tuple(parts.outputs))
+        body.metadata_props.add(key=KEY, value=tail.to_metadata())
+    return Model(model.path, body, load_model(body).fingerprint)
+
+
+class _Parts:
+    """Which nodes the body and the rest have, and the tensors between them."""
+
+    def __init__(self, model: Model, asked: Sequence[str]) -> None:
+        self.proto = model.proto
+        graph = self.proto.graph
+        self.makers = producers_of(graph)
+        self.order = {id(node): number for number, node in enumerate(graph.node)}
+        self.weights = {tensor.name: tensor for tensor in graph.initializer}
+        self.inputs = {one.name: one for one in graph.input if one.name not in self.weights}
+        self.outputs = [one.name for one in graph.output]
+        _check_names(model, asked, self.makers)
+        self.types = _types(self.proto)
+        self.body = self._before(asked, ())
+        _check_inputs(model, asked, self)
+        made = {name for node in self.body for name in node.output}
+        constants = _constants(self.proto)
+        self.rest = self._before(self.outputs, made - constants)
+        read = {name for node in self.rest for name in reads(node)} | set(self.outputs)
+        between = [name for node in self.body for name in node.output if name in read - constants]
+        self.shown = list(dict.fromkeys([*asked, *between]))
+
+    def _before(self, tensors: Iterable[str], known: Collection[str]) -> list[NodeProto]:
+        """Return the nodes that tensors need, of which some are known, in the graph's order."""
+        pending, found = list(tensors), dict[int, NodeProto]()
+        while pending:
+            name = pending.pop()
+            node = None if name in known else self.makers.get(name)
+            if node is not None and id(node) not in found:
+                found[id(node)] = node
+                pending.extend(reads(node))
+        return sorted(found.values(), key=lambda node: self.order[id(node)])
+
+    def inputs_of(self, nodes: Sequence[NodeProto]) -> list[ValueInfoProto]:
+        """Return the model's inputs that nodes read."""
+        read = {name for node in nodes for name in reads(node)}
+        return [one for name, one in self.inputs.items() if name in read]
+
+    def model(
+        self, nodes: Sequence[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]
+    ) -> onnx.ModelProto:
+        """Return some nodes as a model, with the weights that they read."""
+        like = self.proto
+        read = {name for node in nodes for name in reads(node)}
+        graph = onnx.GraphProto(name=like.graph.name or "graph", node=nodes, input=inputs)
+        graph.output.extend(self._value(name) for name in outputs)
+        graph.initializer.extend(one for name, one in self.weights.items() if name in read)
+        known = {name for node in nodes for name in node.output}
+        graph.value_info.extend(one for one in like.graph.value_info if one.name in known)
+        return onnx.ModelProto(
+            graph=graph,
+            ir_version=max(like.ir_version, 4),
+            opset_import=like.opset_import,
+            functions=like.functions,
+            producer_name=like.producer_name,
+            metadata_props=like.metadata_props,
+        )
+
+    def tail(self) -> onnx.ModelProto:
+        """Return the rest as a model of its own, which holds its weights."""
+        made = {name for node in self.rest for name in node.output}
+        read = {name for node in self.rest for name in reads(node)}
+        inputs = [self._value(name) for name in self.shown if name in read]
+        outputs = [name for name in self.outputs if name in made]
+        found = self.model(self.rest, [*inputs, *self.inputs_of(self.rest)], outputs)
+        del found.metadata_props[:]
+        weights = list(map(embedded, found.graph.initializer))
+        del found.graph.initializer[:]
+        found.graph.initializer.extend(weights)
+        return found
+
+    def _value(self, name: str) -> ValueInfoProto:
+        found = self.types.get(name)
+        if found is None or not found.type.tensor_type.HasField("shape"):
+            raise InputError(
+                f"the model does not say how many dimensions tensor {name!r} has",
+                "cut at another tensor, or export the model with the shapes of its tensors",
+            )
+        return found
+
+
+def _types(proto: onnx.ModelProto) -> dict[str, ValueInfoProto]:
+    try:
+        graph = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True).graph
+    except Exception:  # it raises what it likes: then only what the model says is known
+        graph = proto.graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    return {one.name: one for one in values if one.type.tensor_type.elem_type}
+
+
+def _check_names(model: Model, asked: Sequence[str], makers: Mapping[str, NodeProto]) -> None:
+    known = [name for name in makers if name]
+    for name in asked:
+        if name not in makers:
+            close = difflib.get_close_matches(name, known, n=CLOSE, cutoff=0.4) or known[-CLOSE:]
+            raise InputError(
+                f"model {model.path} has no node that makes a tensor {name!r}",
+                f"the nearest names: {', '.join(close)}",
+            )
+    if not asked:
+        raise InputError("no tensor is given to cut at", "give --outputs NAME,NAME")
+
+
+def _check_inputs(model: Model, asked: Sequence[str], parts: _Parts) -> None:
+    if not parts.inputs_of(parts.body):
+        raise InputError(
+            f"model {model.path}: {', '.join(asked)} do not depend on an input",
+            "give tensors that are computed from the model's inputs",
+        )
+
+
+def _check_size(model: Model, parts: _Parts) -> None:
+    read = {name for node in parts.rest for name in reads(node)}
+    size = sum(size_of(one) for name, one in parts.weights.items() if name in read)
+    if size > LARGEST:
+        raise InputError(
+            f"model {model.path}: what is cut off has {size / 1e6:,.0f} MB of weights, "
+            f"more than {LARGEST / 1e6:,.0f}",
+            "cut nearer to the outputs",
+        )
+
+
+def before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+    """Return the nodes that depend on none of these."""
+    after, found = {name for node in nodes for name in node.output}, list[NodeProto]()
+    for node in proto.graph.node:
+        if after.intersection(reads(node)):
+            after.update(node.output)
+        elif not after.intersection(node.output):
+            found.append(node)
+    return found
+
+
+def cut_before(proto: onnx.ModelProto, nodes: Iterable[NodeProto]) -> tuple[str, ...]:
+    """Return the tensors at which a cut leaves these nodes, and all that depends on them, out.
+
+    None if no layer that multiplies would be left in the body. Those that hold no floats, such as
+    shapes, follow a cut by themselves.
+    """
+    left = before(proto, nodes)
+    if not any(node.op_type in HEAVY for node in left):
+        return ()
+    inside = {id(node) for node in left}
+    read = {n for node in proto.graph.node if id(node) not in inside for n in reads(node)}
+    constants = _constants(proto)
+    border = [n for node in left for n in node.output if n in read and n not in constants]
+    types = _types(proto)
+    floats = [n for n in border if n in types and _holds_floats(types[n])]
+    return tuple(floats or border)
+
+
+def _holds_floats(value: ValueInfoProto) -> bool:
+    kinds = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    return value.type.tensor_type.elem_type in kinds
+
+
+def _constants(proto: onnx.ModelProto) -> set[str]:
+    """Return the tensors that depend on no input: whoever reads them computes them."""
+    known = {tensor.name for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if all(name in known for name in reads(node)):
+            known.update(node.output)
+    return known
