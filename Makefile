@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt check coverage mutants bench reports pictures clean
+.PHONY: demo test test-zoo test-tensorrt test-networks check coverage mutants bench reports pictures clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -21,6 +21,10 @@ test-zoo: $(READY)
 # TensorRT's own packages, 8.6 (with python3.10) to 11 and RTX: downloads 0.6 GB, needs cc, no GPU.
 test-tensorrt: $(READY)
 	$(BIN)/python -m tests.tensorrt.check
+
+# Twelve networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
+test-networks: $(READY)
+	$(BIN)/python -m tests.packages.check
 
 # Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
 check: $(READY)
@@ -63,4 +67,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tensorrt reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf $(VENV) .venv-tensorrt .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
