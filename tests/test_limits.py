@@ -76,7 +76,7 @@ def test_what_is_no_limit_is_refused(text):
 def test_units_are_those_of_the_metric():
     assert parse_limit("latency_p50 <= 5 ms") == Limit("latency_p50", "<=", 5.0)
     assert parse_limit("top1>=-1.0points") == Limit("top1", ">=", -1.0, is_change=True)
-    assert parse_limit("int8_share >= 90%") == Limit("int8_share", ">=", 90.0)
+    assert parse_limit("int8_macs >= 90%") == Limit("int8_macs", ">=", 90.0)
     assert parse_limit("latency_p50 <= +5%").unit == "%"
     with pytest.raises(InputError, match="is in ms, not in dB"):
         parse_limit("latency_p50 <= 5 dB")

@@ -5,6 +5,7 @@
     latency_p50 <= +5%       the median latency rises by at most 5 %
     top1@slices >= -3.0      no slice loses more than 3 points
     silent_fallbacks == 0    no layer falls back without a message
+    int8_macs >= 80%         four fifths of the multiply-accumulates run in INT8
 
 A bound with a sign limits the change against the reference (in a history: against the baseline run),
 with % the relative change; one without a sign limits the value. A limit holds if the whole interval
@@ -36,6 +37,7 @@ class Metric:
     rising: bool | None = False
 
 
+INT8_MACS = "int8_macs"
 METRICS: Mapping[str, Metric] = {
     "top1": Metric("top-1", "%", True),
     "top1_drop": Metric("drop of top-1", "points"),
@@ -59,7 +61,7 @@ METRICS: Mapping[str, Metric] = {
     "layers": Metric("engine layers", "", None),
     "asked": Metric("layers asked in INT8", "", None),
     "met": Metric("layers that got INT8", "", True),
-    "int8_share": Metric("heavy layers in INT8", "%", True),
+    INT8_MACS: Metric("multiply-accumulates in INT8", "%", True),
     "log_findings": Metric("findings in the log"),
     "findings": Metric("findings of the diagnosis"),
     "silent_fallbacks": Metric("silent fallbacks"),
@@ -121,6 +123,11 @@ class Limit:
         if self.metric in METRICS:
             return self.metric in (*COUNTED, "findings")
         return not self.is_change and self.relation != ">=" and self.bound == int(self.bound)
+
+    @property
+    def is_of_builds(self) -> bool:
+        """Whether a build is known by it: its findings, and its share of INT8."""
+        return self.is_of_findings or self.metric == INT8_MACS
 
     @property
     def name(self) -> str:
@@ -318,10 +325,21 @@ def judge_counts(
     limits: Iterable[Limit], counts: Mapping[str, int], subject: str = ""
 ) -> tuple[Judgement, ...]:
     """Hold counts to the limits that are about them, and about the subject."""
+    exact = {name: Figure.exact(number) for name, number in counts.items()}
+    return judge_figures(limits, exact, subject)
+
+
+def judge_figures(
+    limits: Iterable[Limit],
+    figures: Mapping[str, Figure | None],
+    subject: str = "",
+    reason: str = "",
+) -> tuple[Judgement, ...]:
+    """Hold figures to the limits that are about them; `reason` says why one of them is None."""
     return tuple(
-        Judgement(one, subject, Figure.exact(counts[one.metric]))
+        Judgement(one, subject, (figure := figures[one.metric]), "" if figure else reason)
         for one in limits
-        if one.metric in counts and one.is_about(subject)
+        if one.metric in figures and one.is_about(subject)
     )
 
 

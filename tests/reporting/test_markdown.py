@@ -197,7 +197,7 @@ def test_builds_without_a_comparison_have_a_note_too(tmp_path):
     write_build(tmp_path / "builds", build("a", {"conv": "fp32"}))
     source = to_markdown(with_costs(assemble(tmp_path)))
     assert "none was compared with FP32" in source
-    assert "0 of 1 layer asked in INT8" in source
+    assert "0 of 1 convolution or product asked in INT8 got it" in source
 
 
 def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):

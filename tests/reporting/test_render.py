@@ -121,7 +121,7 @@ def test_sections_stand_in_their_order(page):
 
 def test_it_shows_what_became_of_the_layers(page):
     text = " ".join(Page(page).texts)
-    assert "0 of 2 layers asked in INT8 run in INT8 on sm89." in text
+    assert "On sm89: 0 of 2 convolutions and products asked in INT8 got it." in text
     assert "quantize its input" in text
     assert "no rule" in text
     assert "Missing scale and zero-point for tensor relu_3" in text
@@ -221,7 +221,9 @@ def test_five_hundred_layers_stay_under_300_kb(tmp_path, got):
     write_build(folder / "y", build("b", nodes))
     page = render(assemble(folder))
     assert len(page.encode()) < 300_000
-    assert (">0 of 500 layers asked in INT8 run in INT8" in page) == (got == "fp32")
+    assert (">On sm89: 0 of 500 convolutions and products asked in INT8 got it" in page) == (
+        got == "fp32"
+    )
     assert ("and 488 more" in page) == (got == "fp32")
 
 

@@ -17,7 +17,7 @@ from trtcal.documents import append_line, digest_file, replacing, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.outcomes import Outcome, find_outcomes
+from trtcal.evidence.layers.outcomes import Outcome, built_coverage, find_outcomes
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.manifest import (
     DIAGNOSIS,
@@ -29,6 +29,7 @@ from trtcal.evidence.manifest import (
     Build,
 )
 from trtcal.model import Model, uniquely_named
+from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
 FILE = "engines.jsonl"
@@ -188,6 +189,7 @@ def _describe(
         "log_digest": digest_file(workplace / LOG),
         **json.loads((workplace / "measured.json").read_text()),
     }
+    outcomes = _outcomes(model, backend, options, made.layers, workplace / LOG)
     return Build(
         folder=workplace,
         backend=backend.name,
@@ -196,7 +198,7 @@ def _describe(
         model=model.fingerprint,
         model_name=model.name,
         layers=made.layers,
-        outcomes=_outcomes(model, backend, options, made.layers, workplace / LOG),
+        outcomes=outcomes,
         skipped=record.get("skipped", {}),
         quantization={**provenance(record), **options.route.record()},
         engine_file=backend.engine_file,
@@ -207,7 +209,18 @@ def _describe(
         gpu=made.gpu,
         options=options.to_document(),
         command=backend.command(model, bare, model.path.name, backend.engine_file),
+        coverage=_coverage(model, options, outcomes),
     )
+
+
+def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]) -> Coverage:
+    """Return how much of the compute is in INT8, for one sample of the usual shapes."""
+    fixed = {one.name for one in model.inputs if one.shape and isinstance(one.shape[0], int)}
+    usual = {name: shapes[1] for name, shapes in options.shapes.items()}
+    sizes = {name: one if name in fixed else (1, *one[1:]) for name, one in usual.items()}
+    if options.target == "cpu":  # what its kernels run in float says nothing of TensorRT
+        return asked_coverage(model, sizes)
+    return built_coverage(model, outcomes, sizes)
 
 
 def _publish(result: Build, workplace: Path) -> Build:

@@ -88,7 +88,7 @@ class BuildEngine(
         model = load_model(self.model)
         wanted = _build_options(self, model, target)
         settings = replace(
-            self.config, limits=self.limits_of(self.limits, lambda one: one.is_of_findings)
+            self.config, limits=self.limits_of(self.limits, lambda one: one.is_of_builds)
         )
         state = f"building for {target} with {backend.name}"
         with clock(state) as show_state, watching(_watcher(show_state)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
-from trtcal.cli.output import note, print_limits, say
+from trtcal.cli.output import note, print_limits, say, show_coverage
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 EVIDENCE_SHOWN = 2
+COUNTED_AS = {
+    "asked": "convolutions and products",
+    "met": "in the precision asked",
+    "lost": "in another",
+    "unknown": "in an unknown one",
+    "left_in_float": "left in float",
+}
 
 
 class Diagnose(
@@ -60,7 +67,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     from trtcal.model import load_model
 
     config = replace(
-        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_findings)
+        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
     )
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
@@ -83,13 +90,17 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     """Print findings, what was accepted, and what was counted."""
     from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
+    if diagnosis.coverage is not None:
+        show_coverage(diagnosis.coverage)
     show_findings(diagnosis.findings, most, "--all")
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
     for one in diagnosis.unused:
         note(f"note: nothing to accept under [[suppress]] {one}")
-    counts = ", ".join(f"{number} {name}" for name, number in diagnosis.counts.items())
+    counts = ", ".join(
+        f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
+    )
     notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 

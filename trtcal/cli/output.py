@@ -21,6 +21,7 @@ from trtcal.reporting.text import visible
 
 if TYPE_CHECKING:
     from trtcal.limits import Judgement
+    from trtcal.quantization.coverage import Coverage
 
 LONGEST_CELL = 160
 REPORT_S = 10.0
@@ -165,6 +166,13 @@ def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None
             "state": "{state}",
         }
         print_table(judgements, columns, title)
+
+
+def show_coverage(coverage: Coverage) -> None:
+    """Print how much of the compute is in INT8, and the largest of the rest with the reasons."""
+    say(coverage.headline)
+    for line in coverage.details():
+        say(f"  {line}")
 
 
 def parameters(

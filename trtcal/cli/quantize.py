@@ -11,12 +11,13 @@ import click
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
-from trtcal.cli.output import Columns, note, print_table, progress, say
+from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage
 from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.model import Model
     from trtcal.quantization import Plan, QuantizedModel
+    from trtcal.quantization.coverage import Coverage
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
     from trtcal.ranges import Calibration
 
@@ -153,6 +154,7 @@ class Quantize(
 
     def _run(self) -> None:
         from trtcal.quantization import quantize, write_quantized
+        from trtcal.quantization.coverage import asked_coverage
 
         self.check()
         plan, subject = _plan(self), _subject(self)
@@ -160,14 +162,18 @@ class Quantize(
             plan = _tuned(subject, plan, target, self)
         quantized = quantize(subject.model, subject.calibration, plan)
         written = write_quantized(self.output, quantized)
+        coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
         document = {
+            "coverage": coverage.to_document(),
             "asked": quantized.asked,
             "skipped": quantized.skipped,
             "excluded": quantized.excluded,
             "fp16_subgraphs": asdict(quantized.fp16_subgraphs),
             "improvement": subject.record,
         }
-        self.present_onnx(self.output, written, document, lambda: _show(quantized, subject.record))
+        self.present_onnx(
+            self.output, written, document, lambda: _show(quantized, coverage, subject.record)
+        )
 
 
 command = Quantize.command()
@@ -208,11 +214,10 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Plan
     return tuned.plan
 
 
-def _show(quantized: QuantizedModel, record: dict[str, Any] | None) -> None:
+def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] | None) -> None:
     if record:
         show_tries(record)
-    asked = list(quantized.asked.values())
-    say(f"{asked.count('int8')} of {len(asked)} heavy layers are asked in INT8")
+    show_coverage(coverage)
     for name, reason in quantized.excluded.items():
         say(f"left out of INT8 by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():

@@ -13,7 +13,7 @@ from typing import Any
 from trtcal import __version__
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
-from trtcal.data import Dataset
+from trtcal.data import Dataset, Feeds
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
@@ -27,6 +27,8 @@ from trtcal.evaluate.variant_limits import about_outputs, judge_variants, withou
 from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
+from trtcal.model.shapes import Shape
+from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes")
 
@@ -40,6 +42,7 @@ class Row:
     `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
     user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
+    `coverage` is how much of the compute is in INT8.
     """
 
     name: str
@@ -55,11 +58,13 @@ class Row:
     breakdowns: tuple[Breakdown, ...] = ()
     worst: tuple[Sample, ...] = ()
     layers: Layerwise | None = None
+    coverage: Coverage | None = None
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in MEASURED}
+        coverage = {"coverage": self.coverage and self.coverage.to_document()}
+        return {k: value for k, value in (fields | coverage).items() if k not in MEASURED}
 
 
 @dataclass(frozen=True)
@@ -182,11 +187,17 @@ def compare(
             replace(one, throughput=(*one.throughput, rate))
             for one, rate in zip(latencies, rates, strict=True)
         ]
-    rows = tuple(map(_row, everyone, found, latencies))
+    sizes = sample_sizes(next(dataset.batches(settings.batch)))
+    rows = tuple(_row(*one, sizes) for one in zip(everyone, found, latencies, strict=True))
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
     return Comparison(*data, batch, record, limits, rows, where)
+
+
+def sample_sizes(feeds: Feeds) -> dict[str, Shape]:
+    """Return the shapes of one sample, by input."""
+    return {name: (1, *one.shape[1:]) if one.ndim else () for name, one in feeds.items()}
 
 
 def _device(everyone: Sequence[Variant]) -> str:
@@ -195,9 +206,10 @@ def _device(everyone: Sequence[Variant]) -> str:
     return "CPU" if CPU in used else "GPU"
 
 
-def _row(one: Variant, found: Evaluation, latency: Latency) -> Row:
-    about = (one.name, one.model, one.quantization)
-    return Row(*about, latency=latency, size_bytes=one.size_bytes, **vars(found))
+def _row(one: Variant, found: Evaluation, latency: Latency, sizes: Mapping[str, Shape]) -> Row:
+    about, figures = (one.name, one.model, one.quantization), vars(found)
+    coverage = one.coverage(sizes)
+    return Row(*about, latency=latency, size_bytes=one.size_bytes, coverage=coverage, **figures)
 
 
 def _runs(

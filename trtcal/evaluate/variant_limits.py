@@ -13,6 +13,7 @@ from trtcal.evaluate.tasks import LEAST, SUGGESTED, default_limits, no_usual_lim
 from trtcal.limits import (
     BROKEN,
     HOLDS,
+    INT8_MACS,
     METRICS,
     Figure,
     Judgement,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 OF_ERRORS = ("cosine", "relative_error", "score_error", "kl", "l0", "l1", "l2", "linf")
 ACCURACY = ("top1", "top5", "agreement", "sqnr_db", *OF_ERRORS)
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
-COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes")
+COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes", INT8_MACS)
 """The metrics that a comparison measures, beside the user's own."""
 Judged = dict[str, tuple[Judgement, ...]]
 """Variant -> its limits."""
@@ -50,7 +51,7 @@ def with_default(comparison: Comparison) -> tuple[Limit, ...]:
 
 def about_outputs(limits: Iterable[Limit]) -> list[Limit]:
     """Return the limits that are about what the outputs are."""
-    return [limit for limit in limits if limit.metric not in _TIMED and is_compared(limit)]
+    return [limit for limit in limits if limit.metric not in NOT_OF_OUTPUTS and is_compared(limit)]
 
 
 def without_limit(comparison: Comparison) -> list[str]:
@@ -115,14 +116,15 @@ def judge_row(
         if limit.is_about(row.name):
             own = one_sided(level) if _is_of_pairs(limit, row) else level
             ends = _ends(limit, row, reference, own)
-            samples = None if limit.metric in _TIMED else row.accuracy.samples
+            samples = None if limit.metric in NOT_OF_OUTPUTS else row.accuracy.samples
             figure = None if ends is None else Figure(*_triple(ends), samples, own)
             reason = "" if figure else _reason(limit, row)
             found.append(Judgement(limit, row.name, figure, reason))
     return tuple(found)
 
 
-_TIMED = ("speedup", *PERCENTILES, "size_bytes")
+NOT_OF_OUTPUTS = ("speedup", *PERCENTILES, "size_bytes", INT8_MACS)
+"""Metrics that say nothing of what the outputs are."""
 
 
 def _is_of_pairs(limit: Limit, row: Row) -> bool:
@@ -147,6 +149,8 @@ def _reason(limit: Limit, row: Row) -> str:
     if limit.metric in ("top1", "top5", "top1_drop"):
         has_classes = any(one.kind == "classes" for one in row.outputs)
         return "the data have no labels" if has_classes else "no output has class scores"
+    if limit.metric == INT8_MACS:
+        return "the multiply-accumulates of this variant are not known"
     if limit.metric in METRICS:
         return "no output that counts has it"
     return "no such figure: --metric-file gives one's own"
@@ -164,7 +168,9 @@ def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | No
         return _sqnr(limit, row, level)
     if limit.metric in row.means:
         return _of_mean(limit, row.means[limit.metric], level)
-    if limit.metric in _TIMED:
+    if limit.metric == INT8_MACS and (row.coverage is None or row.coverage.share is None):
+        return None
+    if limit.metric in NOT_OF_OUTPUTS:
         return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
     return None
 
@@ -218,6 +224,8 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 def _value(metric: str, row: Row) -> float:
     if metric == "size_bytes":
         return float(row.size_bytes)
+    if metric == INT8_MACS:
+        return (row.coverage.share if row.coverage else None) or 0.0
     return float(getattr(row.latency, PERCENTILES[metric]))
 
 

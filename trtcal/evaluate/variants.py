@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.ops import QDQ
+from trtcal.model.shapes import Shape
+from trtcal.model.work import weightless
+from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import provenance, quantization_record
 
 
@@ -25,7 +28,8 @@ class Variant:
 
     `model` is the fingerprint of the ONNX file that it comes from; `literal` is that file where its
     Q/DQ can be executed in float, None where there are none or it is an engine. Of a model that was
-    cut, `outputs` are those of the whole, and `cut` says who computes them.
+    cut, `outputs` are those of the whole, and `cut` says who computes them. `graph` is the model
+    without its weights, `built` what an engine is known to have in INT8.
     """
 
     name: str
@@ -37,6 +41,12 @@ class Variant:
     size_bytes: int
     literal: Path | None = None
     cut: str | None = None
+    graph: Model | None = None
+    built: Coverage | None = None
+
+    def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
+        """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""
+        return self.built if self.graph is None else asked_coverage(self.graph, sizes)
 
     def runner(self, names: Sequence[str]) -> Run:
         """Return what runs it for the outputs named."""
@@ -66,6 +76,7 @@ def open_variant(
         path.stat().st_size,
         path if any(node.op_type in QDQ for node in model.proto.graph.node) else None,
         cut,
+        weightless(model),
     )
 
 
@@ -105,6 +116,7 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
         made.quantization,
         len(engine.data),
         cut=cut,
+        built=made.coverage,
     )
 
 

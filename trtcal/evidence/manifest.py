@@ -11,6 +11,7 @@ from trtcal.documents import Document, from_fields, parsing, read_document, seal
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.model import TensorSpec
+from trtcal.quantization.coverage import Coverage
 
 KIND = "build"
 MANIFEST = "build.json"
@@ -23,7 +24,10 @@ LAYER_TIMES = "layer-times.json"
 
 @dataclass(frozen=True)
 class Build:
-    """An engine that was built, with its layers and what each node got of what it was asked."""
+    """An engine that was built, with its layers and what each node got of what it was asked.
+
+    `coverage` is how much of the compute that makes; of ONNX Runtime's CPU what Q/DQ ask for.
+    """
 
     folder: Path
     backend: str
@@ -43,6 +47,7 @@ class Build:
     gpu: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     command: str | None = None
+    coverage: Coverage | None = None
 
     @property
     def engine(self) -> Path:
@@ -59,7 +64,8 @@ class Build:
         body = {name: value for name, value in to_fields(self).items() if name != "folder"}
         layers = [layer.to_document() for layer in self.layers]
         head = {"kind": KIND, "schema_version": 1, "trtcal": __version__}
-        return seal({**head, **body, "layers": layers})
+        coverage = self.coverage and self.coverage.to_document()
+        return seal({**head, **body, "layers": layers, "coverage": coverage})
 
     @property
     def digest(self) -> str:

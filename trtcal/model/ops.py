@@ -13,151 +13,179 @@ from collections.abc import Mapping
 Operators = frozenset[str]
 
 TABLE = """
-Abs                        bounded
-Add                        light epilogue quantizes elementwise commutes
-AffineGrid                 unparsed
-AveragePool                bounded pools scales untyped
-BatchNormalization         factors light epilogue elementwise
-Bernoulli                  random unparsed
-BitCast                    unparsed
-BitShift                   unparsed
-BitwiseAnd                 unparsed
-BitwiseNot                 unparsed
-BitwiseOr                  unparsed
-BitwiseXor                 unparsed
-Cast                       typed
-CastLike                   typed
-CenterCropPad              unparsed
-Clip                       light epilogue activates ort_fused
-Col2Im                     unparsed
-Compress                   unparsed
-Concat                     selects untyped
-ConcatFromSequence         unparsed
-Constant                   typed
-ConstantOfShape            typed
-Conv                       multiplies convolves matrix
-ConvInteger                integer unparsed
-ConvTranspose              multiplies convolves
-Cos                        unit sensitive
-CumProd                    unparsed
-CumSum                     sensitive
-DeformConv                 no_rtx
-DepthToSpace               bounded
-DequantizeLinear           qdq
-Det                        unparsed
-DFT                        unparsed
-Div                        quantizes elementwise
-Dropout                    free shifts scales
-DynamicQuantizeLinear      unparsed
-Einsum                     multiplies
-Elu                        epilogue quantizes activates
-Erf                        unit activates
-Exp                        sensitive
-Expand                     bounded
-EyeLike                    typed
-Flatten                    moves free
-Gather                     cuts bounded
-GatherElements             bounded
-GatherND                   bounded
-Gelu                       bounded quantizes activates
-Gemm                       multiplies matrix
-GlobalAveragePool          bounded shifts scales untyped
-GlobalMaxPool              bounded shifts scales
-GridSample                 sensitive
-GroupNormalization         sensitive
-GRU                        recurrent
-HardSigmoid                unit light epilogue quantizes activates ort_fused
-HardSwish                  bounded light epilogue quantizes activates
-Identity                   moves free scales elementwise
-ImageDecoder               unparsed
-InstanceNormalization      sensitive
-LayerNormalization         factors quantizes sensitive
-LeakyRelu                  scales light epilogue activates ort_fused
-Log                        sensitive
-LogSoftmax                 sensitive
-LpNormalization            sensitive
-LpPool                     sensitive
-LRN                        sensitive
-LSTM                       recurrent
-MatMul                     multiplies matrix
-MatMulInteger              integer unparsed
-MatMulIntegerToFloat       integer
-Max                        selects
-MaxPool                    bounded pools shifts scales untyped
-MaxRoiPool                 unparsed
-MaxUnpool                  unparsed
-MeanVarianceNormalization  sensitive
-MelWeightMatrix            unparsed
-Min                        selects
-Mish                       bounded quantizes activates
-Mul                        factors light epilogue quantizes elementwise commutes
-Multinomial                random unparsed
-Neg                        bounded
-NonMaxSuppression          no_rtx
-NonZero                    no_rtx
-Optional                   unparsed
-OptionalGetElement         unparsed
-OptionalHasElement         unparsed
-Pad                        untyped
-Pow                        elementwise sensitive
-PRelu                      light epilogue activates
-QGemm                      integer
-QLinearConv                integer unparsed
-QLinearMatMul              integer unparsed
-QuantizeLinear             qdq
-RandomNormal               random
-RandomNormalLike           random
-RandomUniform              random
-RandomUniformLike          random
-Reciprocal                 sensitive
-ReduceL1                   sensitive
-ReduceL2                   sensitive
-ReduceLogSum               sensitive
-ReduceLogSumExp            sensitive
-ReduceMax                  bounded shifts
-ReduceMean                 bounded shifts sensitive
-ReduceMin                  bounded
-ReduceProd                 sensitive
-ReduceSum                  sensitive
-ReduceSumSquare            sensitive
-RegexFullMatch             unparsed
-Relu                       bounded scales light epilogue activates ort_fused
-Reshape                    moves free
-RMSNormalization           sensitive
-RNN                        recurrent
-RoiAlign                   sensitive no_rtx
-Selu                       quantizes
-SequenceAt                 unparsed
-SequenceConstruct          unparsed
-SequenceEmpty              unparsed
-SequenceErase              unparsed
-SequenceInsert             unparsed
-SequenceLength             unparsed
-SequenceMap                unparsed
-Shape                      shape_only
-Sigmoid                    unit light epilogue quantizes activates ort_fused
-Sin                        unit sensitive
-Size                       shape_only
-Slice                      cuts bounded
-Softmax                    unit sensitive
-Softplus                   quantizes activates
-Softsign                   unit
-SpaceToDepth               bounded
-Split                      cuts bounded
-SplitToSequence            unparsed
-Squeeze                    moves free
-StringConcat               unparsed
-StringNormalizer           unparsed
-StringSplit                unparsed
-Sub                        epilogue quantizes elementwise
-Sum                        epilogue
-Tan                        sensitive
-Tanh                       unit epilogue quantizes activates ort_fused
-TfIdfVectorizer            unparsed
-Tile                       bounded
-Transpose                  moves untyped
-Unique                     unparsed
-Unsqueeze                  moves free
+Abs                               bounded
+Add                               light epilogue quantizes elementwise commutes
+AffineGrid                        unparsed
+Attention                         attends
+AveragePool                       bounded pools scales untyped
+BatchNormalization                factors light epilogue elementwise
+Bernoulli                         random unparsed
+BiasAdd                           unmultiplied
+BiasDropout                       unmultiplied
+BiasGelu                          unmultiplied
+BiasSoftmax                       unmultiplied
+BiasSplitGelu                     unmultiplied
+BitCast                           unparsed
+BitShift                          unparsed
+BitwiseAnd                        unparsed
+BitwiseNot                        unparsed
+BitwiseOr                         unparsed
+BitwiseXor                        unparsed
+Cast                              typed
+CastLike                          typed
+CenterCropPad                     unparsed
+Clip                              light epilogue activates ort_fused
+Col2Im                            unparsed
+Compress                          unparsed
+Concat                            selects untyped
+ConcatFromSequence                unparsed
+Constant                          typed
+ConstantOfShape                   typed
+Conv                              multiplies convolves matrix
+ConvInteger                       integer unparsed
+ConvTranspose                     multiplies convolves
+Cos                               unit sensitive
+CumProd                           unparsed
+CumSum                            sensitive
+DecoderMaskedMultiHeadAttention   attends
+DeformConv                        no_rtx plugs
+DepthToSpace                      bounded
+DequantizeLinear                  qdq
+Det                               unparsed
+DFT                               unparsed
+Div                               quantizes elementwise
+Dropout                           free shifts scales
+DynamicQuantizeLinear             unparsed
+Einsum                            multiplies
+Elu                               epilogue quantizes activates
+EmbedLayerNormalization           unmultiplied
+Erf                               unit activates
+Exp                               sensitive
+Expand                            bounded
+EyeLike                           typed
+FastGelu                          unmultiplied
+Flatten                           moves free
+Gather                            cuts bounded
+GatherElements                    bounded
+GatherND                          bounded
+Gelu                              bounded quantizes activates
+Gemm                              multiplies matrix
+GlobalAveragePool                 bounded shifts scales untyped
+GlobalMaxPool                     bounded shifts scales
+GridSample                        sensitive
+GroupNorm                         unmultiplied
+GroupNormalization                sensitive
+GroupQueryAttention               attends
+GRU                               recurrent
+HardSigmoid                       unit light epilogue quantizes activates ort_fused
+HardSwish                         bounded light epilogue quantizes activates
+Identity                          moves free scales elementwise
+ImageDecoder                      unparsed
+InstanceNormalization             sensitive
+LayerNormalization                factors quantizes sensitive
+LeakyRelu                         scales light epilogue activates ort_fused
+Log                               sensitive
+LogSoftmax                        sensitive
+LpNormalization                   sensitive
+LpPool                            sensitive
+LRN                               sensitive
+LSTM                              recurrent
+MatMul                            multiplies matrix
+MatMulInteger                     integer unparsed
+MatMulIntegerToFloat              integer
+Max                               selects
+MaxPool                           bounded pools shifts scales untyped
+MaxRoiPool                        unparsed
+MaxUnpool                         unparsed
+MeanVarianceNormalization         sensitive
+MelWeightMatrix                   unparsed
+Min                               selects
+Mish                              bounded quantizes activates
+Mul                               factors light epilogue quantizes elementwise commutes
+MultiHeadAttention                attends
+Multinomial                       random unparsed
+Neg                               bounded
+NhwcMaxPool                       unmultiplied
+NonMaxSuppression                 no_rtx
+NonZero                           no_rtx
+Optional                          unparsed
+OptionalGetElement                unparsed
+OptionalHasElement                unparsed
+PackedMultiHeadAttention          attends
+Pad                               untyped
+Pow                               elementwise sensitive
+PRelu                             light epilogue activates
+QAttention                        attends
+QGemm                             integer
+QLinearAdd                        unmultiplied
+QLinearAveragePool                unmultiplied
+QLinearConv                       integer unparsed
+QLinearGlobalAveragePool          unmultiplied
+QLinearLeakyRelu                  unmultiplied
+QLinearMatMul                     integer unparsed
+QLinearMul                        unmultiplied
+QLinearSigmoid                    unmultiplied
+QLinearSoftmax                    unmultiplied
+QuantizeLinear                    qdq
+QuickGelu                         unmultiplied
+RandomNormal                      random
+RandomNormalLike                  random
+RandomUniform                     random
+RandomUniformLike                 random
+Reciprocal                        sensitive
+ReduceL1                          sensitive
+ReduceL2                          sensitive
+ReduceLogSum                      sensitive
+ReduceLogSumExp                   sensitive
+ReduceMax                         bounded shifts
+ReduceMean                        bounded shifts sensitive
+ReduceMin                         bounded
+ReduceProd                        sensitive
+ReduceSum                         sensitive
+ReduceSumSquare                   sensitive
+RegexFullMatch                    unparsed
+Relu                              bounded scales light epilogue activates ort_fused
+Reshape                           moves free
+RMSNormalization                  sensitive
+RNN                               recurrent
+RoiAlign                          sensitive no_rtx
+RotaryEmbedding                   unmultiplied
+Selu                              quantizes
+SequenceAt                        unparsed
+SequenceConstruct                 unparsed
+SequenceEmpty                     unparsed
+SequenceErase                     unparsed
+SequenceInsert                    unparsed
+SequenceLength                    unparsed
+SequenceMap                       unparsed
+Shape                             shape_only
+Sigmoid                           unit light epilogue quantizes activates ort_fused
+SimplifiedLayerNormalization      unmultiplied
+Sin                               unit sensitive
+Size                              shape_only
+SkipGroupNorm                     unmultiplied
+SkipLayerNormalization            unmultiplied
+SkipSimplifiedLayerNormalization  unmultiplied
+Slice                             cuts bounded
+Softmax                           unit sensitive
+Softplus                          quantizes activates
+Softsign                          unit
+SpaceToDepth                      bounded
+Split                             cuts bounded
+SplitToSequence                   unparsed
+Squeeze                           moves free
+StringConcat                      unparsed
+StringNormalizer                  unparsed
+StringSplit                       unparsed
+Sub                               epilogue quantizes elementwise
+Sum                               epilogue
+Tan                               sensitive
+Tanh                              unit epilogue quantizes activates ort_fused
+TfIdfVectorizer                   unparsed
+Tile                              bounded
+Transpose                         moves untyped
+Unique                            unparsed
+Unsqueeze                         moves free
 """
 
 TRAITS: dict[str, Operators] = {}
@@ -205,13 +233,19 @@ SHAPE_ONLY = _with("shape_only")
 
 MULTIPLIES = _with("multiplies")
 """They multiply matrices or convolve: the layers for which INT8 pays and a plan decides."""
+UNMULTIPLIED = _with("unmultiplied")
+"""ONNX Runtime's own, of `com.microsoft`, that multiply no matrices: their work is their bytes."""
 CONVOLUTIONS = _with("convolves")
 """They convolve; their weight's axis of output channels is `output_axis`."""
 AS_MATRIX = _with("matrix")
 """Their work is one product of a matrix a group: rows of the input times the weight's."""
 FACTORS = _with("factors")
 """They can multiply each channel with a constant of its own."""
-HEAVY = MULTIPLIES | _with("recurrent")
+RECURRENT = _with("recurrent")
+"""They run a cell over the steps of a sequence."""
+ATTENDS = _with("attends")
+"""They are attention as one operator."""
+HEAVY = MULTIPLIES | RECURRENT
 """They do most of a network's work: a plan's default precision is theirs, others follow them."""
 
 # Types
@@ -245,6 +279,14 @@ LACKED: Mapping[str, Operators] = {
     "tensorrt": UNPARSED,
 }
 """What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
+NO_INT8 = {
+    **dict.fromkeys(RECURRENT, "TensorRT has no INT8 kernel for it"),
+    **dict.fromkeys(ATTENDS, "its products lie within one operator, where no Q/DQ can stand"),
+    **dict.fromkeys(INTEGER, "TensorRT takes Q/DQ, and no operators on integers"),
+    **dict.fromkeys(_with("plugs"), "TensorRT runs it as a plug-in, in float"),
+}
+"""Why an operator that multiplies gets no INT8 whatever a plan asks (seen in TensorRT-RTX's layer
+lists: an LSTM's kernels read INT8 and compute in float)."""
 
 
 def output_axis(op: str, transposed: bool = False) -> int:

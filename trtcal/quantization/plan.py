@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -28,8 +27,10 @@ from trtcal.documents import Document, read_document, read_json, seal, write_doc
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.graph import import_graph
-from trtcal.model.ops import CONVOLUTIONS, MULTIPLIES, SENSITIVE
+from trtcal.model.ops import HEAVY, MULTIPLIES, NO_INT8, SENSITIVE
+from trtcal.model.work import count_work
 from trtcal.quantization.placement import Placement, find_layers
+from trtcal.quantization.weighted_ops import weight_count
 
 KIND, VERSION = "plan", 4
 PRECISIONS = ("int8", "fp16", "fp32")
@@ -234,7 +235,7 @@ KEPT = "it stays in float32 unless a plan names it or its operator"
 class Planned:
     """A node and its precision, or `follows` where its neighbours decide; `by` says what decided.
 
-    `weights` counts constants, `macs` multiplications for one sample, None if shapes leave it open.
+    `weights` counts constants, `macs` multiply-accumulates for one sample, None if they are not known.
     """
 
     node: str
@@ -272,49 +273,29 @@ def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
     decisions = decide(plan, graph, placement)
     layers = {layer.name for layer in (*placement.layers, *placement.light)}
     named = {name for name in placement.names if not decisions[name].is_default}
+    macs = count_work(model).by_root
     return tuple(
-        _planned(node, decisions[node.name], node.name in layers | named, placement.refused)
+        _planned(
+            node,
+            decisions[node.name],
+            node.name in layers | named,
+            placement.refused.get(node.name, NO_INT8.get(node.op, "nothing to quantize")),
+            macs.get(node.name),
+        )
         for node in graph.nodes
     )
 
 
-def _planned(node: gs.Node, decision: Decision, is_layer: bool, refused: dict[str, str]) -> Planned:
+def _planned(
+    node: gs.Node, decision: Decision, is_layer: bool, refusal: str, macs: int | None
+) -> Planned:
     precision, reason = decision.precision, decision.reason
     if precision == "int8" and not is_layer:
-        heavy = node.op in MULTIPLIES
+        heavy = node.op in HEAVY
         precision = "fp32" if heavy else FOLLOWS
-        reason = f"not INT8: {refused.get(node.name, 'nothing to quantize')}" if heavy else reason
+        reason = f"not INT8: {refusal}" if heavy else reason
     elif decision.is_default and precision != "int8" and node.op not in MULTIPLIES:
         precision = FOLLOWS
     if precision == "fp16" and node.op in SENSITIVE and not decision.named:
         precision, reason = "fp32", KEPT
-    weights = sum(math.prod(shape) for shape in _weight_shapes(node))
-    return Planned(node.name, node.op, precision, decision.by, reason, weights, _macs(node))
-
-
-def _weight_shapes(node: gs.Node) -> Iterator[tuple[int, ...]]:
-    constants = (tensor for tensor in node.inputs[:2] if isinstance(tensor, gs.Constant))
-    return (tuple(tensor.shape) for tensor in constants if node.op in MULTIPLIES)
-
-
-def _macs(node: gs.Node) -> int | None:
-    """Return the multiplications of one sample, which the first axis counts; 0 for light nodes."""
-    if node.op not in MULTIPLIES:
-        return 0
-    weight = next(_weight_shapes(node), None)
-    if node.op in CONVOLUTIONS:
-        image = node.outputs[0] if node.op == "Conv" else node.inputs[0]
-        return _times(weight, (image.shape or [None, None, None])[2:])
-    if node.op == "Gemm":
-        return _times(weight, [])
-    if node.op == "MatMul":
-        result = node.outputs[0].shape
-        length = (node.inputs[0].shape or [None])[-1]
-        return _times((), [*(result[1:] if result else [None]), length])
-    return None
-
-
-def _times(weight: tuple[int, ...] | None, sizes: list[Any]) -> int | None:
-    if weight is None or not all(isinstance(size, int) for size in sizes):
-        return None
-    return math.prod((*weight, *sizes))
+    return Planned(node.name, node.op, precision, decision.by, reason, weight_count(node), macs)

@@ -7,6 +7,7 @@ Source: NVIDIA, "Working with Quantized Types", Q/DQ layer-placement recommendat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import onnx_graphsurgeon as gs
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
 from trtcal.model.model import Floats
-from trtcal.model.ops import CONVOLUTIONS, INTEGER, output_axis
+from trtcal.model.ops import CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,12 @@ def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
 
 def _is_dequantized(tensor: gs.Tensor) -> bool:
     return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
+
+
+def weight_count(node: gs.Node) -> int:
+    """Return how many constants a node multiplies with; a recurrent one has them in two inputs."""
+    operands = node.inputs[: 3 if node.op in RECURRENT else 2] if node.op in HEAVY else []
+    return sum(math.prod(one.shape) for one in operands if isinstance(one, gs.Constant))
 
 
 RULES: dict[str, Callable[[gs.Node], Found]] = {

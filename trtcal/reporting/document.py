@@ -136,6 +136,7 @@ def _known(document: Document, names: Sequence[str]) -> Document:
 def _build(build: Build, model: Model | None) -> Document:
     return {
         **_kept(build, BUILT),
+        "coverage": build.coverage and build.coverage.to_document(),
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
         "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trtcal.documents import Document
+from trtcal.documents import Document, from_fields
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.limits import BROKEN
+from trtcal.quantization.coverage import Coverage
 from trtcal.reporting import text
 
 View = dict[str, Any]
@@ -19,6 +20,8 @@ FINDINGS_SHOWN = 40
 ROOM = 190_000  # bytes of the one full table, so that the page stays light
 ROW = 190  # bytes of a row without its names
 LOST_SHOWN = 40  # reasons why layers of one build got something else
+NODE, NODES = "convolution or product", "convolutions and products"
+NONE_ASKED = "none was asked in INT8"
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
 
 
@@ -52,13 +55,17 @@ def _build(build: View) -> View:
         for own in grouped([*lost, *unknown], "asked", "got", "reason", "hint")
     ]
     heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
+    coverage = coverage_of(build)
+    share = coverage.share if coverage else None
     return {
         **build,
         "title": title_of(build),
         "asked": asked,
         "met": met,
-        "share": met / asked if asked else 0.0,
+        "share": share,
         "summary": summary_of(build),
+        "rest": list(coverage.details()) if coverage else [],
+        "is_explained": bool(unmet) or (coverage is not None and coverage.is_low),
         "lost": len(lost),
         "unknown": len(unknown),
         "unmet": unmet[:LOST_SHOWN],
@@ -78,14 +85,20 @@ def _counts(build: View) -> tuple[int, int]:
     return len(got), got.count("int8")
 
 
+def coverage_of(build: View) -> Coverage | None:
+    """Return how much of a build's compute is in INT8, None where it was not counted."""
+    counted = build.get("coverage")
+    return from_fields(Coverage, counted) if counted else None
+
+
 def summary_of(build: View) -> str:
-    """Return how many layers a build runs in INT8, of those asked so."""
-    asked, met = _counts(build)
-    if not asked:
-        return f"No layer was asked in INT8 on {build['target']}."
-    verb = "runs" if asked == 1 else "run"
-    layers = text.count(asked, "layer")
-    return f"{met} of {layers} asked in INT8 {verb} in INT8 on {build['target']}."
+    """Return how much of a build's compute is in INT8, the largest of the rest, and what was asked."""
+    (asked, met), coverage = _counts(build), coverage_of(build)
+    plan = (
+        f"{met} of {text.count(asked, NODE, NODES)} asked in INT8 got it" if asked else NONE_ASKED
+    )
+    said = plan if coverage is None else f"{coverage.headline} ({plan})"
+    return f"On {build['target']}: {said}."
 
 
 def logs(document: Document) -> list[View]:

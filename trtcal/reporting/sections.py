@@ -14,6 +14,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from trtcal.quantization.coverage import percent
 from trtcal.reporting import text, views
 from trtcal.reporting.engines import View
 from trtcal.reporting.svg import inline
@@ -86,6 +87,7 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         number=text.number,
         ms=text.milliseconds,
         figure=text.figure,
+        share=percent,
         money=text.money,
         size=text.size,
         moment=text.moment,

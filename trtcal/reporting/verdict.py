@@ -14,7 +14,7 @@ from typing import Any
 
 from trtcal.documents import Document
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
-from trtcal.evaluate.variant_limits import PERCENTILES, judge_variants
+from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_variants
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
@@ -44,9 +44,6 @@ class Verdict:
         return {**vars(self), "reasons": list(self.reasons), "limits": limits}
 
 
-NOT_OUTPUTS = frozenset({"speedup", *PERCENTILES, "size_bytes"})
-
-
 @dataclass(frozen=True)
 class _Judged:
     row: Row
@@ -56,7 +53,7 @@ class _Judged:
     @property
     def accuracy(self) -> Judgement | None:
         """The first limit on what the outputs are."""
-        return next((one for one in self.limits if one.limit.metric not in NOT_OUTPUTS), None)
+        return next((one for one in self.limits if one.limit.metric not in NOT_OF_OUTPUTS), None)
 
     @property
     def judges_speed(self) -> bool:
@@ -220,6 +217,8 @@ def warnings(
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
+        if row.coverage and row.coverage.is_low:
+            reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
         if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_warnings(build)
@@ -264,6 +263,8 @@ def _build_warnings(build: Build) -> list[str]:
     unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, "int8")]
     total, where = text.count(len(asked), "layer"), f"{build.target} ({build.backend})"
     reasons = []
+    if build.coverage and build.coverage.is_low:
+        reasons.append(f"On {where}, only {build.coverage.headline}.")
     if lost:
         names = text.some(lost)
         reasons.append(f"{len(lost)} of {total} asked in INT8 run in float on {where}: {names}.")
@@ -289,7 +290,7 @@ def _undecided_sentence(row: Row, one: Judgement) -> str:
         return f"The limit {one.limit} is not judged for {row.name}: {one.reason}."
     if one.reason:
         return f"Not decided for {row.name}: its {name} is {one.measured}; {one.reason}."
-    if one.limit.metric in NOT_OUTPUTS:
+    if one.limit.metric in NOT_OF_OUTPUTS:
         return (
             f"The timing does not tell whether {row.name} holds {one.limit}: the {name} is "
             f"{one.measured}. More rounds on a quiet machine would."

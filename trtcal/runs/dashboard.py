@@ -38,7 +38,7 @@ TITLES = {
     "sqnr_db": "SQNR, dB",
     "latency_p50": "Latency, median, ms",
     "speedup": "Speed-up over FP32",
-    "int8_share": "Heavy layers in INT8, %",
+    "int8_macs": "Multiply-accumulates in INT8, %",
     "layers": "Engine layers: fewer if more was fused",
     "broken_fusions": "Broken fusions",
     "data_issues": "Issues of the calibration data",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtcal.documents import Document
+from trtcal.limits import INT8_MACS
 
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
@@ -46,13 +47,11 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for build in report["builds"]:
         name = f"{build['model_name']} for {build['target']}"
         asked = [one for one in build["outcomes"] if one["asked"] == "int8"]
-        heavy = [layer for layer in build["layers"] if layer["heavy"]]
         yield (name, "layers"), float(len(build["layers"]))
         yield (name, "asked"), float(len(asked))
         yield (name, "met"), float(sum(one["got"] == "int8" for one in asked))
-        if heavy:
-            share = sum(layer["precision"] == "int8" for layer in heavy) / len(heavy)
-            yield (name, "int8_share"), 100.0 * share
+        if (share := (build.get("coverage") or {}).get("share")) is not None:
+            yield (name, INT8_MACS), share
         measured = report["measured"]["builds"][build["digest"]]
         yield (name, "engine_bytes"), float(measured["engine_bytes"])
         if measured.get("log"):

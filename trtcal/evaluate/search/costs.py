@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -25,9 +24,11 @@ from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import Model
-from trtcal.model.graph import constant, import_graph
-from trtcal.model.ops import CONVOLUTIONS, EPILOGUE, FREE, MULTIPLIES, UNTYPED
-from trtcal.quantization.weighted_ops import readers
+from trtcal.model.graph import import_graph
+from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
+from trtcal.model.shapes import Shape
+from trtcal.model.work import count_work
+from trtcal.quantization.weighted_ops import readers, weight_count
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
     """Return the work of a prepared model for one batch, whose shapes decide the sizes."""
     graph = import_graph(model.proto)
     shapes = _shapes(model.proto, feeds)
-    finder = _Finder(graph, set(units), shapes)
+    finder = _Finder(graph, set(units), shapes, count_work(model, shapes).by_root)
     kernels = tuple(finder.kernels())
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     return Work(kernels, sizes, tuple(tensor.name for tensor in graph.outputs))
 
 
-def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, tuple[int, ...]]:
+def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
     """Return the shapes of all tensors, as they are when the model runs."""
     names = list(dict.fromkeys(name for node in proto.graph.node for name in node.output if name))
     arrays = run_session(open_session(showing(proto, names), as_it_is=True), names, dict(feeds))
@@ -89,9 +90,13 @@ class _Finder:
     """Walks the graph once and takes light nodes into the kernels before them."""
 
     def __init__(
-        self, graph: gs.Graph, units: set[str], shapes: Mapping[str, tuple[int, ...]]
+        self,
+        graph: gs.Graph,
+        units: set[str],
+        shapes: Mapping[str, Shape],
+        macs: Mapping[str, int | None],
     ) -> None:
-        self.graph, self.units, self.shapes = graph, units, shapes
+        self.graph, self.units, self.shapes, self.macs = graph, units, shapes, macs
         self.order = {node.name: number for number, node in enumerate(graph.nodes)}
         self.shown = {tensor.name for tensor in graph.outputs}
         self.taken = set[str]()
@@ -116,8 +121,8 @@ class _Finder:
             unit,
             tuple(reads),
             last.outputs[0].name,
-            self._macs(node),
-            self._weights(node),
+            self.macs.get(node.name) or 0,
+            weight_count(node),
             node.op in UNTYPED,
             node.op in FREE,
         )
@@ -133,42 +138,6 @@ class _Finder:
         producers = [p for t in found[0].inputs for p in t.inputs if p is not node]
         ready = all(self.order[one.name] < self.order[head.name] for one in producers)
         return found[0] if ready else None
-
-    def _weights(self, node: gs.Node) -> int:
-        constants = (
-            [constant(tensor) for tensor in node.inputs[:2]] if node.op in MULTIPLIES else []
-        )
-        return sum(value.size for value in constants if value is not None)
-
-    def _macs(self, node: gs.Node) -> int:
-        """Return multiply-accumulates of a layer that multiplies, 0 of others."""
-        if node.op not in MULTIPLIES:
-            return 0
-        shapes = [self._shape(tensor) for tensor in node.inputs[:2]]
-        made = self.shapes[node.outputs[0].name]
-        if node.op in CONVOLUTIONS:
-            image = made if node.op == "Conv" else shapes[0]
-            return math.prod(shapes[1]) * math.prod(image[2:]) * image[0]
-        if node.op == "Einsum":
-            return _einsum_macs(node.attrs["equation"], shapes)
-        summed = shapes[0][0 if node.attrs.get("transA", 0) else -1]
-        return math.prod(made) * summed
-
-    def _shape(self, tensor: gs.Tensor) -> tuple[int, ...]:
-        value = constant(tensor)
-        return self.shapes[tensor.name] if value is None else np.shape(value)
-
-
-def _einsum_macs(equation: str, shapes: list[tuple[int, ...]]) -> int:
-    """Return the product of the sizes of all letters."""
-    operands = equation.replace(" ", "").partition("->")[0].split(",")
-    pairs = zip(operands, shapes, strict=True)
-    sizes = {
-        letter: size
-        for letters, shape in pairs
-        for letter, size in zip(letters, shape, strict=True)
-    }
-    return math.prod(sizes.values())
 
 
 FLOAT_BYTES = {"fp16": 2, "fp32": 4}

@@ -25,15 +25,23 @@ from trtcal.evidence.diagnosis.reasons import (
 from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
 from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
 from trtcal.evidence.fusion.matching import WHOLE
+from trtcal.evidence.layers.costs import bytes_of
 from trtcal.evidence.layers.findings import examine
 from trtcal.evidence.layers.layer import Layer
-from trtcal.evidence.layers.outcomes import Outcome, check
+from trtcal.evidence.layers.outcomes import (
+    Outcome,
+    built_coverage,
+    check,
+    has_int8,
+    layer_coverage,
+)
 from trtcal.evidence.layers.reading import Engine, read_engine
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, Build
 from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named
+from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
@@ -46,6 +54,7 @@ WHY_SILENT = (
 WHY_REPORTED = (
     "The node keeps its accuracy, and loses the speed that the precision asked was to bring."
 )
+WHY_NONE = "The engine quantizes and dequantizes at most, and INT8 makes it no faster."
 WHY_NARROW = "A plan kept this node in a wider type for its accuracy, and that is lost."
 WHY_LEFT = "The plan asks for INT8, and without a range there is no scale: the node stays in float."
 
@@ -55,7 +64,8 @@ class Case:
     """What one build left: outcomes by node, nodes that never got Q/DQ with why, layers, events.
 
     `tensors` gives the tensors that each node reads and writes, if the model is given; each
-    event comes with the name of its log.
+    event comes with the name of its log. `coverage` says how much of the compute is in INT8,
+    `asks_int8` whether any was asked for.
     """
 
     outcomes: Sequence[Outcome] = ()
@@ -63,6 +73,8 @@ class Case:
     layers: Sequence[Layer] = ()
     events: Iterable[Placed] = ()
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coverage: Coverage | None = None
+    asks_int8: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ class Diagnosis:
     notes: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     unused: tuple[Suppression, ...] = ()
+    coverage: Coverage | None = None
 
     def to_document(self) -> Document:
         """Return the sealed JSON form."""
@@ -103,6 +116,7 @@ class Diagnosis:
             "notes": dict(self.notes),
             "counts": dict(self.counts),
             "unused_suppressions": [str(one) for one in self.unused],
+            "coverage": self.coverage and self.coverage.to_document(),
         }
         return seal({"kind": KIND, "schema_version": 2, **body})
 
@@ -120,17 +134,18 @@ def diagnose(
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
-    own = [*_lost(case, mentions), *_left(case)]
+    own = [*_without_int8(case), *_lost(case, mentions), *_left(case)]
     everything = rank(_merged([*own, *of_log], case) + list(further))
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
     return Diagnosis(
         findings,
         accepted,
-        judge_findings(findings, limits),
+        (*judge_findings(findings, limits), *judge_coverage(limits, case.coverage)),
         dict(log.notes),
         _counts(case, log),
         tuple(one for one in suppressions if one not in used),
+        case.coverage,
     )
 
 
@@ -173,6 +188,22 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
     return {
         name: number for name, number in counts.items() if number or name in ("asked", "log_events")
     }
+
+
+def _without_int8(case: Case) -> Iterator[Finding]:
+    """Yield a finding about an engine that was to have INT8 layers and has none."""
+    if case.asks_int8 and case.layers and not has_int8(case.layers):
+        largest = case.coverage.rest[:3] if case.coverage else ()
+        yield Finding(
+            kind="no_int8",
+            subject=None,
+            what="no layer of this engine runs in INT8",
+            why=WHY_NONE,
+            fix="Each node that was asked in INT8 has a finding with the reason. If the largest can't "
+            "have it, build this network in FP16.",
+            evidence=tuple(Evidence("node", one.node, one.reason) for one in largest),
+            cost=Cost(moved_bytes=bytes_of(case.layers)),
+        )
 
 
 def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
@@ -281,9 +312,15 @@ def check_build(
     """
     logs = [build.log, *logs]
     if build.target == "cpu":
-        return check_case(Case(), config, logs)
-    tensors = tensors_of(model.proto) if model else {}
-    case = Case(build.outcomes, build.skipped, build.layers, tensors=tensors)
+        return check_case(Case(coverage=build.coverage), config, logs)
+    case = Case(
+        build.outcomes,
+        build.skipped,
+        build.layers,
+        tensors=tensors_of(model.proto) if model else {},
+        coverage=build.coverage,
+        asks_int8=bool(build.skipped) or any(one.asked == "int8" for one in build.outcomes),
+    )
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
     return check_case(case, config, logs, _of_layers(layers, model))
@@ -330,15 +367,24 @@ def check_engine(
     something breaks.
     """
     if model is None:
-        case = Case(layers=engine.layers)
+        coverage = layer_coverage(engine.layers) if engine.layers else None
+        case = Case(layers=engine.layers, coverage=coverage, asks_int8=True)
         return check_case(case, config, logs, _of_layers(engine.layers, None))
     model = uniquely_named(model)
     if not engine.layers:
-        return check_case(Case(), config, logs, [*_faults(model), *_fusions(model)])
+        case = Case(coverage=asked_coverage(model))
+        return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
     asked = {node: one for node, one in asked_precisions(model.proto).items() if one == "int8"}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
-    skipped = quantization_record(model.proto).get("skipped", {})
-    case = Case(outcomes, skipped, engine.layers, tensors=tensors_of(model.proto))
+    record = quantization_record(model.proto)
+    case = Case(
+        outcomes,
+        record.get("skipped", {}),
+        engine.layers,
+        tensors=tensors_of(model.proto),
+        coverage=built_coverage(model, outcomes),
+        asks_int8=bool(asked or record),
+    )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
 

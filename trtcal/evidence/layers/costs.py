@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
 from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
+from trtcal.model.macs import MOST_MACS, convolution_macs, product_macs
+from trtcal.model.shapes import Shape
 
 if TYPE_CHECKING:
     from trtcal.evidence.layers.reading import Engine
@@ -129,10 +131,8 @@ def _share(name: str, found: Sequence[Layer], engine: Engine) -> Share:
 CONVOLUTIONS = ("correlation", "corrltn")
 TRANSPOSED = ("deconv", "deconvolution")
 PRODUCTS = ("gemm", "fully_connected", "matrixmultiply", "batched_gemm")
-MAX_MACS = 1 << 70
 
 Tensors = Sequence[TensorInfo]
-Shape = tuple[int, ...]
 
 
 def count_operands(kind: str, inputs: Tensors, constants: Tensors, outputs: Tensors) -> int | None:
@@ -157,12 +157,13 @@ def _weights(operands: Sequence[Shape], channels: Shape) -> Shape | None:
 
 
 def _count(kind: str, first: Shape, second: Shape, output: Shape) -> int | None:
+    first, second, output = map(_fixed, (first, second, output))
     if kind in CONVOLUTIONS and len(first) == len(second):
-        return _volume(output) * _volume(second[1:])
+        return convolution_macs(output[0], output[2:], second)
     if kind in TRANSPOSED and len(first) == len(second):
-        return _volume(first) * _volume(second[1:])
+        return convolution_macs(first[0], first[2:], second)
     if kind in PRODUCTS and first[-1] == second[-2]:
-        return _volume(output) * _volume(first[-1:])
+        return product_macs(output, first[-1])
     return None
 
 
@@ -179,9 +180,11 @@ def count_described(entry: Mapping[str, Any], first: Shape, output: Shape) -> in
     if weights is None:
         return None
     if "deconv" in str(entry.get("ParameterType")).lower():
-        return _bounded(weights * _volume(first[:1]) * _volume(first[2:]))
-    places = _places(entry, kernel, first[2:]) or output[2:]
-    return _bounded(weights * _volume(first[:1]) * _volume(places))
+        places = first[2:]
+    else:
+        places = _places(entry, kernel, first[2:]) or output[2:]
+    batch, *sizes = _fixed((first[0], *places))
+    return _bounded(convolution_macs(batch, tuple(sizes), (weights,)))
 
 
 def _weight_count(entry: Mapping[str, Any]) -> int | None:
@@ -215,12 +218,13 @@ def _size(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _volume(shape: Shape) -> int:
-    return math.prod(1 if size < 0 else size for size in shape)
+def _fixed(shape: Shape) -> Shape:
+    """Return a shape with 1 for what is known only at run time."""
+    return tuple(1 if size < 0 else size for size in shape)
 
 
 def _bounded(count: int | None) -> int | None:
-    return count if count is not None and 0 < count <= MAX_MACS else None
+    return count if count is not None and 0 < count <= MOST_MACS else None
 
 
 TARGETS = Path(__file__).parent / "targets"

@@ -7,7 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode
+from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode, is_quantize_step
+from trtcal.model import Model
+from trtcal.model.shapes import Shape
+from trtcal.model.work import NodeWork, Work, count_work
+from trtcal.quantization.coverage import Coverage, cover, kept_out
+from trtcal.quantization.qdq import quantization_record
 
 ANSWERS = ("int8", "fp16", "fp32")
 
@@ -157,3 +162,40 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome:
             where = f"in profile {number}, " if number else ""
             return dataclasses.replace(outcome, reason=f"{where}{outcome.reason}")
     return outcomes[0]
+
+
+def built_coverage(
+    model: Model, outcomes: Sequence[Outcome], sizes: Mapping[str, Shape] | None = None
+) -> Coverage:
+    """Return how much of a model's compute an engine runs in INT8, by what its nodes got.
+
+    `sizes` are the shapes of inputs that the model leaves open.
+    """
+    got = {one.node: one.got for one in outcomes}
+    reasons = kept_out(quantization_record(model.proto))
+    reasons |= {one.node: one.reason for one in outcomes if one.reason}
+    return cover(count_work(model, sizes), got, reasons, is_built=True)
+
+
+def layer_coverage(layers: Sequence[Layer]) -> Coverage:
+    """Return how much of an engine's compute is in INT8, by its layer list alone.
+
+    Layers that multiply and whose operands are not all listed are not counted, and named.
+    """
+    nodes = tuple(
+        NodeWork(
+            one.name, one.kind, one.macs if one.is_heavy else 0, one.bytes_moved or 0, one.name
+        )
+        for one in layers
+    )
+    got = {one.name: one.precision for one in layers}
+    reasons = {one.name: f"its {one.kind} layer computes in {one.precision}" for one in layers}
+    return cover(Work(nodes, {}), got, reasons, is_built=True)
+
+
+def has_int8(layers: Sequence[Layer]) -> bool:
+    """Tell whether any layer computes in INT8, besides those that only copy, quantize or wait."""
+    return any(
+        one.precision == "int8" and not (one.is_reformat or one.is_idle or is_quantize_step(one))
+        for one in layers
+    )

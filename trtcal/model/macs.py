@@ -1,0 +1,309 @@
+"""How many multiply-accumulates a node does: one formula for each operator that multiplies.
+
+What is counted are products: convolutions, products of matrices, recurrent cells, attention. What
+treats each value by itself, adds up or moves values counts none. `trtcal.model.work` adds them up.
+
+Source of the formulas: the operators' definitions, ONNX's and those of ONNX Runtime's `com.microsoft`
+(docs/ContribOperators.md). One multiply-accumulate is two operations of a datasheet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import NodeProto, helper
+
+from trtcal.model.graph import STANDARD
+from trtcal.model.ops import UNMULTIPLIED
+from trtcal.model.shapes import CONTRIB, Shape, Tensor, operator
+
+MOST_MACS = 1 << 70  # of a count: what a model claims beyond is not known
+
+
+class _OpenError(Exception):
+    """A shape or attribute that a formula needs is not known."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A node with what is known of its inputs and outputs: what a formula reads."""
+
+    node: NodeProto
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    def shape(self, index: int) -> Shape:
+        """Return an input's shape."""
+        found = self.inputs[index].shape if index < len(self.inputs) else None
+        if found is None:
+            raise _OpenError
+        return found
+
+    def has(self, index: int) -> bool:
+        """Tell whether an input is there."""
+        return index < len(self.node.input) and bool(self.node.input[index])
+
+    @property
+    def made(self) -> Shape:
+        """The first output's shape."""
+        found = self.outputs[0].shape if self.outputs else None
+        if found is None:
+            raise _OpenError
+        return found
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute's value."""
+        found = next((one for one in self.node.attribute if one.name == name), None)
+        value = default if found is None else helper.get_attribute_value(found)
+        if value is None:
+            raise _OpenError
+        return value
+
+
+Formula = Callable[[Operands], int]
+
+
+def convolution_macs(batch: int, places: Shape, weight: Shape) -> int:
+    """Count every weight, (out, in / groups, kernel...), once for each place of the output.
+
+    Of a transposed convolution, whose weight is (in, out / groups, kernel...), of the input.
+    """
+    return batch * math.prod(places) * math.prod(weight)
+
+
+def product_macs(result: Shape, length: int) -> int:
+    """Count the sum's length for each value of a product."""
+    return math.prod(result) * length
+
+
+def _convolution(image: int, weight: int) -> Formula:
+    def count(one: Operands) -> int:
+        return convolution_macs(one.shape(image)[0], one.made[2:], one.shape(weight))
+
+    return count
+
+
+def _transposed(one: Operands) -> int:
+    return convolution_macs(one.shape(0)[0], one.shape(0)[2:], one.shape(1))
+
+
+def _channels_last(one: Operands) -> int:
+    return convolution_macs(one.shape(0)[0], one.made[1:-1], one.shape(1))
+
+
+def _product(right: int) -> Formula:
+    """Return the formula of a product whose second operand is the input `right`."""
+
+    def count(one: Operands) -> int:
+        left = one.shape(0)
+        if not left or not one.shape(right):
+            raise _OpenError
+        is_turned = one.attribute("transA", 0) and len(left) > 1
+        return product_macs(one.made, left[-2 if is_turned else -1])
+
+    return count
+
+
+def _by_attributes(one: Operands) -> int:
+    """Count weights in blocks of a few bits, whose sizes stand in attributes K and N."""
+    return math.prod((*one.shape(0)[:-1], one.attribute("K"), one.attribute("N")))
+
+
+def einsum_macs(equation: str, shapes: Sequence[Shape]) -> int:
+    """Return those of the products from left to right, summed over what is not needed any more."""
+    given, _, result = equation.replace(" ", "").partition("->")
+    terms = given.split(",")
+    sizes: dict[str, int] = {}
+    letters = [_letters(term, shape, sizes) for term, shape in zip(terms, shapes, strict=True)]
+    wanted = set(_plain(result)) if "->" in equation else _once(letters)
+    wanted |= {letter for letter in sizes if letter.isdigit()}
+    count, current = 0, letters[0]
+    for number, right in enumerate(letters[1:], 1):
+        count += math.prod(sizes[letter] for letter in current | right)
+        current = (current | right) & wanted.union(*letters[number + 1 :])
+    return count
+
+
+def _letters(term: str, shape: Shape, sizes: dict[str, int]) -> set[str]:
+    """Return a term's letters with their sizes noted; an ellipsis is digits, from the last axis on."""
+    before, dots, after = term.partition("...")
+    places = len(shape) - len(before) - len(after)
+    if places < 0 or (places and not dots):
+        raise _OpenError
+    names = [*before, *(str(places - 1 - one) for one in range(places)), *after]
+    for letter, size in zip(names, shape, strict=True):
+        sizes[letter] = max(sizes.get(letter, 1), size)
+    return set(names)
+
+
+def _plain(term: str) -> str:
+    return term.replace("...", "")
+
+
+def _once(letters: Sequence[set[str]]) -> set[str]:
+    every = [letter for one in letters for letter in one]
+    return {letter for letter in every if every.count(letter) == 1}
+
+
+def _einsum(one: Operands) -> int:
+    shapes = [one.shape(index) for index in range(len(one.inputs))]
+    return einsum_macs(one.attribute("equation").decode(), shapes)
+
+
+def _recurrent(one: Operands) -> int:
+    """Count all weights for every step and sample: W (directions, gates * hidden, input), R, peepholes.
+
+    X is (steps, batch, input), or (batch, steps, input) with layout 1: the count is the same.
+    """
+    steps = math.prod(one.shape(0)[:2])
+    peepholes = math.prod(one.shape(7)) if one.has(7) else 0
+    return steps * (math.prod(one.shape(1)) + math.prod(one.shape(2)) + peepholes)
+
+
+def _scores(one: Operands, queries: int, keys: int, width: int, values: int) -> int:
+    """Count the product of queries and keys, and that of the scores and the values."""
+    return one.shape(0)[0] * queries * keys * (width + values)
+
+
+def _past(one: Operands, index: int, axis: int) -> int:
+    return one.shape(index)[axis] if one.has(index) else 0
+
+
+def _attention(one: Operands) -> int:
+    """ONNX 23: Q (batch, heads, length, size) or (batch, length, heads * size), K, V, past K."""
+    query, key, value = (one.shape(index) for index in range(3))
+    keys = key[-2] + _past(one, 4, 2)
+    heads = query[1] if len(query) == 4 else one.attribute("q_num_heads")
+    size = query[-1] if len(query) == 4 else query[-1] // heads
+    wide = value[-1] if len(value) == 4 else value[-1] // one.attribute("kv_num_heads")
+    return _scores(one, query[-2], keys, heads * size, heads * wide)
+
+
+def _contrib_attention(past: int) -> Formula:
+    """Count the projection of (batch, length, in) to queries, keys, values, and their attention."""
+
+    def count(one: Operands) -> int:
+        batch, length, width = one.shape(0)
+        columns = one.shape(1)[-1]
+        sizes = one.attribute("qkv_hidden_sizes", [columns // 3] * 3)
+        keys = length + _past(one, past, 3)
+        return batch * length * width * columns + _scores(one, length, keys, sizes[0], sizes[2])
+
+    return count
+
+
+def _multi_head(one: Operands) -> int:
+    """Query (batch, length, width) or packed (batch, length, heads, 3, size), key, value, past."""
+    query = one.shape(0)
+    if len(query) == 5:
+        return _scores(one, query[1], query[1], query[2] * query[4], query[2] * query[4])
+    key = one.shape(1)
+    keys = key[2] if len(key) == 4 else key[1]
+    value = one.shape(2) if one.has(2) else query
+    heads = one.attribute("num_heads")
+    wide = heads * value[3] if len(value) == 4 else value[-1]
+    is_used = len(key) == 4 or not one.has(6)  # keys of cross attention come whole
+    past = 0 if not is_used else _past(one, 6, 2)
+    return _scores(one, query[1], keys + past, query[2], wide)
+
+
+def _grouped(one: Operands) -> int:
+    """Query (batch, length, heads * size), key, value, past (batch, kv heads, length, size)."""
+    _, length, width = one.shape(0)
+    if not one.has(1):  # queries, keys and values in one tensor
+        heads, shared = one.attribute("num_heads"), one.attribute("kv_num_heads")
+        width = width * heads // (heads + 2 * shared)
+    return _scores(one, length, length + _past(one, 3, 2), width, width)
+
+
+def _linear(one: Operands) -> int:
+    """Count a linear model of `ai.onnx.ml`: its coefficients for each row."""
+    return one.shape(0)[0] * len(one.attribute("coefficients"))
+
+
+def _fourier(one: Operands) -> int:
+    """Count a Fourier transform by halves (Cooley, Tukey 1965): n/2 log2 n complex products, 4 each."""
+    given = one.inputs[2].value if one.has(2) else None
+    axis = one.attribute("axis", -2) if given is None else int(given)
+    return math.prod(one.shape(0)[:-1]) * _butterflies(one.shape(0)[axis])
+
+
+def _short_time_fourier(one: Operands) -> int:
+    """Count one transform a frame, of the window's length; it makes (batch, frames, bins, 2)."""
+    given = one.inputs[3].value if one.has(3) else None
+    length = one.shape(2)[0] if given is None else int(given)
+    return math.prod(one.made[:2]) * length * _butterflies(length)
+
+
+def _butterflies(length: int) -> int:
+    return 2 * math.ceil(math.log2(max(length, 2)))
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "Conv": _convolution(0, 1),
+    "ConvInteger": _convolution(0, 1),
+    "QLinearConv": _convolution(0, 3),
+    "DeformConv": _convolution(0, 1),
+    "ConvTranspose": _transposed,
+    "Gemm": _product(1),
+    "QGemm": _product(3),
+    "MatMul": _product(1),
+    "MatMulInteger": _product(1),
+    "QLinearMatMul": _product(3),
+    "Einsum": _einsum,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+    "Attention": _attention,
+    "DFT": _fourier,
+    "STFT": _short_time_fourier,
+    "ai.onnx.ml::LinearClassifier": _linear,
+    "ai.onnx.ml::LinearRegressor": _linear,
+    "com.microsoft::FusedConv": _convolution(0, 1),
+    "com.microsoft::NhwcFusedConv": _channels_last,
+    "com.microsoft::FusedGemm": _product(1),
+    "com.microsoft::GemmFastGelu": _product(1),
+    "com.microsoft::QGemm": _product(3),
+    "com.microsoft::FusedMatMul": _product(1),
+    "com.microsoft::TransposeMatMul": _product(1),
+    "com.microsoft::FusedMatMulActivation": _product(1),
+    "com.microsoft::MatMulIntegerToFloat": _product(1),
+    "com.microsoft::DynamicQuantizeMatMul": _product(1),
+    "com.microsoft::MatMulNBits": _by_attributes,
+    "com.microsoft::MatMulBnb4": _by_attributes,
+    "com.microsoft::MatMulFpQ4": _by_attributes,
+    "com.microsoft::DynamicQuantizeLSTM": _recurrent,
+    "com.microsoft::Attention": _contrib_attention(4),
+    "com.microsoft::QAttention": _contrib_attention(8),
+    "com.microsoft::MultiHeadAttention": _multi_head,
+    "com.microsoft::DecoderMaskedMultiHeadAttention": _multi_head,
+    "com.microsoft::GroupQueryAttention": _grouped,
+}
+"""Operator (with its domain, if that is not ONNX's) -> how its multiply-accumulates are counted."""
+
+
+def count_macs(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int | None:
+    """Return a node's multiply-accumulates; None where its formula or a shape is not known.
+
+    An operator of ONNX's that has no formula multiplies nothing; one of another domain may.
+    """
+    name = operator(node)
+    formula = FORMULAS.get(name)
+    if formula is None:
+        return 0 if _is_known(node) else None
+    try:
+        count = formula(Operands(node, inputs, outputs))
+    except (_OpenError, ArithmeticError, AttributeError, IndexError, TypeError, ValueError):
+        return None
+    return count if 0 <= count <= MOST_MACS else None
+
+
+def _is_known(node: NodeProto) -> bool:
+    """Tell whether an operator is known to multiply nothing; TensorRT's plug-ins have no domain."""
+    if node.domain in STANDARD and onnx.defs.has(node.op_type):
+        return True
+    return node.domain in (*STANDARD, CONTRIB) and node.op_type in UNMULTIPLIED

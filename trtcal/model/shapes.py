@@ -1,0 +1,285 @@
+"""Shapes of a graph's tensors, node by node, for given sizes of its inputs.
+
+ONNX's own inference does one node at a time, and is given the values of small constants, so that
+shapes that a graph computes (Shape, Gather, Concat, Reshape) come out as numbers. Where it has no
+rule, what the model states counts; where that says nothing either, an operator of another domain is
+taken to keep the shape of its first input. What was assumed is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from trtcal.model.files import ITEM_BYTES, array_of
+from trtcal.model.graph import STANDARD, held_by
+from trtcal.model.ops import RANDOM, UNMULTIPLIED
+
+Shape = tuple[int, ...]
+Array = npt.NDArray[Any]
+
+CONTRIB = "com.microsoft"
+SMALL = 64  # values of a constant that inference is given, and of one that is computed
+LIKE = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
+"""Operators of `com.microsoft` whose outputs have the shapes of those of one of ONNX's."""
+BATCH, OTHER = 1, 64
+"""The sizes of a batch and of other dimensions that nothing decides."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What is known of a tensor: its ONNX type (0: unknown), its shape, and small constants' values."""
+
+    kind: int = 0
+    shape: Shape | None = None
+    value: Array | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes that it takes, rounded up; None if its shape or type is not known."""
+        if self.shape is None or self.kind not in ITEM_BYTES:
+            return None
+        return ITEM_BYTES[self.kind] * math.prod(self.shape)
+
+    @classmethod
+    def of(cls, value: Array) -> Tensor:
+        """Return what is known of a constant."""
+        kind = int(helper.np_dtype_to_tensor_dtype(value.dtype))
+        return cls(kind, value.shape, value if value.size <= SMALL else None)
+
+
+def operator(node: NodeProto) -> str:
+    """Return a node's operator, with its domain where that is not ONNX's own."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+
+
+UNKNOWN = Tensor()
+Scope = dict[str, Tensor]
+
+
+def constant_of(tensor: TensorProto) -> Tensor:
+    """Return what is known of an initializer; the values of a large one are not read."""
+    shape = tuple(tensor.dims)
+    if math.prod(shape) > SMALL or tensor.data_type not in ITEM_BYTES:
+        return Tensor(tensor.data_type, shape)
+    try:
+        return Tensor(tensor.data_type, shape, array_of(tensor))
+    except (OSError, TypeError, ValueError):  # the checker lets short data pass
+        return Tensor(tensor.data_type, shape)
+
+
+def bound_inputs(graph: onnx.GraphProto, sizes: Mapping[str, Shape]) -> tuple[Scope, list[str]]:
+    """Return the inputs with the shapes given, and sentences on sizes that nothing decided.
+
+    A name that stands for a size has one value. The batch counts 1, other open sizes 64.
+    """
+    named: dict[str, int] = {}
+    held = {tensor.name for tensor in graph.initializer}
+    fed = [value for value in graph.input if value.name not in held]
+    for value in fed:
+        pairs = zip(_dims(value), sizes.get(value.name, ()), strict=False)
+        named |= {name: size for name, size in pairs if isinstance(name, str)}
+    scope, assumed = Scope(), list[str]()
+    for value in fed:
+        given, dims = sizes.get(value.name), _dims(value)
+        if given is None or len(given) != len(dims):
+            given = tuple(_assumed(value, named, assumed))
+        pairs = zip(dims, given, strict=True)  # what the model fixes goes before what is given
+        shape = tuple(one if isinstance(one, int) else size for one, size in pairs)
+        scope[value.name] = Tensor(value.type.tensor_type.elem_type, shape)
+    return scope, list(dict.fromkeys(assumed))
+
+
+def _assumed(value: ValueInfoProto, named: dict[str, int], assumed: list[str]) -> Iterator[int]:
+    dims = _dims(value)
+    has_batch = any(isinstance(one, str) and "batch" in one.lower() for one in dims)
+    for axis, size in enumerate(dims):
+        if isinstance(size, str) and size not in named:
+            is_batch = "batch" in size.lower() or (axis == 0 and not has_batch)
+            named[size] = BATCH if is_batch else OTHER
+            if not is_batch:
+                what = size if "?" not in size else f"axis {axis} of {value.name!r}"
+                assumed.append(f"{what} is not known and counted as {OTHER}")
+        yield size if isinstance(size, int) else named[size]
+
+
+def _dims(value: ValueInfoProto) -> list[int | str]:
+    dims = enumerate(value.type.tensor_type.shape.dim)
+    return [d.dim_value if d.dim_value > 0 else d.dim_param or f"{value.name}?{i}" for i, d in dims]
+
+
+@dataclass
+class Inference:
+    """Infers the outputs of one node after the other; `assumed` collects what it had to assume.
+
+    `stated` are the types that the model states by tensor, `sizes` the values of named sizes,
+    `measured` shapes that are known from a run.
+    """
+
+    opsets: Mapping[str, int]
+    ir_version: int
+    stated: Mapping[str, TypeProto] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    measured: Mapping[str, Shape] = field(default_factory=dict)
+
+    def outputs(self, node: NodeProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return what is known of a node's outputs."""
+        if node.op_type == "Constant" and node.domain in STANDARD:
+            held = next((one for one in map(held_by, node.attribute) if one is not None), None)
+            return [constant_of(held) if held is not None else UNKNOWN]
+        if node.op_type == "Shape" and node.domain in STANDARD and inputs[0].shape is not None:
+            return [Tensor.of(_shape_values(node, inputs[0].shape))]
+        made, before = self._inferred(node, inputs), len(self.assumed)
+        found = [self._completed(node, i, made, inputs) for i in range(len(node.output))]
+        is_sure = len(self.assumed) == before  # what depends on values may be of any size
+        return self._evaluated(node, inputs, found) if is_sure else found
+
+    def _inferred(self, node: NodeProto, inputs: Sequence[Tensor]) -> Mapping[str, TypeProto]:
+        domain = "" if node.domain in STANDARD else node.domain
+        pairs = [(n, one) for n, one in zip(node.input, inputs, strict=True) if n and one.kind]
+        try:
+            op = node.op_type if domain != CONTRIB else LIKE.get(node.op_type, node.op_type)
+            domain = "" if op != node.op_type else domain
+            schema = onnx.defs.get_schema(op, self.opsets.get(domain, 1), domain)
+            made: Mapping[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+                schema,
+                node,
+                {name: helper.make_tensor_type_proto(one.kind, one.shape) for name, one in pairs},
+                {
+                    n: numpy_helper.from_array(v, n)
+                    for n, one in pairs
+                    if (v := one.value) is not None
+                },
+                opset_imports=[helper.make_opsetid(d, v) for d, v in self.opsets.items()],
+                ir_version=self.ir_version,
+            )
+        except Exception:  # no schema, or a model that does not fit it: it raises what it likes
+            return {}
+        return made
+
+    def _completed(
+        self, node: NodeProto, index: int, made: Mapping[str, TypeProto], inputs: Sequence[Tensor]
+    ) -> Tensor:
+        """Return an output as inferred, as stated, or as assumed."""
+        name = node.output[index]
+        types = [one[name] for one in (made, self.stated) if name in one]
+        kind = next((k for one in types if (k := one.tensor_type.elem_type)), 0)
+        if name in self.measured:
+            return Tensor(kind, self.measured[name])
+        ranked = [one.tensor_type for one in types if one.tensor_type.HasField("shape")]
+        if ranked:
+            return Tensor(kind, tuple(self._sizes(name, [one.shape.dim for one in ranked])))
+        if node.op_type not in UNMULTIPLIED and node.domain in STANDARD and _has_schema(node):
+            return Tensor(kind)
+        if not inputs or index or inputs[0].shape is None:
+            return Tensor(kind)
+        return Tensor(kind or inputs[0].kind, self._of_input(node, inputs))
+
+    def _of_input(self, node: NodeProto, inputs: Sequence[Tensor]) -> Shape:
+        """Return the shape of what an operator makes that ONNX does not know: mostly its input's."""
+        shape: Shape = inputs[0].shape or ()
+        if node.domain in (*STANDARD, CONTRIB) and node.op_type in UNMULTIPLIED:
+            return shape
+        width = _last_size(node, inputs)
+        if width is None:
+            self.assumed.append(
+                f"{node.output[0]!r}, made by {operator(node)}, has its input's shape"
+            )
+        return shape if width is None else (*shape[:-1], width)
+
+    def _sizes(self, name: str, shapes: Sequence[Any]) -> Iterator[int]:
+        """Yield for each axis the first size that is a number or has a known name, else 1."""
+        same = [dims for dims in shapes if len(dims) == len(shapes[0])]
+        for axis in range(len(shapes[0])):
+            found = [self._size(dims[axis]) for dims in same]
+            size = next((one for one in found if one is not None), None)
+            if size is None:
+                self.assumed.append(
+                    f"axis {axis} of {name!r} depends on values and is counted as 1"
+                )
+            yield 1 if size is None else size
+
+    def _size(self, dim: Any) -> int | None:
+        if dim.HasField("dim_value"):
+            return dim.dim_value if dim.dim_value >= 0 else None
+        return self.sizes.get(dim.dim_param)
+
+    def _evaluated(
+        self, node: NodeProto, inputs: Sequence[Tensor], found: list[Tensor]
+    ) -> list[Tensor]:
+        """Return the outputs with their values, where all inputs have some and they are few."""
+        if node.domain not in STANDARD or node.op_type in RANDOM or not inputs:
+            return found
+        if any(one.value is None for n, one in zip(node.input, inputs, strict=True) if n):
+            return found
+        if any(one.shape is None or math.prod(one.shape) > SMALL for one in found):
+            return found
+        feeds = {n: one.value for n, one in zip(node.input, inputs, strict=True) if n}
+        graph = onnx.GraphProto(
+            node=[node],
+            input=[ValueInfoProto(name=name) for name in feeds],
+            output=[ValueInfoProto(name=name) for name in node.output],
+        )
+        try:
+            with np.errstate(all="ignore"):
+                values = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, feeds)
+        except Exception:  # a node that the reference can't run: its shape is known all the same
+            return found
+        return [Tensor.of(np.asarray(value)) for value in values]
+
+
+def _has_schema(node: NodeProto) -> bool:
+    return bool(onnx.defs.has(node.op_type))
+
+
+def _last_size(node: NodeProto, inputs: Sequence[Tensor]) -> int | None:
+    """Return the last size of what an operator of `com.microsoft` makes, if a product makes it."""
+    given = {one.name: one for one in node.attribute}
+    if node.domain != CONTRIB or len(inputs) < 2:
+        return None
+    if "N" in given and "K" in given:
+        return int(given["N"].i)
+    right = inputs[1].shape
+    if right is None or len(right) < 2:
+        return None
+    if node.op_type in ("Attention", "QAttention"):
+        sizes = list(given["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in given else []
+        return sizes[2] if len(sizes) == 3 else right[-1] // 3
+    turned = "transB" in given and given["transB"].i
+    is_product = "MatMul" in node.op_type or "Gemm" in node.op_type
+    return right[-2 if turned else -1] if is_product else None
+
+
+def _shape_values(node: NodeProto, shape: Shape) -> Array:
+    ends = {one.name: one.i for one in node.attribute}
+    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
+
+
+def stated_types(graph: onnx.GraphProto) -> dict[str, TypeProto]:
+    """Return the types that a graph states of its tensors."""
+    return {value.name: value.type for value in (*graph.value_info, *graph.output)}
+
+
+def named_sizes(graph: onnx.GraphProto, scope: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the values of the names that stand for sizes of a graph's inputs."""
+    found: dict[str, int] = {}
+    for value in graph.input:
+        shape = scope[value.name].shape if value.name in scope else None
+        found |= {
+            n: s for n, s in zip(_dims(value), shape or (), strict=False) if isinstance(n, str)
+        }
+    return found
+
+
+def known_in(scope: Mapping[str, Tensor], names: Iterable[str]) -> list[Tensor]:
+    """Return what is known of tensors, in order."""
+    return [scope.get(name, UNKNOWN) for name in names]

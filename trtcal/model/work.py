@@ -1,0 +1,296 @@
+"""Multiply-accumulates and bytes of every node of a model, bodies and functions included.
+
+All that asks for a network's work asks here: plans, the search, builds, reports.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper
+
+from trtcal.model.files import stand_in, subgraphs_of, weights_of, without_bytes
+from trtcal.model.graph import STANDARD
+from trtcal.model.macs import count_macs
+from trtcal.model.model import Model, uniquely_named
+from trtcal.model.ops import FREE, SHAPE_ONLY
+from trtcal.model.shapes import (
+    Inference,
+    Scope,
+    Shape,
+    Tensor,
+    bound_inputs,
+    constant_of,
+    known_in,
+    named_sizes,
+    operator,
+    stated_types,
+)
+
+DEEPEST = 16  # bodies and functions in one another
+MOST_NODES = 50_000  # counted: functions that call others may stand for any number
+UNMOVED = FREE | SHAPE_ONLY | {"Constant"}
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """What a node does: multiply-accumulates (None: not known) and bytes read and written.
+
+    `node` is its name, in a body behind that of the node that holds it; `root` is the node of the main
+    graph that it is or lies in, `body` says in what body or function. Both counts are those of all
+    `times` that it runs.
+    """
+
+    node: str
+    op: str
+    macs: int | None
+    moved_bytes: int
+    root: str
+    body: str | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of all nodes for inputs of these shapes, and what had to be assumed to count it."""
+
+    nodes: tuple[NodeWork, ...]
+    inputs: Mapping[str, Shape]
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        """All multiply-accumulates that are known."""
+        return sum(one.macs or 0 for one in self.nodes)
+
+    @property
+    def by_root(self) -> dict[str, int | None]:
+        """Multiply-accumulates by node of the main graph, None where some are not known."""
+        found: dict[str, int | None] = {}
+        for one in self.nodes:
+            sofar = found.get(one.root, 0)
+            found[one.root] = None if sofar is None or one.macs is None else sofar + one.macs
+        return found
+
+
+def count_work(model: Model, sizes: Mapping[str, Shape] | None = None) -> Work:
+    """Count the work of a model whose tensors have the shapes `sizes`, as far as they are given.
+
+    Those are shapes of inputs, or of all tensors where a run measured them. Open sizes that nothing
+    decides count 1 for the batch and 64 else. A loop counts as often as it runs where that is known,
+    else once; of an If's branches the one counts that does more.
+    """
+    proto = uniquely_named(model).proto
+    scope, assumed = bound_inputs(proto.graph, sizes or {})
+    shapes = {name: one.shape for name, one in scope.items() if one.shape is not None}
+    named = named_sizes(proto.graph, scope)
+    measured = {name: shape for name, shape in (sizes or {}).items() if name not in shapes}
+    inference = Inference(
+        _opsets(proto.opset_import), proto.ir_version, {}, named, assumed, measured
+    )
+    functions = {(one.domain, one.name): one for one in proto.functions}
+    found = _Counter(functions, inference).graph(proto.graph, scope)
+    return Work(tuple(found), shapes, tuple(dict.fromkeys(assumed)))
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {"" if one.domain in STANDARD else one.domain: one.version for one in imports}
+
+
+def weightless(model: Model) -> Model:
+    """Return a model whose large weights have no values: as much as counting its work takes."""
+    proto = stand_in(model.proto)
+    proto.graph.initializer.extend(map(without_bytes, weights_of(model.proto).values()))
+    return replace(model, proto=proto)
+
+
+Counted = tuple[list[Tensor], list[NodeWork]]
+"""What is known of a node's outputs, and the work of it or of the nodes that it holds."""
+Holder = Callable[[NodeProto, str, Sequence[Tensor], Scope], Counted]
+
+
+@dataclass
+class _Counter:
+    """Counts graphs within graphs: `prefix` and `body` say where, `times` how often each runs."""
+
+    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    inference: Inference
+    prefix: str = ""
+    root: str | None = None
+    body: str | None = None
+    times: int = 1
+    depth: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def graph(self, graph: onnx.GraphProto, scope: Scope) -> list[NodeWork]:
+        """Return the work of a graph's nodes; `scope` gets what is known of its tensors."""
+        scope.update((one.name, constant_of(one)) for one in graph.initializer)
+        inference = replace(self.inference, stated=stated_types(graph))
+        return replace(self, inference=inference).nodes(graph.node, scope)
+
+    def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> list[NodeWork]:
+        """Return the work of nodes in order."""
+        return [one for i, node in enumerate(nodes) for one in self._node(node, i, scope)]
+
+    def _node(self, node: NodeProto, number: int, scope: Scope) -> list[NodeWork]:
+        name = f"{self.prefix}{node.name or f'{node.op_type}_{number}'}"
+        inputs = known_in(scope, node.input)
+        holder = self._holder(node) or self._plain
+        try:
+            outputs, found = holder(node, name, inputs, scope)
+        except (LookupError, StopIteration, TypeError, ValueError):  # the checker sees not all
+            outputs, found = self._plain(node, name, inputs, scope)
+        scope.update(zip(node.output, outputs, strict=False))
+        return found
+
+    def _holder(self, node: NodeProto) -> Holder | None:
+        """Return what counts a node that holds other nodes."""
+        if self.depth == DEEPEST or next(self.numbers) > MOST_NODES:
+            return None
+        if (node.domain, node.op_type) in self.functions:
+            return self._function
+        known: dict[str, Holder] = {"If": self._if, "Loop": self._loop, "Scan": self._scan}
+        return known.get(node.op_type) if node.domain in STANDARD else None
+
+    def _plain(self, node: NodeProto, name: str, inputs: Sequence[Tensor], _: Scope) -> Counted:
+        outputs = self.inference.outputs(node, inputs)
+        is_open = any(subgraphs_of(node))  # what it holds was not counted
+        macs = None if is_open else count_macs(node, inputs, outputs)
+        every = None if macs is None else macs * self.times
+        moved = sum(one.size_bytes or 0 for one in (*inputs, *outputs))
+        moved *= self.times if operator(node) not in UNMOVED else 0
+        where = (self.root or name, self.body, self.times)
+        return outputs, [NodeWork(name, operator(node), every, moved, *where)]
+
+    def _inside(self, name: str, what: str, times: int = 1) -> _Counter:
+        return replace(
+            self,
+            prefix=f"{name}/",
+            root=self.root or name,
+            body=f"{what} {name!r}",
+            times=self.times * times,
+            depth=self.depth + 1,
+        )
+
+    def _within(
+        self, graph: onnx.GraphProto, name: str, what: str, scope: Scope, times: int = 1
+    ) -> Counted:
+        found = self._inside(name, what, times).graph(graph, scope)
+        return known_in(scope, (one.name for one in graph.output)), found
+
+    def _function(self, node: NodeProto, name: str, inputs: Sequence[Tensor], _: Scope) -> Counted:
+        function = self.functions[node.domain, node.op_type]
+        own = dict(zip(function.input, inputs, strict=False))
+        inner = replace(self.inference, opsets=_opsets(function.opset_import), stated={})
+        counter = replace(self._inside(name, "function"), inference=inner)
+        found = counter.nodes(_with_attributes(function, node), own)
+        return known_in(own, function.output), found
+
+    def _if(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
+        branches = {one.name: one.g for one in node.attribute}
+        if (chosen := inputs[0].value) is not None:
+            branches.pop("else_branch" if chosen.all() else "then_branch")
+        found = [self._within(one, name, "If", dict(scope)) for one in branches.values()]
+        return max(found, key=lambda one: sum(each.macs or 0 for each in one[1]))
+
+    def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
+        body, carried = _graph_of(node), [replace(one, value=None) for one in inputs[2:]]
+        goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else Tensor.of(np.array(True))
+        given = [Tensor.of(np.array(0)), goes_on, *carried]
+        given[0] = replace(given[0], value=None)
+        trips = 1 if (limit := inputs[0].value) is None else max(int(limit), 0)
+        outputs, found = self._within(body, name, "Loop", scope | _bound(body, given), trips)
+        if limit is None or outputs[0].value is None or not outputs[0].value.all():
+            self._assume_once(name)
+            found = [_once(one, max(trips, 1)) for one in found]
+            trips = 1
+        kept = len(carried) + 1
+        return [*outputs[1:kept], *(_stacked(one, trips) for one in outputs[kept:])], found
+
+    def _scan(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
+        body, states = _graph_of(node), len(inputs) - _attribute(node, "num_scan_inputs", 1)
+        axes = _attribute(node, "scan_input_axes", [0] * len(inputs))
+        scanned = list(zip(inputs[states:], axes, strict=False))
+        lengths = [one.shape[axis] for one, axis in scanned if one.shape]
+        given = [replace(one, value=None) for one in inputs[:states]]
+        given += [_slice_of(one, axis) for one, axis in scanned]
+        if not lengths:
+            self._assume_once(name)
+        trips = lengths[0] if lengths else 1
+        outputs, found = self._within(body, name, "Scan", scope | _bound(body, given), trips)
+        axes = _attribute(node, "scan_output_axes", [0] * len(outputs))
+        made = zip(outputs[states:], axes, strict=False)
+        return [*outputs[:states], *(_stacked(one, trips, axis) for one, axis in made)], found
+
+    def _assume_once(self, name: str) -> None:
+        self.inference.assumed.append(
+            f"how often {name!r} runs depends on values, and it is counted once"
+        )
+
+
+def _graph_of(node: NodeProto) -> onnx.GraphProto:
+    body: onnx.GraphProto = next(one.g for one in node.attribute if one.name == "body")
+    return body
+
+
+def _attribute(node: NodeProto, name: str, default: Any) -> Any:
+    found = (helper.get_attribute_value(one) for one in node.attribute if one.name == name)
+    return next(found, default)
+
+
+def _bound(body: onnx.GraphProto, given: Sequence[Tensor]) -> Scope:
+    return {one.name: tensor for one, tensor in zip(body.input, given, strict=False)}
+
+
+def _once(work: NodeWork, trips: int) -> NodeWork:
+    """Return the work of one of so many iterations."""
+    macs = None if work.macs is None else work.macs // trips
+    return replace(
+        work, macs=macs, moved_bytes=work.moved_bytes // trips, times=work.times // trips
+    )
+
+
+def _stacked(tensor: Tensor, trips: int, axis: int = 0) -> Tensor:
+    """Return what a loop collects of a tensor in all iterations."""
+    if tensor.shape is None:
+        return Tensor(tensor.kind)
+    sizes = list(tensor.shape)
+    sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, trips)
+    return Tensor(tensor.kind, tuple(sizes))
+
+
+def _slice_of(tensor: Tensor, axis: int) -> Tensor:
+    sizes = list(tensor.shape or ())
+    del sizes[axis : axis + 1 or None]
+    return Tensor(tensor.kind, None if tensor.shape is None else tuple(sizes))
+
+
+def _with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
+    """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
+    given = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
+    for node in function.node:
+        filled = [_filled(one, given) for one in node.attribute]
+        if any(one.ref_attr_name for one in node.attribute):
+            copied = NodeProto()
+            copied.CopyFrom(node)
+            del copied.attribute[:]
+            copied.attribute.extend(one for one in filled if one is not None)
+            node = copied
+        yield node
+
+
+def _filled(
+    attribute: onnx.AttributeProto, given: Mapping[str, onnx.AttributeProto]
+) -> onnx.AttributeProto | None:
+    """Return an attribute, or what it refers to under its own name; None if that is not given."""
+    if not attribute.ref_attr_name or attribute.ref_attr_name not in given:
+        return None if attribute.ref_attr_name else attribute
+    found = onnx.AttributeProto()
+    found.CopyFrom(given[attribute.ref_attr_name])
+    found.name = attribute.name
+    return found

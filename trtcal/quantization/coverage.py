@@ -1,0 +1,236 @@
+"""How much of a network's compute is in INT8, and what the rest is and why: by multiply-accumulates.
+
+A count of layers says little: one convolution in INT8 beside an LSTM is all layers that a plan decides,
+and hardly any of the work. What is known only at run time is said beside the figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtcal.documents import to_fields
+from trtcal.limits import INT8_MACS, Figure, Judgement, Limit, judge_figures
+from trtcal.model import Model, uniquely_named
+from trtcal.model.macs import FORMULAS
+from trtcal.model.ops import MULTIPLIES, NO_INT8
+from trtcal.model.shapes import CONTRIB, Shape
+from trtcal.model.work import NodeWork, Work, count_work
+from trtcal.quantization.qdq import asked_precisions, quantization_record
+
+INT8, UNKNOWN = "int8", "unknown"
+KEPT, SHOWN = 50, 3
+LOW = 50.0  # percent of multiply-accumulates in INT8 under which it is a warning
+UNITS = ((1e12, "TMAC"), (1e9, "GMAC"), (1e6, "MMAC"), (1e3, "kMAC"), (1.0, "MAC"))
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """A node that multiplies and is not in INT8, or is not known to be, with the reason.
+
+    `macs` is None where what it multiplies is not known; `share` is its percent of all that is.
+    """
+
+    node: str
+    op: str
+    macs: int | None
+    moved_bytes: int
+    share: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The multiply-accumulates and bytes of a network, and those of its nodes in INT8.
+
+    `is_built` is what an engine was built with; else it is what Q/DQ ask for, if kernels are there.
+    `unknown_macs` are those of nodes whose precision is not known. `rest` has the nodes that are not in
+    INT8, the largest first, at most 50, `uncounted` those that nothing is known of, as plug-ins.
+    `inputs` gives the shapes that it was counted for, `assumed` what nothing decided.
+    """
+
+    is_built: bool
+    macs: int
+    int8_macs: int
+    unknown_macs: int
+    moved_bytes: int
+    int8_bytes: int
+    nodes: int
+    int8_nodes: int
+    rest: tuple[Uncovered, ...]
+    uncounted: tuple[Uncovered, ...]
+    inputs: dict[str, tuple[int, ...]]
+    assumed: tuple[str, ...]
+
+    @property
+    def share(self) -> float | None:
+        """The percent of multiply-accumulates in INT8; None where none are known."""
+        return 100 * self.int8_macs / self.macs if self.macs else None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less than half of what is known runs in INT8."""
+        return self.share is not None and self.share < LOW
+
+    @property
+    def figure(self) -> Figure | None:
+        """The share as a limit is held against it: exact, unless some nodes' precision is not known."""
+        if self.share is None:
+            return None
+        return Figure(self.share, self.share, self.share + 100 * self.unknown_macs / self.macs)
+
+    @property
+    def proportion(self) -> str:
+        """The share as words: `3 % of 2.1 GMAC run in INT8`."""
+        if self.share is None:
+            return "what this network multiplies is not known"
+        verb = "run" if self.is_built else "can run"
+        said = f"{percent(self.share)} of {amount(self.macs)} {verb} in INT8"
+        if self.unknown_macs:
+            said += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
+        return said
+
+    @property
+    def headline(self) -> str:
+        """The share and the largest node that is not in INT8, with the reason."""
+        first = (self.rest or self.uncounted)[:1]
+        return self.proportion + "".join(f"; {one.node}: {one.reason}" for one in first)
+
+    def details(self) -> Iterator[str]:
+        """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
+        if self.nodes:
+            bytes_share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
+            moved = (
+                f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
+            )
+            yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
+        for one in self.rest[1 : SHOWN + 1]:
+            yield f"{percent(one.share or 0.0)} not in INT8: {one.node} ({one.op}): {one.reason}"
+        if more := self.rest[SHOWN + 1 :]:
+            share = percent(math.fsum(one.share or 0.0 for one in more))
+            yield f"{share} not in INT8: {len(more)} further nodes"
+        for one in self.uncounted[:SHOWN]:
+            moved = f"{one.moved_bytes / 1e6:.3g} MB moved"
+            yield f"not counted: {one.node} ({one.op}, {moved}): {one.reason}"
+        if more := self.uncounted[SHOWN:]:
+            yield f"not counted: {len(more)} further nodes"
+        if self.assumed:
+            sizes = ", ".join(
+                f"{name} {'x'.join(map(str, at))}" for name, at in self.inputs.items()
+            )
+            others = len(self.assumed) - 1
+            more_of = f" (and {others} more such sizes)" if others else ""
+            yield f"counted for {sizes}: {self.assumed[0]}{more_of}"
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form, with the share in percent."""
+        return {"share": self.share, **to_fields(self)}
+
+
+def percent(share: float) -> str:
+    """Return a share with three digits, never rounded up to all or down to nothing.
+
+    >>> percent(2.96), percent(99.99), percent(0.0)
+    ('2.96 %', '99.9 %', '0 %')
+    """
+    if 99.9 < share < 100:
+        share = 99.9
+    return f"{share:.3g} %"
+
+
+def amount(macs: int) -> str:
+    """Return multiply-accumulates in the unit that suits them.
+
+    >>> amount(2_100_000_000)
+    '2.1 GMAC'
+    """
+    factor, unit = next((one for one in UNITS if macs >= one[0]), UNITS[-1])
+    return f"{macs / factor:.3g} {unit}"
+
+
+def judge_coverage(
+    limits: Iterable[Limit], coverage: Coverage | None, subject: str = ""
+) -> tuple[Judgement, ...]:
+    """Hold the share of multiply-accumulates in INT8 to its limits; without a count none holds."""
+    why = "nothing was counted: give the model"
+    if coverage is not None:
+        why = "no node's multiply-accumulates are known"
+    figure = None if coverage is None else coverage.figure
+    return judge_figures(limits, {INT8_MACS: figure}, subject, why)
+
+
+def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Coverage:
+    """Return what of a model can run in INT8, by its Q/DQ: those of `quantize` or of another tool.
+
+    `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`.
+    """
+    model = uniquely_named(model)
+    record = quantization_record(model.proto)
+    work = count_work(model, sizes)
+    return cover(work, asked_precisions(model.proto), kept_out(record))
+
+
+def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return why nodes have no Q/DQ, as `quantize` recorded it."""
+    excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
+    reasons = {node: f"kept out of INT8 by the plan, {why}" for node, why in excluded.items()}
+    return {**reasons, **skipped}
+
+
+def cover(
+    work: Work, got: Mapping[str, str], reasons: Mapping[str, str], is_built: bool = False
+) -> Coverage:
+    """Return the coverage of a network whose nodes of the main graph run in the precisions `got`."""
+    multiplying = [one for one in work.nodes if one.macs]
+    total = sum(one.macs or 0 for one in multiplying)
+    found = {id(one): _precision(one, got) for one in multiplying}
+    own = [one for one in multiplying if found[id(one)] == INT8]
+    rest = [one for one in multiplying if found[id(one)] != INT8]
+    rest.sort(key=lambda one: -(one.macs or 0))
+    return Coverage(
+        is_built=is_built,
+        macs=total,
+        int8_macs=sum(one.macs or 0 for one in own),
+        unknown_macs=sum(one.macs or 0 for one in rest if found[id(one)] == UNKNOWN),
+        moved_bytes=sum(one.moved_bytes for one in work.nodes),
+        int8_bytes=sum(one.moved_bytes for one in own),
+        nodes=sum(one.macs != 0 for one in work.nodes),
+        int8_nodes=len(own),
+        rest=tuple(_uncovered(one, total, _reason(one, reasons)) for one in rest[:KEPT]),
+        uncounted=tuple(
+            _uncovered(one, total, _unknown_reason(one)) for one in work.nodes if one.macs is None
+        ),
+        inputs=dict(work.inputs),
+        assumed=work.assumed,
+    )
+
+
+def _precision(one: NodeWork, got: Mapping[str, str]) -> str:
+    """Return a node's precision; Q/DQ stand in the main graph alone."""
+    return "float" if one.body else got.get(one.node, "float")
+
+
+def _uncovered(one: NodeWork, total: int, reason: str) -> Uncovered:
+    share = None if one.macs is None else 100 * one.macs / total
+    return Uncovered(one.node, one.op, one.macs, one.moved_bytes, share, reason)
+
+
+def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
+    domain, _, op = one.op.rpartition("::")
+    if op in NO_INT8:
+        return NO_INT8[op]
+    if one.body:
+        return f"it lies in {one.body}, and Q/DQ are placed in the main graph alone"
+    if one.node in reasons:
+        return reasons[one.node]
+    if domain == CONTRIB:
+        return "an operator of ONNX Runtime's own, which TensorRT does not have"
+    return "it has no Q/DQ" if op in MULTIPLIES else "no Q/DQ can stand at this operator"
+
+
+def _unknown_reason(one: NodeWork) -> str:
+    if one.op in FORMULAS:
+        return "the shape of what it reads or makes is not known"
+    return "what this operator multiplies is not known: a plug-in, or a body that was not counted"
