@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trtcal.cli.options import CalibratedOptions, LimitOptions, option
-from trtcal.cli.output import Columns, note, print_table, progress, say, say_written
+from trtcal.cli.output import Columns, note, print_table, progress, say, say_written, show_coverage
 from trtcal.errors import GateFailed, InputError
 from trtcal.reporting.text import some
 
@@ -27,9 +27,13 @@ SHOWN = 4
 
 def show(document: dict[str, Any], folder: Path) -> None:
     """Print the front, the recommended plan and why."""
+    from trtcal.documents import from_fields
+    from trtcal.quantization.coverage import Coverage
+
     columns: Columns = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
+        "INT8 MACs %": "{int8_macs:.3g}",
         "ms": "{cost_ms:.4g}",
         "speed-up": "{speedup:.3g}",
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
@@ -42,6 +46,7 @@ def show(document: dict[str, Any], folder: Path) -> None:
     say(
         f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
     )
+    show_coverage(from_fields(Coverage, document["coverage"]))
     _show_unfit(document)
     if not document["complete"]:
         cut = "; ".join(document["missing"])

@@ -23,11 +23,11 @@ from trtcal.data import Feeds
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.reading import Engine
-from trtcal.model import Model
+from trtcal.model import Model, work
 from trtcal.model.graph import import_graph
 from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
-from trtcal.model.work import count_work
+from trtcal.quantization.coverage import Coverage, cover
 from trtcal.quantization.weighted_ops import readers, weight_count
 
 
@@ -61,21 +61,31 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Work:
-    """All kernels in graph order, how many values each tensor has, and those read by the user."""
+    """All kernels in graph order, how many values each tensor has, and those read by the user.
+
+    `counted` is the work of every node, bodies included.
+    """
 
     kernels: tuple[Kernel, ...]
     sizes: Mapping[str, int]
     shown: tuple[str, ...]
+    counted: work.Work = field(default_factory=lambda: work.Work((), {}))
+
+    def coverage(self, int8: Collection[str]) -> Coverage:
+        """Return how much of the compute a plan with these layers in INT8 asks for."""
+        kept = {one.name: "left out of INT8 by this plan" for one in self.kernels if one.unit}
+        return cover(self.counted, dict.fromkeys(int8, "int8"), kept)
 
 
 def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
     """Return the work of a prepared model for one batch, whose shapes decide the sizes."""
     graph = import_graph(model.proto)
     shapes = _shapes(model.proto, feeds)
-    finder = _Finder(graph, set(units), shapes, count_work(model, shapes).by_root)
+    counted = work.count_work(model, shapes)
+    finder = _Finder(graph, set(units), shapes, counted.by_root)
     kernels = tuple(finder.kernels())
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    return Work(kernels, sizes, tuple(tensor.name for tensor in graph.outputs))
+    return Work(kernels, sizes, tuple(tensor.name for tensor in graph.outputs), counted)
 
 
 def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:

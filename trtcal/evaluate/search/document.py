@@ -17,6 +17,7 @@ from trtcal.evaluate.search.methods import Chosen
 from trtcal.evaluate.search.pipeline import Result, Settings
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
+from trtcal.quantization.coverage import Coverage
 from trtcal.ranges import Calibration
 
 KIND = "search"
@@ -72,6 +73,7 @@ def write_search(
         "complete": not result.missing,
         "missing": list(result.missing),
         "held_back": _held_back(result, settings.limits),
+        "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in found.measured],
         "sensitivities": [one.to_document() for one in result.sensitivities.layers],
         "methods": None if chosen is None else _methods(chosen),
@@ -96,10 +98,18 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "float_layers": _floats(point.int8, result),
         "finite": point.loss.is_fit,
         **_loss(point.loss),
+        "int8_macs": result.costs.work.coverage(point.int8).share,
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
         "built": None if built is None else vars(built),
     }
+
+
+def _coverage(result: Result) -> Coverage:
+    """Return how much of the compute the recommended plan asks in INT8, else that of all layers."""
+    found, layers = result.found, result.sensitivities.layers
+    every = {one.layer for one in layers} | set(result.sensitivities.missing)
+    return result.costs.work.coverage(found.recommended.int8 if found.recommended else every)
 
 
 def _loss(loss: Loss) -> dict[str, Any]:

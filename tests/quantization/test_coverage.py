@@ -1,0 +1,223 @@
+"""How much of the compute is in INT8: networks whose share is counted by hand, through the commands."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.networks import conv_net, samples, save, weight
+from trtcal.backends.tensorrt import TensorRTRTX
+from trtcal.cli.main import run_command
+from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
+from trtcal.model import load_model
+from trtcal.model.work import NodeWork, Work
+from trtcal.quantization.coverage import amount, asked_coverage, cover, judge_coverage, percent
+
+STEPS, CHANNELS, HIDDEN, CLASSES = 20, 8, 32, 5
+TOKENS, WIDTH, INNER = 12, 16, 64
+
+
+def recurrent(path, op, gates):
+    """Conv over 20 steps, a recurrent layer of 32 units in two directions, and a Gemm."""
+    names = ["x2", "w", "r"]
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["x0"], "conv", pads=[1, 1]),
+        helper.make_node("Relu", ["x0"], ["x1"], "relu"),
+        helper.make_node("Transpose", ["x1"], ["x2"], "turn", perm=[2, 0, 1]),
+        helper.make_node(op, names, ["h"], "cells", hidden_size=HIDDEN, direction="bidirectional"),
+        helper.make_node("ReduceMean", ["h"], ["m"], "mean", axes=[0, 1], keepdims=0),
+        helper.make_node("Gemm", ["m", "g"], ["y"], "gemm", transB=1),
+    ]
+    weights = {
+        "k": weight(16, CHANNELS, 3, seed=1),
+        "w": weight(2, gates * HIDDEN, 16, seed=2),
+        "r": weight(2, gates * HIDDEN, HIDDEN, seed=3),
+        "g": weight(CLASSES, HIDDEN, seed=4),
+    }
+    return save(path, nodes, weights, {"x": ["n", CHANNELS, STEPS]}, {"y": ["n", CLASSES]})
+
+
+def recurrent_by_hand(gates):
+    """Return the multiply-accumulates in INT8, and those of the cells, for one sample."""
+    convolution = 16 * STEPS * CHANNELS * 3
+    gemm = CLASSES * HIDDEN
+    cells = 2 * STEPS * gates * HIDDEN * (16 + HIDDEN)
+    return convolution + gemm, cells
+
+
+def transformer(path):
+    """Attention as one operator of ONNX Runtime's own, then two MatMuls with a Gelu of its own."""
+    own = {"domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("Attention", ["x", "qkv", "b"], ["a"], "attention", num_heads=2, **own),
+        helper.make_node("MatMul", ["a", "up"], ["u"], "up"),
+        helper.make_node("FastGelu", ["u"], ["v"], "gelu", **own),
+        helper.make_node("MatMul", ["v", "down"], ["y"], "down"),
+    ]
+    weights = {
+        "qkv": weight(WIDTH, 3 * WIDTH, seed=1),
+        "b": np.zeros(3 * WIDTH, np.float32),
+        "up": weight(WIDTH, INNER, seed=2),
+        "down": weight(INNER, WIDTH, seed=3),
+    }
+    shape = ["n", TOKENS, WIDTH]
+    graph = helper.make_graph(
+        nodes,
+        "transformer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def transformer_by_hand():
+    """Return the multiply-accumulates in INT8, and those of the attention, for one sample."""
+    projections = TOKENS * WIDTH * 3 * WIDTH
+    scores, sums = TOKENS * TOKENS * WIDTH, TOKENS * TOKENS * WIDTH
+    return 2 * TOKENS * WIDTH * INNER, projections + scores + sums
+
+
+NETWORKS = {
+    "LSTM": (lambda path: recurrent(path, "LSTM", 4), recurrent_by_hand(4), (CHANNELS, STEPS)),
+    "GRU": (lambda path: recurrent(path, "GRU", 3), recurrent_by_hand(3), (CHANNELS, STEPS)),
+    "transformer": (transformer, transformer_by_hand(), (TOKENS, WIDTH)),
+}
+REASONS = {
+    "LSTM": ("cells", "TensorRT has no INT8 kernel for it"),
+    "GRU": ("cells", "TensorRT has no INT8 kernel for it"),
+    "transformer": ("attention", "its products lie within one operator, where no Q/DQ can stand"),
+}
+
+
+def quantized(folder, make, shape):
+    """Calibrate and quantize a network by the commands; return what `quantize --json` says."""
+    path = make(folder / "net.onnx")
+    data = samples(folder / "data.npz", shape=shape)
+    ranges = str(folder / "calibration.json")
+    assert run_command(["calibrate", str(path), "--data", str(data), "-o", ranges]) == 0
+    return ["quantize", str(path), "--calibration", ranges, "-o", str(folder / "int8.onnx")]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_quantize_names_what_stays_in_float_and_its_share(tmp_path, capsys, name):
+    make, (int8, floats), shape = NETWORKS[name]
+    command = quantized(tmp_path, make, shape)
+    capsys.readouterr()
+    assert run_command([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["coverage"]
+    assert found["macs"] == int8 + floats
+    assert found["share"] == pytest.approx(100 * int8 / (int8 + floats), rel=0.01)
+    node, reason = REASONS[name]
+    first = found["rest"][0]
+    assert (first["node"], first["reason"]) == (node, reason)
+    assert first["share"] == pytest.approx(100 * floats / (int8 + floats), rel=0.01)
+    assert run_command(command) == 0
+    out = capsys.readouterr().out
+    assert f"{percent(found['share'])} of {amount(int8 + floats)} can run in INT8; {node}: " in out
+
+
+RTX = TensorRTRTX().availability()
+needs_rtx = pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+
+
+@needs_rtx
+def test_a_build_says_how_much_of_the_compute_it_runs_in_int8(tmp_path, capsys):
+    make, (int8, floats), shape = NETWORKS["LSTM"]
+    assert run_command(quantized(tmp_path, make, shape)) == 0
+    share = 100 * int8 / (int8 + floats)
+    built, folder = str(tmp_path / "int8.onnx"), str(tmp_path / "build")
+    command = ["build", built, "--target", "sm89", "-o", folder]
+    assert run_command([*command, "--limit", f"int8_macs >= {share - 0.1:.3f}%"]) == 0
+    assert f"{percent(share)} of {amount(int8 + floats)} run in INT8; cells:" in (
+        capsys.readouterr().out
+    )
+    assert run_command(["diagnose", folder, "--limit", "int8_macs >= 80%"]) == 1
+    said = capsys.readouterr()
+    assert "limit is broken: int8_macs is" in said.err
+    document = json.loads((tmp_path / "build" / "build.json").read_text())
+    assert document["coverage"]["share"] == pytest.approx(share, rel=0.01)
+    assert document["coverage"]["is_built"]
+
+
+def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_path, capsys):
+    make, _, shape = NETWORKS["GRU"]
+    assert run_command(quantized(tmp_path, make, shape)) == 0
+    models = [str(tmp_path / "net.onnx"), str(tmp_path / "int8.onnx")]
+    data, output = str(tmp_path / "data.npz"), str(tmp_path / "run" / "comparison.json")
+    command = ["compare", *models, "--data", data, "-o", output]
+    assert run_command([*command, "--limit", "int8_macs >= 80%"]) == 1
+    assert "int8_macs >= 80.0" in capsys.readouterr().out
+    assert run_command([*command, "--limit", "sqnr_db >= 1"]) == 0
+    report = str(tmp_path / "report.html")
+    assert run_command(["report", str(tmp_path / "run"), "-o", report]) == 0
+    document = json.loads((tmp_path / "report.json").read_text())
+    verdict = document["measured"]["verdict"]
+    assert document["comparison"]["rows"][1]["coverage"]["rest"][0]["node"] == "cells"
+    assert verdict["word"] == "SHIP WITH CARE"
+    assert any(
+        one.startswith("Only ") and "cells: TensorRT has no INT8 kernel for it" in one
+        for one in verdict["reasons"]
+    )
+
+
+def test_all_of_a_network_of_convolutions_can_run_in_int8(tmp_path, capsys):
+    command = quantized(tmp_path, conv_net, (3, 8, 8))
+    assert run_command(command) == 0
+    by_hand = 64 * 8 * 3 * 9 + 64 * 8 * 8 * 9 + 5 * 8
+    found = asked_coverage(load_model(tmp_path / "int8.onnx"))
+    assert (found.macs, found.int8_macs, found.share) == (by_hand, by_hand, 100.0)
+    assert "can run in INT8\n" in capsys.readouterr().out
+
+
+WORK = Work(
+    (
+        NodeWork("conv", "Conv", 600, 10, "conv"),
+        NodeWork("loop/product", "MatMul", 300, 10, "loop", "Loop 'loop'", 3),
+        NodeWork("lost", "Gemm", 100, 10, "lost"),
+        NodeWork("odd", "plug.in::Odd", None, 40, "odd"),
+        NodeWork("relu", "Relu", 0, 30, "relu"),
+    ),
+    {"x": (1, 3)},
+)
+
+
+def test_bodies_plug_ins_and_unknown_precisions_are_said():
+    got = {"conv": "int8", "product": "int8", "lost": "unknown"}
+    found = cover(WORK, got, {"lost": "not in the layer list"}, is_built=True)
+    assert (found.share, found.moved_bytes, found.int8_bytes) == (60.0, 100, 10)
+    assert found.proportion == "60 % of 1 kMAC run in INT8, of 10 % it is not known"
+    assert [(one.node, one.reason) for one in found.rest] == [
+        ("loop/product", "it lies in Loop 'loop', and Q/DQ are placed in the main graph alone"),
+        ("lost", "not in the layer list"),
+    ]
+    assert [one.node for one in found.uncounted] == ["odd"]
+    assert any(line.startswith("not counted: odd (plug.in::Odd") for line in found.details())
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"),
+    [
+        ("int8_macs >= 60%", HOLDS),
+        ("int8_macs >= 65%", UNDECIDED),
+        ("int8_macs >= 70%", UNDECIDED),
+        ("int8_macs >= 70.1%", BROKEN),
+        ("int8_macs <= 70%", HOLDS),
+    ],
+)
+def test_the_share_is_judged_with_what_is_not_known(limit, state):
+    found = cover(WORK, {"conv": "int8", "lost": "unknown"}, {})
+    (judged,) = judge_coverage(parse_limits([limit]), found)
+    assert judged.state == state
+
+
+def test_without_a_count_no_limit_holds():
+    nothing = cover(Work((), {}), {}, {})
+    for found in (None, nothing):
+        (judged,) = judge_coverage(parse_limits(["int8_macs >= 0%"]), found)
+        assert judged.state == UNDECIDED
+        assert judged.reason
