@@ -98,6 +98,8 @@ command = Ab.command()
 def _hint(result: ABTest) -> str:
     if result.verdict.samples_needed is not None:
         return f"about {result.verdict.samples_needed:,} in all would decide"
+    if any(one.figure is not None and one.reason for one in result.verdict.limits):
+        return "give a limit that decides, or data that show it: docs/statistics.md, Tasks"
     return "keep A, or leave the layers that lose most in float"
 
 

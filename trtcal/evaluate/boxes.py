@@ -331,7 +331,7 @@ def _of_several(outputs: Mapping[str, Array], size: int) -> Decoder | None:
     roles = _roles(outputs, size)
     if set(roles) == {"selected"}:
         return Decoder(SELECTED, roles)
-    if not _is_enough(outputs, roles):
+    if not _is_enough(outputs, roles) or not _has_samples(outputs[roles["boxes"]], size):
         return None
     boxes = outputs[roles["boxes"]].astype(np.float64)
     rows = boxes.reshape(-1, boxes.shape[-1])[:, :4]
@@ -340,6 +340,11 @@ def _of_several(outputs: Mapping[str, Array], size: int) -> Decoder | None:
     if centers and not _valid(rows, True):
         return None
     return Decoder(SEPARATE, roles, centers=centers, **_score_of(outputs, roles))
+
+
+def _has_samples(boxes: Array, size: int) -> bool:
+    """Tell whether boxes are of each sample: where there are several they have an axis of them."""
+    return size == 1 or (boxes.ndim == 3 and len(boxes) == size)
 
 
 def _is_enough(outputs: Mapping[str, Array], roles: Mapping[str, str]) -> bool:

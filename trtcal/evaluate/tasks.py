@@ -163,14 +163,22 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
     """Return why outputs without a default limit leave a verdict open, and what would decide."""
     have = "has" if len(outputs) == 1 else "have"
     return (
-        f"{', '.join(outputs)} {have} no usual limit: give the one that you need, as "
+        f"{_some(outputs)} {have} no usual limit: give the one that you need, as "
         f'--limit "{SUGGESTED}", or the outputs that count with --outputs, or --task'
     )
 
 
 def no_limit_on(outputs: Sequence[str]) -> str:
     """Return the warning of outputs that no limit is about."""
-    return f"no limit is about {', '.join(outputs)}: --outputs names those that count"
+    return f"no limit is about {_some(outputs)}: --outputs names those that count"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+NAMED = 3
 
 
 def _about(kind: str) -> frozenset[str]:

@@ -69,7 +69,9 @@ def render(document: Document) -> str:
     numbers = {row["number"] for row in layers["rows"]} - {None}
     methods = values["the_ranges"]["methods"]
     values |= {
-        "drawing": views.chart(values["rows"]) if values["rows"] else None,
+        "drawing": views.chart(values["rows"], values["agreement_name"])
+        if values["rows"]
+        else None,
         "histograms": draw_histograms(drawn, methods) if drawn else None,
     }
     sections = [

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.evaluate.accuracy import REACH
 from trtcal.evaluate.groups import Group
 from trtcal.limits import BROKEN
 from trtcal.ptq.optimizations import OPTIMIZATIONS
@@ -17,7 +18,7 @@ from trtcal.reporting import engines, text
 from trtcal.reporting.charts import Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
-from trtcal.stats import proportion
+from trtcal.stats import LEVEL, Interval, Moments, proportion
 
 MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
 CLASSES = {
@@ -52,10 +53,14 @@ def shown(document: Document) -> View:
         "data_check": document["data_check"],
         "subject": _subject(document, rows),
         "rows": rows,
+        "the_task": _task(document),
+        "agreement_name": agreement_name(document),
+        "has_top1": any(row["accuracy"]["top1"] is not None for row in rows),
+        "by_output": _by_output(rows),
         "chosen": chosen,
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
-        "figures": _figures(chosen, rows[0]) if chosen else [],
+        "figures": _figures(chosen, rows[0], agreement_name(document)) if chosen else [],
         "engine_summaries": [
             summary_of(one)
             for one in document["builds"]
@@ -121,7 +126,37 @@ def variants(document: Document) -> list[View]:
     ]
 
 
-def _figures(row: View, reference: View) -> list[tuple[str | None, str, str, str]]:
+AGREEMENTS = {
+    "classes": "Agreement",
+    "labels": "Same labels",
+    "pixels": "Same pixels",
+    "boxes": "Boxes found again",
+    "tokens": "Same tokens",
+}
+"""Kind of output -> what the share of its decisions is called that are FP32's."""
+
+
+def _task(document: Document) -> View | None:
+    """Return the task that was judged, None where none was or an older comparison does not say."""
+    found = (document["comparison"] or {}).get("task")
+    return None if found is None else dict(found)
+
+
+def agreement_name(document: Document) -> str:
+    """Return what agreement is called: of several kinds of outputs by its own name."""
+    kinds = (_task(document) or {"outputs": {}})["outputs"].values()
+    names = {AGREEMENTS[kind] for kind in kinds if kind in AGREEMENTS}
+    return names.pop() if len(names) == 1 else "Agreement"
+
+
+def _by_output(rows: Sequence[View]) -> list[View]:
+    """Return each output's figures, where there are several or they are boxes."""
+    found = [{**one, "variant": row["name"]} for row in rows[1:] for one in row.get("outputs", ())]
+    is_plain = len(found) <= len(rows[1:]) and all(one["kind"] != "boxes" for one in found)
+    return [] if is_plain else found
+
+
+def _figures(row: View, reference: View, agreement: str) -> list[tuple[str | None, str, str, str]]:
     """Return the verdict's figures: the glossary's key, the name, the figure, what stands beside it."""
     accuracy, latency = row["accuracy"], row["latency"]
     if accuracy["top1"] is not None:
@@ -129,7 +164,9 @@ def _figures(row: View, reference: View) -> list[tuple[str | None, str, str, str
         first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
     elif accuracy["agreement"] is not None:
         same = f"{text.number(accuracy['agreement'])} %"
-        first = ("agreement", "Agreement with FP32", same, "no labels")
+        plain = agreement == AGREEMENTS["classes"]
+        name, beside = ("Agreement with FP32", "no labels") if plain else (agreement, "beside FP32")
+        first = ("agreement", name, same, beside)
     else:
         beside = f"cosine {text.number(accuracy['cosine'], 5)}"
         first = ("sqnr", "SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", beside)
@@ -263,19 +300,19 @@ def changes(document: Document) -> View | None:
     }
 
 
-def chart(rows: Sequence[View]) -> View:
+def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     """Return the chart, what it shows upwards, and the names of those that it cannot show."""
-    measure, unit, key = _chart_measure(rows)
+    measure, unit, key = _chart_measure(rows, agreement)
     points = [_point(row, rows[0], key) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
     drawing = accuracy_against_latency(points, measure, unit)
     return {"svg": drawing, "measure": measure, "missing": missing, "numbered": len(rows) > 12}
 
 
-def _chart_measure(rows: Sequence[View]) -> tuple[str, str, str]:
+def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]:
     for measure, unit, key in (
         ("Top-1 accuracy", "%", "top1"),
-        ("Agreement with FP32", "%", "agreement"),
+        (f"{agreement} with FP32" if agreement == "Agreement" else agreement, "%", "agreement"),
     ):
         if all(row["accuracy"][key] is not None for row in rows):
             return measure, unit, key
@@ -300,13 +337,22 @@ def _accuracy_interval(row: View, reference: View, key: str) -> tuple[float, flo
     if key == "top1" and accuracy["top1_drop_interval"]:
         ends = [reference["accuracy"]["top1"] - drop for drop in accuracy["top1_drop_interval"]]
     elif key == "agreement":
-        samples = accuracy["samples"]
-        alike = proportion(round(accuracy["agreement"] * samples / 100), samples)
+        alike = _agreeing(row)
         ends = [100.0 * alike.high, 100.0 * alike.low]
     else:
         return None
     low, high = (min(max(end, 0.0), 100.0) for end in reversed(ends))
     return low, high
+
+
+def _agreeing(row: View) -> Interval:
+    """Return the share of the same decisions with its interval, the exact one of whole samples."""
+    accuracy = row["accuracy"]
+    mean = row.get("means", {}).get("agreement")
+    if mean is None or mean["lost"] is not None:
+        samples = accuracy["samples"]
+        return proportion(round(accuracy["agreement"] * samples / 100), samples)
+    return Moments(**mean["value"]).interval(LEVEL, REACH["agreement"])
 
 
 def tests(document: Document) -> list[View]:
