@@ -115,6 +115,12 @@ def _are_sides(value: Any) -> bool:
     return len(sides) in (1, 2) and all(_is_whole(side) and side >= 1 for side in sides)
 
 
+def _are_numbers(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_are_numbers, value))
+    return is_finite(value) or isinstance(value, bool)
+
+
 def _factor(value: Any) -> Any:
     """Return a number for a fraction such as "1/255", anything else as it is."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", str(value).replace(" ", ""))
@@ -169,6 +175,7 @@ SCALAR = Kind(
     "a number or a string",
     lambda value: isinstance(value, (int, float, str)) and not isinstance(value, bool),
 )
+CONSTANT = Kind("a number, true or false, or lists of them", _are_numbers)
 LABELS = ("csv", "folders")
 
 
@@ -268,6 +275,18 @@ class ImagesConfig:
                 raise _wrong(f"a number or a list of {count}", name)
         if not all(value > 0 for value in self.std):
             raise _wrong("above 0", "std")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What all data of a model have in common.
+
+    `constants` are inputs that are the same for all samples: a number, or lists of numbers. Without a
+    `sample_axis` the inputs have no axis that counts samples: each feed is one sample.
+    """
+
+    constants: dict[str, Any] = key(partial(by_name, CONSTANT), dict)
+    sample_axis: bool = key(FLAG, True)
 
 
 @dataclass(frozen=True)
@@ -397,6 +416,7 @@ class Config:
     outputs: tuple[str, ...] = key(STRINGS, ())
     prepare: PrepareConfig = key(partial(read_section, PrepareConfig), PrepareConfig)
     images: ImagesConfig | None = key(partial(read_section, ImagesConfig), None)
+    data: DataConfig = key(partial(read_section, DataConfig), DataConfig)
     calibration: CalibrationConfig = key(
         partial(read_section, CalibrationConfig), CalibrationConfig
     )

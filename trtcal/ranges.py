@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,7 +37,10 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
-    """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none."""
+    """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none.
+
+    `sizes` are the least, median and most sizes of a sample, for inputs with a dynamic size.
+    """
 
     method: str
     parameters: dict[str, int | float | str]
@@ -47,6 +50,9 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     histograms: str
     ranges: dict[str, TensorRange]
     unranged: dict[str, str]
+    sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(
+        default_factory=dict
+    )
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:

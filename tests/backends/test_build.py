@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -12,9 +13,16 @@ from tests.networks import conv_net, detection_net, transposed_net
 from tests.quantization.test_quantize import calibrated
 from trtcal.backends.base import build
 from trtcal.backends.child import run_worker
-from trtcal.backends.options import BuildOptions, check_shapes, parse_shapes, shape_ranges
+from trtcal.backends.options import (
+    BuildOptions,
+    check_shapes,
+    parse_shapes,
+    shape_ranges,
+    with_sizes,
+)
 from trtcal.backends.registry import BACKENDS, find_backend
 from trtcal.backends.unsupported import refused_operators
+from trtcal.data import open_dataset, size_ranges
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.manifest import read_build
 from trtcal.model import TensorSpec, load_model
@@ -186,6 +194,51 @@ def test_only_a_dynamic_batch_has_a_default():
     for wrong in ((1, 3), (1, 4, 8, 8), (0, 3, 8, 8), (2**40, 3, 8, 8)):
         with pytest.raises(InputError, match="does not fit"):
             check_shapes((image,), {"x": (wrong, wrong, wrong)})
+
+
+def test_shapes_come_from_the_sizes_of_samples():
+    net = load_model(
+        helper.make_model(
+            helper.make_graph(
+                [helper.make_node("Relu", ["x"], ["y"])],
+                "net",
+                [helper.make_tensor_value_info("x", 1, ["n", 3, "h", "w"])],
+                [helper.make_tensor_value_info("y", 1, ["n", 3, "h", "w"])],
+            )
+        )
+    )
+    feeds = [np.zeros((2, 3, 8, width), np.float32) for width in (16, 24, 24, 40)]
+    sizes = size_ranges(net, open_dataset(feeds, net))
+    assert sizes == {"x": ((1, 3, 8, 16), (1, 3, 8, 24), (1, 3, 8, 40))}
+    options = with_sizes(BuildOptions("sm89"), net, sizes)
+    assert options.shapes == {"x": ((1, 3, 8, 16), (8, 3, 8, 24), (32, 3, 8, 40))}
+    given = BuildOptions("sm89", parse_shapes({"x": "1x3x8x8"}))
+    assert with_sizes(given, net, sizes) == given
+    with pytest.raises(InputError, match="dynamic sizes") as refused:
+        shape_ranges(net.inputs, with_sizes(BuildOptions("sm89"), net).shapes)
+    assert "x=1x3x?x?:8x3x?x?:32x3x?x?" in refused.value.hint
+
+
+@needs_rtx
+def test_axes_that_an_exporter_called_alike_may_differ(tmp_path):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    for dim in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dim.dim_param = "?"
+    options = {"shapes": parse_shapes({"x": "1x3x8x16"})}
+    result = build(
+        load_model(proto), BACKENDS["tensorrt-rtx"], BuildOptions("sm89", **options), tmp_path / "b"
+    )
+    assert result.layers
+
+
+@pytest.mark.parametrize(
+    "sizes", [3, {"x": 3}, {"x": [[1, 3], [1, 3], [1, 3]]}, {"x": [[1, 3, 8, 9]] * 2}, {"z": []}]
+)
+def test_sizes_in_a_model_of_others_that_do_not_fit_are_left_out(tmp_path, sizes):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    proto.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+    helper.set_model_props(proto, {"trtcal.quantization": json.dumps({"sizes": sizes})})
+    assert with_sizes(BuildOptions("sm89"), load_model(proto)).shapes == {}
 
 
 @needs_rtx

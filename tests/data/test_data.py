@@ -54,7 +54,7 @@ def nan():
         ({"image": IMAGES}, "no array for the model's input 'x'"),
         ({"x": IMAGES.astype(np.float64)}, "is float64, the model wants float32"),
         ({"x": IMAGES[:, :2]}, r"shape \[4, 2, 8, 8\]"),
-        ({"x": IMAGES[0]}, "samples first"),
+        ({"x": IMAGES[0, 0]}, "samples first"),
         ({"x": IMAGES[:0]}, "empty"),
         ({"x": nan()}, "first in sample 2"),
         ({"x": IMAGES, "labels": np.zeros(3, np.int64)}, "labels"),
@@ -78,5 +78,5 @@ def test_missing_and_corrupt_files_are_refused(tmp_path, model):
     with pytest.raises(InputError, match="single array"):
         open_dataset(tmp_path / "one.npy", model)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"no \.npy files"):
+    with pytest.raises(InputError, match=r"no \.npy or \.npz files"):
         open_dataset(tmp_path / "empty", model)

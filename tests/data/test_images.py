@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import TensorProto
+from PIL import Image
 
 from tests.data.pictures import PLAIN, draw, everything, gallery, model_of
 from trtcal.data import open_dataset
@@ -149,13 +150,30 @@ def test_images_of_a_wrong_shape_are_refused(folder, model):
         open_dataset(folder, model, replace(PLAIN, layout="NHWC"))
 
 
-def test_where_the_model_takes_any_size_the_first_image_sets_it(folder, tmp_path):
+def test_where_the_model_takes_any_size_a_batch_has_images_of_one(folder, tmp_path):
     model = model_of(tmp_path / "net.onnx", ("n", 3, "h", "w"))
-    draw(folder / "a.png")
-    draw(folder / "b.png", height=9)
+    for number, height in enumerate((8, 8, 9, 9, 9, 8)):
+        draw(folder / f"{number}.png", height=height)
     data = open_dataset(folder, model, PLAIN)
-    with pytest.raises(InputError, match=r"b\.png becomes \[3, 9, 8\], the first image is \[3, 8"):
-        everything(data)
+    assert [feeds["x"].shape[::2] for feeds in data.batches(2)] == [(2, 8), (2, 9), (1, 9), (1, 8)]
+    assert [feeds["x"].shape[::2] for feeds in data.batches(4, 1)] == [(1, 8), (3, 9), (1, 8)]
+    assert data.shapes == ((2, {"x": (3, 8, 8)}), (3, {"x": (3, 9, 8)}), (1, {"x": (3, 8, 8)}))
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_size_of_an_image_is_that_after_it_was_turned_and_resized(
+    folder, tmp_path, orientation
+):
+    model = model_of(tmp_path / "net.onnx", ("n", 3, "h", "w"))
+    exif = Image.Exif()
+    exif[274] = orientation
+    folder.mkdir()
+    Image.new("RGB", (12, 20)).save(folder / "a.jpg", exif=exif)
+    for settings in (PLAIN, replace(PLAIN, resize=6)):
+        data = open_dataset(folder, model, settings)
+        feeds = next(data.batches(1))["x"]
+        assert (feeds.shape[2] > feeds.shape[3]) == (orientation < 5)
+        assert data.shapes == ((1, {"x": feeds.shape[1:]}),)
 
 
 def test_a_fixed_batch_must_divide_the_images(folder, tmp_path):

@@ -4,13 +4,12 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from tests.networks import conv_net, samples, save, weight
+from tests.networks import conv_net, weight
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.taps import showing
-from trtcal.data import open_dataset
 from trtcal.data.dataset import fixed_batch
 from trtcal.errors import InputError
-from trtcal.model import check_sample_axes, load_model, uniquely_named
+from trtcal.model import load_model, uniquely_named
 
 
 def test_a_model_knows_its_inputs_and_outputs(tmp_path):
@@ -105,34 +104,6 @@ def test_nameless_nodes_get_names_and_named_ones_keep_theirs(tmp_path):
     names = [node.name for node in uniquely_named(model).proto.graph.node]
     assert names[:2] == ["Conv_0", "Relu_1"]
     assert len(set(names)) == len(names)
-
-
-def with_inputs(tmp_path, **shapes):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Mul", ["a", "s"], ["y"], "mul"),
-    ]
-    path = tmp_path / "net.onnx"
-    save(path, nodes, {"w": weight(4, 3, 3, 3)}, shapes, {"y": ["n", 4, "h", "w"]})
-    return load_model(path)
-
-
-def test_a_scalar_input_has_no_axis_for_samples(tmp_path):
-    model = with_inputs(tmp_path, x=["n", 3, 8, 8], s=[])
-    with pytest.raises(InputError, match="'s' is a scalar: it has no axis for samples"):
-        check_sample_axes(model)
-    with pytest.raises(InputError, match="'s' is a scalar"):
-        open_dataset(samples(tmp_path / "data.npz"), model)
-
-
-def test_inputs_with_other_first_sizes_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"different first sizes: x: float32\[2, 3, 8, 8\]; s: "):
-        check_sample_axes(with_inputs(tmp_path, x=[2, 3, 8, 8], s=[4, 1, 1]))
-
-
-@pytest.mark.parametrize("first", ["n", 2])
-def test_inputs_with_samples_first_are_taken(tmp_path, first):
-    check_sample_axes(with_inputs(tmp_path, x=[first, 3, 8, 8], s=[first, 1, 1, 1]))
 
 
 def listed(path, ir_version):

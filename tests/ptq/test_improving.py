@@ -232,7 +232,7 @@ def test_an_optimization_that_takes_too_long_is_left(net, monkeypatch):
 
 def test_too_few_samples_are_refused(subject):
     with pytest.raises(InputError, match="too few"):
-        improved(subject(separable_net, count=20), ImproveOptions())
+        improved(subject(separable_net, count=7), ImproveOptions())
 
 
 @pytest.mark.parametrize(("side", "samples"), [(8, 32), (512, 16)])

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtcal.backends.options import CACHE, BuildOptions, check_shapes
+from trtcal.backends.options import CACHE, BuildOptions, check_shapes, with_sizes
 from trtcal.backends.targets import version_of
 from trtcal.backends.unsupported import explain_refusal
 from trtcal.documents import append_line, digest_file, replacing, write_document
@@ -135,6 +135,7 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
     for name in options.named():
         if name not in backend.takes:
             raise InputError(f"backend {backend.name!r} does not take {name}", "leave it out")
+    options = with_sizes(options, model)
     for profile in options.profiles:
         check_shapes(model.inputs, profile)
     options.route.check(backend.name, model)

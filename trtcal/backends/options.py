@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from trtcal.config import ImagesConfig
+from trtcal.documents import from_fields
 from trtcal.errors import InputError
 from trtcal.model import Model, TensorSpec
+from trtcal.quantization.qdq import quantization_record
 
 CACHE = "calibration.cache"  # what TensorRT's own algorithm chose from our data
 QDQ = "qdq"
@@ -114,7 +116,7 @@ def _one_of(value: str | None, known: tuple[str | None, ...], what: str) -> None
 
 SHAPE = re.compile(r"\d+(x\d+)*")
 DEFAULT_BATCHES = (1, 8, 32)
-EXAMPLE = "1x3x224x224:8x3x224x224:32x3x224x224"
+EXAMPLE = "1x16:8x16:32x16"
 
 
 def parse_shapes(given: Mapping[str, str]) -> ShapeRanges:
@@ -156,13 +158,70 @@ def _range(name: str, text: str) -> ShapeRange:
             f"shape {text!r} of input {name!r} is not MIN:OPT:MAX", f"write it like {EXAMPLE}"
         )
     low, usual, high = (tuple(int(size) for size in part.split("x")) for part in parts)
-    if not len(low) == len(usual) == len(high) or not all(
-        a <= b <= c for a, b, c in zip(low, usual, high, strict=True)
-    ):
+    if not len(low) == len(usual) == len(high) or not _rise((low, usual, high)):
         raise InputError(
             f"shapes of input {name!r} do not rise: {text}", "write smallest:usual:largest"
         )
     return low, usual, high
+
+
+def with_sizes(
+    options: BuildOptions, model: Model, sizes: ShapeRanges | None = None
+) -> BuildOptions:
+    """Return the options with shapes for inputs that have dynamic sizes besides the batch.
+
+    `sizes` are the least, median and most sizes of a sample by input; without them those that
+    `quantize` recorded in the model are taken. Shapes that were given stay.
+    """
+    found = _recorded_sizes(model) if sizes is None else sizes
+    known = {
+        spec.name: _with_batches(spec, found[spec.name])
+        for spec in model.inputs
+        if spec.name in found and any(isinstance(size, str) for size in spec.shape[1:])
+    }
+    first, *further = ({**known, **given} for given in options.profiles)
+    return replace(options, shapes=first, further_profiles=tuple(further))
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a model's metadata may say of sizes."""
+
+    sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+def _recorded_sizes(model: Model) -> ShapeRanges:
+    """Return the sizes in a model's metadata that fit its inputs: others may have written them."""
+    try:
+        sizes = from_fields(_Record, quantization_record(model.proto)).sizes
+    except (LookupError, TypeError, ValueError):
+        return {}
+    specs = {spec.name: spec for spec in model.inputs}
+    return {
+        name: shapes
+        for name, shapes in sizes.items()
+        if name in specs and all(_fits(one, specs[name]) for one in shapes) and _rise(shapes)
+    }
+
+
+def _with_batches(spec: TensorSpec, sizes: ShapeRange) -> ShapeRange:
+    """Return the shapes of samples, in batches where the first axis counts them."""
+    counts_samples = isinstance(spec.shape[0], str) and {one[0] for one in sizes} == {1}
+    if not counts_samples:
+        return sizes
+    low, usual, high = (
+        (batch, *one[1:]) for batch, one in zip(DEFAULT_BATCHES, sizes, strict=True)
+    )
+    return low, usual, high
+
+
+def write_range(shapes: ShapeRange) -> str:
+    """Return a shape range as MIN:OPT:MAX."""
+    return ":".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _rise(shapes: ShapeRange) -> bool:
+    return all(a <= b <= c for a, b, c in zip(*shapes, strict=True))
 
 
 def shape_ranges(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> ShapeRanges:
@@ -175,11 +234,19 @@ def shape_ranges(inputs: tuple[TensorSpec, ...], given: ShapeRanges) -> ShapeRan
     return {spec.name: given.get(spec.name) or _default_shapes(spec) for spec in dynamic}
 
 
+def _batches(spec: TensorSpec) -> tuple[int, ...]:
+    first = spec.shape[0]
+    return (first,) * 3 if isinstance(first, int) else DEFAULT_BATCHES
+
+
 def _default_shapes(spec: TensorSpec) -> ShapeRange:
     if any(isinstance(size, str) for size in spec.shape[1:]):
+        known = "".join(f"x{'?' if isinstance(size, str) else size}" for size in spec.shape[1:])
+        example = ":".join(f"{batch}{known}" for batch in _batches(spec))
         raise InputError(
             f"input {spec} has dynamic sizes besides the batch",
-            f"give --shapes {spec.name}=MIN:OPT:MAX, such as {spec.name}={EXAMPLE}",
+            f"give --data, to take the sizes of its samples, or --shapes {spec.name}={example} "
+            "with your sizes for each ?",
         )
     rest = tuple(int(size) for size in spec.shape[1:])
     low, usual, high = ((batch, *rest) for batch in DEFAULT_BATCHES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from trtcal.model.files import fits, write_beside
 onnxruntime.set_default_logger_severity(4)  # errors come as exceptions; its warnings are not ours
 
 Array = npt.NDArray[Any]
-Session: TypeAlias = onnxruntime.InferenceSession
+Feeds = Mapping[str, Array]
 
 CPU = "CPUExecutionProvider"
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
@@ -38,6 +38,66 @@ BESIDE = {
 }
 # Idle threads that spin take the cores from the other sessions that are measured in turns.
 NO_SPINNING = ("session.intra_op.allow_spinning", "0")
+
+
+class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
+    """A session that knows where its inputs and outputs have samples.
+
+    `ranks` are the numbers of axes of the inputs, None where the model leaves it open, `firsts` the
+    first sizes of the outputs, None where there is none or it is dynamic.
+    """
+
+    ranks: dict[str, int | None]
+    firsts: dict[str, int | None]
+
+    def __init__(self, model: onnx.ModelProto | None, source: bytes | str, **options: Any) -> None:
+        super().__init__(source, **options)
+        self.ranks = {one.name: len(one.shape) or None for one in self.get_inputs()}
+        if None in self.ranks.values():
+            self.ranks |= dict.fromkeys(_scalars(model, source), 0)
+        sizes = {one.name: (one.shape or [None])[0] for one in self.get_outputs()}
+        self.firsts = {n: size if isinstance(size, int) else None for n, size in sizes.items()}
+
+    def without_samples(self, feeds: Feeds) -> set[str]:
+        """Return the inputs of which an array has an axis more than the model: that of the samples."""
+        return {name for name, array in feeds.items() if array.ndim - 1 == self.ranks.get(name)}
+
+    def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
+        """Return what to feed in each run: one for all samples, or one for each.
+
+        An input without an axis for samples is fed once if it is the same for all of them.
+        """
+        alone = self.without_samples(feeds)
+        if all((feeds[name] == feeds[name][:1]).all() for name in alone):
+            return [{n: array[0] if n in alone else array for n, array in feeds.items()}]
+        return [
+            {n: array[i] if n in alone else array[i : i + 1] for n, array in feeds.items()}
+            for i in range(_samples(feeds))
+        ]
+
+    def joined(self, name: str, made: Sequence[Array], feeds: Feeds) -> Array:
+        """Return what one output is for all samples, which are along the first axis then."""
+        alone = self.without_samples(feeds)
+        if len(made) > 1:
+            whole = alone == set(feeds) or made[0].shape[:1] != (1,)
+            return np.stack(made) if whole else np.concatenate(made)
+        output, samples = made[0], _samples(feeds)
+        if alone == set(feeds) or self.firsts.get(name) not in (None, samples):
+            return np.broadcast_to(output, (samples, *output.shape))
+        return output
+
+
+def _samples(feeds: Feeds) -> int:
+    return len(next(iter(feeds.values())))
+
+
+def _scalars(model: onnx.ModelProto | None, source: bytes | str) -> list[str]:
+    """Return the inputs that are scalars: ONNX Runtime says the same of those of unknown rank."""
+    if model is None:
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        model = onnx.ModelProto.FromString(data)
+    kinds = {value.name: value.type.tensor_type for value in model.graph.input}
+    return [name for name, one in kinds.items() if one.HasField("shape") and not one.shape.dim]
 
 
 def open_session(
@@ -70,9 +130,10 @@ def open_session(
             options.add_session_config_entry(key, value)
     try:
         with _source(model) as source:
-            session = onnxruntime.InferenceSession(
+            session = Session(
+                model if isinstance(model, onnx.ModelProto) else None,
                 source,
-                options,
+                sess_options=options,
                 providers=list(dict.fromkeys([provider, CPU])),
                 disabled_optimizers=[QUANTIZES_UNASKED],
             )
@@ -111,10 +172,27 @@ def _source(model: onnx.ModelProto | bytes | Path) -> Iterator[bytes | str]:
             yield str(path)
 
 
-def run_session(
-    session: Session, outputs: Sequence[str] | None, feeds: dict[str, Array]
-) -> list[Array]:
-    """Run one batch and return the outputs named (all if None); `BackendError` if it fails."""
+def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> list[Array]:
+    """Run one batch and return the outputs named (all if None); `BackendError` if it fails.
+
+    All arrays have samples along the first axis, those of inputs and outputs without such an axis too.
+    """
+    if not session.without_samples(feeds):
+        return run_once(session, outputs, feeds)
+    runs = [run_once(session, outputs, one) for one in session.runs_of(feeds)]
+    names = list(session.firsts) if outputs is None else outputs
+    try:
+        pairs = zip(names, zip(*runs, strict=True), strict=True)
+        return [session.joined(name, made, feeds) for name, made in pairs]
+    except ValueError as error:
+        raise BackendError(
+            "samples that were run one at a time gave outputs of different shapes",
+            "run one sample in a batch: --batch 1",
+        ) from error
+
+
+def run_once(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -> list[Array]:
+    """Run on arrays that have the axes of the model's inputs; `BackendError` if it fails."""
     if outputs is not None and not outputs:
         return []
     try:

@@ -10,8 +10,11 @@ import dataclasses
 import json
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from trtcal.backends.base import Availability, Backend, Made
 from trtcal.backends.child import run_worker
@@ -185,7 +188,7 @@ class TensorRT(Backend):
 
 
 def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder: Path) -> Made:
-    write_onnx(folder / "model.onnx", model.proto)
+    write_onnx(folder / "model.onnx", _without_false_names(model.proto, _profiles(model, options)))
     common = {
         "model": "model.onnx",
         "engine": "engine.plan",
@@ -205,6 +208,32 @@ def _build(request: dict[str, Any], model: Model, options: BuildOptions, folder:
 
 def _profiles(model: Model, options: BuildOptions) -> tuple[ShapeRanges, ...]:
     return tuple(shape_ranges(model.inputs, given) for given in options.profiles)
+
+
+def _without_false_names(
+    proto: onnx.ModelProto, profiles: Sequence[ShapeRanges]
+) -> onnx.ModelProto:
+    """Return a model whose axes of one name have one size: TensorRT holds them to it.
+
+    Some exporters call every size that they do not know `?`.
+    """
+    sizes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param:
+                shapes = (profile[value.name] for profile in profiles)
+                taken = tuple(tuple(shape[axis] for shape in one) for one in shapes)
+                sizes.setdefault(dim.dim_param, set()).add(taken)
+    false = {name for name, found in sizes.items() if len(found) > 1}
+    if not false:
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for value in copy.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in false:
+                dim.ClearField("dim_param")
+    return copy
 
 
 def _is_quantized(model: Model) -> bool:

@@ -171,7 +171,9 @@ def tensor_bytes(proto: onnx.ModelProto, first: Feeds) -> dict[str, int]:
     for value in proto.graph.input:
         if value.name in first:
             shape = onnx.TensorShapeProto()
-            for size in first[value.name].shape:
+            sizes = first[value.name].shape
+            without = len(sizes) - 1 == len(value.type.tensor_type.shape.dim)  # no axis for samples
+            for size in sizes[without:]:
                 shape.dim.add(dim_value=size)
             value.type.tensor_type.shape.CopyFrom(shape)
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)

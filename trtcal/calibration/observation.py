@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,15 @@ import numpy as np
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
 from trtcal.data import Dataset
-from trtcal.documents import canonical_json, digest_bytes, parsing, read_npz, write_npz
+from trtcal.data.dataset import SizeRanges
+from trtcal.documents import (
+    canonical_json,
+    digest_bytes,
+    from_fields,
+    parsing,
+    read_npz,
+    write_npz,
+)
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.ranges import Calibration, Parameters, TensorRange
@@ -28,7 +37,7 @@ KEYS = ("bins", "counts", "scalars", "extent")
 
 @dataclass(frozen=True)
 class Observation:
-    """The histograms of one model's tensors over one dataset."""
+    """The histograms of one model's tensors over one dataset, and the sizes of its samples."""
 
     model: str
     dataset: str
@@ -37,12 +46,18 @@ class Observation:
     profile: Profile | None = field(
         default=None, compare=False
     )  # where the time went, if it was run
+    sizes: SizeRanges = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
         """Digest of all of it: equal observations, equal digests."""
         parts = {name: histogram.digest() for name, histogram in self.histograms.items()}
         return digest_bytes(canonical_json([self.model, self.dataset, self.samples, parts]))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    sizes: SizeRanges
 
 
 def pack(histograms: Mapping[str, Histogram]) -> Iterator[tuple[str, Any]]:
@@ -65,6 +80,7 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
+    header.append(json.dumps(observation.sizes))
     write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
 
 
@@ -82,8 +98,9 @@ def read_observation(path: Path) -> Observation:
     arrays = read_npz(path)
 
     def build() -> Observation:
-        model, dataset, samples = arrays["header"].tolist()
-        return Observation(model, dataset, int(samples), unpack(arrays))
+        model, dataset, samples, sizes = arrays["header"].tolist()
+        kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
+        return Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
 
     observation: Observation = parsing(path, build)
     return observation
@@ -136,6 +153,7 @@ def calibrate(
         observation.digest,
         ranges,
         unranged,
+        observation.sizes,
     )
 
 

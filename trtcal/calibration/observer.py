@@ -20,7 +20,7 @@ from trtcal.calibration.observation import Observation
 from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.calibration.worker import Observer
-from trtcal.data import Dataset, count_read, fixed_batch
+from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
@@ -98,7 +98,7 @@ def observe(
     if kept:
         kept.remove()
     found = dataset.fingerprint, len(dataset), histograms
-    return Observation(model.fingerprint, *found, profile)
+    return Observation(model.fingerprint, *found, profile, size_ranges(model, dataset))
 
 
 def _job(

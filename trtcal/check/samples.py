@@ -7,7 +7,7 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,11 +62,23 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
     else:
         starts = np.linspace(0, (total - size) // batch, runs).astype(int) * batch
         spans = [(int(start), int(start) + size) for start in starts]
-    read = [next(dataset.batches(stop - start, start, stop)) for start, stop in spans]
-    feeds = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
-    rows = np.concatenate([np.arange(*span) for span in spans])
+    feeds, rows = _of_one_size(dataset, spans)
     labels = None if dataset.labels is None else dataset.labels[rows]
     return Samples(feeds, labels, total, batch)
+
+
+def _of_one_size(dataset: Dataset, spans: Sequence[tuple[int, int]]) -> tuple[Feeds, Array]:
+    """Return the samples of the size that most of those in the spans have, and their numbers."""
+    found: dict[str, list[tuple[Feeds, Array]]] = {}
+    for start, stop in spans:
+        for feeds in dataset.batches(stop - start, start, stop):
+            rows = np.arange(start, start := start + len(next(iter(feeds.values()))))
+            shapes = {name: array.shape[1:] for name, array in feeds.items()}
+            found.setdefault(str(shapes), []).append((feeds, rows))
+    most = max(found.values(), key=lambda same: sum(len(rows) for _, rows in same))
+    read = [feeds for feeds, _ in most]
+    joined = {name: np.concatenate([one[name] for one in read]) for name in read[0]}
+    return joined, np.concatenate([rows for _, rows in most])
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class BuildEngine(
     )
     shapes: tuple[str, ...] = option(
         "Shapes of a dynamic input; for every input, and once for each optimization profile.  "
-        "[default: batch 1, 8, 32]",
+        "[default: batch 1, 8, 32, other sizes of the data]",
         metavar="INPUT=MIN:OPT:MAX",
     )
     route: Literal["qdq", "cache", "dynamic-ranges", "calibrator"] = option(
@@ -53,7 +53,9 @@ class BuildEngine(
     calibration: Path | None = option(
         "Ranges for cache and dynamic-ranges: calibration.json, or a file that `import` reads."
     )
-    data: Path | None = option("What the route calibrator feeds to TensorRT.")
+    data: Path | None = option(
+        "Data whose sizes dynamic inputs take; what the route calibrator feeds to TensorRT."
+    )
     builder_calibrator: Literal["entropy2", "minmax", "entropy"] = option(
         "TensorRT's class, for cache and calibrator.", default="entropy2"
     )
@@ -86,7 +88,7 @@ class BuildEngine(
 
         backend, target = find_backend(self.backend, self.target)
         model = load_model(self.model)
-        wanted = _build_options(self, model, target)
+        wanted = _with_sizes(self, _build_options(self, model, target), model)
         settings = replace(
             self.config, limits=self.limits_of(self.limits, lambda one: one.is_of_builds)
         )
@@ -127,6 +129,22 @@ def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOpti
         options.layer_times,
         _route(options, model),
     )
+
+
+def _with_sizes(options: BuildEngine, wanted: BuildOptions, model: Model) -> BuildOptions:
+    """Return the options with the sizes of the data, or those recorded in the model, and say so."""
+    from trtcal.backends.options import with_sizes, write_range
+    from trtcal.data import open_dataset, size_ranges
+
+    sizes, config = None, options.config
+    if options.data and options.route != "calibrator":
+        dataset = open_dataset(options.data, model, config.images, settings=config.data)
+        sizes = size_ranges(model, dataset)
+    made = with_sizes(wanted, model, sizes)
+    for name, shapes in made.shapes.items():
+        if name not in wanted.shapes:
+            note(f"shapes of {name}, from the sizes of the data: {write_range(shapes)}")
+    return made
 
 
 def _show_failure(folder: Path, settings: Config) -> None:
@@ -180,14 +198,15 @@ def _route(options: BuildEngine, model: Model) -> Route:
         if options.calibration
         else None
     )
+    data = options.data if options.route == "calibrator" else None
     return Route(
         options.route,
         {tensor: item.amax for tensor, item in ranges.ranges.items()} if ranges else {},
         {} if options.route == "qdq" and options.plan is None else _precisions(model, options.plan),
         options.constraints or ("prefer" if options.plan else None),
         options.builder_calibrator,
-        options.data,
-        config_here(None).images if options.data else None,
+        data,
+        config_here(None).images if data else None,
         ranges.digest if ranges else None,
     )
 

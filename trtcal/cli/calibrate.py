@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -65,6 +66,7 @@ class Calibrate(
         from trtcal.calibration import cached, create_calibrator, observe, unfinished
         from trtcal.check.check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
+        from trtcal.data import size_ranges
         from trtcal.quantization import find_layers, tensors_to_observe
 
         if self.how_many:
@@ -100,6 +102,7 @@ class Calibrate(
         if self.profile:
             show_profile(observation, output.with_suffix(".profile.json"))
         result = choose(self, prepared, observation, select, chosen, given)
+        result = replace(result, sizes=size_ranges(loaded, dataset))
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         self.present(result.write(output), lambda: _show(result, title), output)
 

@@ -41,14 +41,12 @@ def refuse(options: Mapping[str, object]) -> None:
 
 def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
-    from trtcal.ptq.improver import MIN_SAMPLES, split_samples
+    from trtcal.ptq.improver import split_samples
 
     if method != "auto":
         return dataset, None
-    if len(dataset) < MIN_SAMPLES:
-        note(
-            f"note: auto goes by each tensor alone: to judge by outputs takes {MIN_SAMPLES} samples"
-        )
+    if len(dataset) < FEW:
+        note(f"note: auto goes by each tensor alone: to judge by outputs takes {FEW} samples")
         return dataset, None
     return split_samples(model, dataset)
 

@@ -243,7 +243,8 @@ class DataOptions(ConfigOptions):
         from trtcal.data import open_dataset
 
         source = required(self.data or settings.data, "the data", "--data")
-        return open_dataset(source, model, self.config.images, settings.labels)
+        config = self.config
+        return open_dataset(source, model, config.images, settings.labels, config.data)
 
 
 class TaskOptions(ConfigOptions):

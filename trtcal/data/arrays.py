@@ -147,6 +147,13 @@ class FileRows(ABC):
             self.read(start, array)
         return array
 
+    def whole(self) -> Array:
+        """Return all values; the array may have no axis at all."""
+        if self.header.shape:
+            return self[:]
+        one_row = replace(self, header=replace(self.header, shape=(1,)))
+        return one_row._between(0, 1).reshape(())
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_whole": None}
 

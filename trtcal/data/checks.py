@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from trtcal.data.arrays import Rows
-from trtcal.data.dataset import Array, Labels
+from trtcal.data.arrays import FileRows, Rows
+from trtcal.data.dataset import Array, Labels, fixed_batch
 from trtcal.errors import InputError
-from trtcal.model import TensorSpec
+from trtcal.model import Model, TensorSpec, without_samples
+from trtcal.model.model import Shape
 
 LABELS = "labels"
 BLOCK = 1 << 20  # elements checked together
 
-AnyRows = TypeVar("AnyRows", bound=Rows)
 
-
-def fitting(where: str, spec: TensorSpec, found: Mapping[str, AnyRows]) -> AnyRows:
+def fitting(where: str, spec: TensorSpec, found: Mapping[str, Rows]) -> Rows:
     """Return the array for one input; `InputError` if it is not there or not of its form."""
     if spec.name not in found:
         has = ", ".join(sorted(map(str, found))) or "nothing"
@@ -32,7 +31,7 @@ def fitting(where: str, spec: TensorSpec, found: Mapping[str, AnyRows]) -> AnyRo
             f"data {where}: {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
             f"convert it before saving: array.astype('{spec.dtype}')",
         )
-    if not shape_fits(array.shape, spec):
+    if not any(fits(array.shape, spec.shape) for fits in FORMS):
         raise InputError(
             f"data {where}: {spec.name!r} has shape {list(array.shape)}, "
             f"the model wants [{', '.join(map(str, spec.shape))}] with samples first",
@@ -41,12 +40,105 @@ def fitting(where: str, spec: TensorSpec, found: Mapping[str, AnyRows]) -> AnyRo
     return array
 
 
-def shape_fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    """Tell whether a shape is the input's, whatever the number of samples."""
-    if not spec.shape or len(shape) != len(spec.shape):
-        return False
-    pairs = zip(shape[1:], spec.shape[1:], strict=True)
-    return all(isinstance(wanted, str) or have == wanted for have, wanted in pairs)
+def _sizes_fit(sizes: Sequence[int], wanted: Shape) -> bool:
+    return len(sizes) == len(wanted) and all(
+        isinstance(size, str) or have == size for have, size in zip(sizes, wanted, strict=True)
+    )
+
+
+def shape_fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Tell whether an array has samples along the first axis that the model has for them."""
+    return bool(shape and wanted) and _sizes_fit(shape[1:], wanted[1:])
+
+
+def _adds_samples(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Tell whether an array has an axis for samples that the model's input has not."""
+    return bool(shape) and _sizes_fit(shape[1:], wanted)
+
+
+def _is_one_sample(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Tell whether an array has no axis for samples, and the model's input has one."""
+    return bool(wanted) and _sizes_fit(shape, wanted[1:])
+
+
+FORMS = (shape_fits, _adds_samples, _is_one_sample, _sizes_fit)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Arrays with `samples` along the first axis; inputs that were given once have copies of that."""
+
+    samples: int
+    arrays: dict[str, Rows]
+    in_batches: bool  # whether the model has an axis for the samples
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a model's inputs have samples: those in `alone` have no axis for them.
+
+    `constants` are inputs that the data need not hold.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    batch: int | None
+    alone: frozenset[str]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def fed(self) -> tuple[TensorSpec, ...]:
+        """The inputs that the data hold."""
+        return tuple(spec for spec in self.specs if spec.name not in self.constants)
+
+    def place(self, where: str, found: Mapping[str, Rows]) -> Placed:
+        """Return the arrays of all inputs with samples along the first axis.
+
+        What is given once is the same for all samples: an array without their axis, or with one sample
+        where others have more. `InputError` if an array is missing or does not fit, or inputs disagree.
+        """
+        found = {**self.constants, **found}
+        arrays = {spec.name: fitting(where, spec, found) for spec in self.specs}
+        sampled = {
+            spec.name: arrays[spec.name]
+            for spec in self.specs
+            if self._is_sampled(spec, arrays[spec.name].shape)
+        }
+        most = max(map(len, sampled.values()), default=1)
+        several = {name: one for name, one in sampled.items() if len(one) != 1 or most == 1}
+        samples = sample_count(where, several) if several else 1
+        for name in set(arrays) - set(several):
+            value = arrays[name][0:1][0] if name in sampled else values_of(arrays[name])
+            arrays |= repeated({name: value}, samples)
+        ranks = {spec.name: len(spec.shape) for spec in self.specs}
+        return Placed(samples, arrays, any(len(arrays[n].shape) == ranks[n] for n in several))
+
+    def sample_shape(self, spec: TensorSpec) -> Shape:
+        """Return the shape of one sample of an input, as far as the model says it."""
+        has_axis = spec.name not in self.alone and spec.shape[0] in (self.batch, str(spec.shape[0]))
+        return spec.shape[1:] if has_axis else spec.shape
+
+    def _is_sampled(self, spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+        """Whether an array holds samples along its first axis, not one value for all of them."""
+        if _adds_samples(shape, spec.shape):
+            return True
+        if spec.name in self.alone or not shape_fits(shape, spec.shape):
+            return False
+        return shape[0] != spec.shape[0] or spec.shape[0] == self.batch
+
+
+def repeated(values: Mapping[str, Array], samples: int) -> dict[str, Array]:
+    """Return inputs that are the same for all samples with these along a first axis."""
+    return {name: np.broadcast_to(one, (samples, *one.shape)) for name, one in values.items()}
+
+
+def layout_of(model: Model) -> Layout:
+    """Return where the inputs of a model have samples, as far as it says so."""
+    return Layout(model.inputs, fixed_batch(model), without_samples(model))
+
+
+def values_of(rows: Rows) -> Array:
+    """Return all values of an array, in memory or in a file; one of shape () too."""
+    return rows.whole() if isinstance(rows, FileRows) else np.asarray(rows)
 
 
 def sample_count(where: str, arrays: Mapping[str, Rows]) -> int:
@@ -55,7 +147,7 @@ def sample_count(where: str, arrays: Mapping[str, Rows]) -> int:
     if len(set(counts.values())) != 1:
         raise InputError(
             f"data {where}: the inputs have different numbers of samples: {counts}",
-            "every array needs the same length along its first axis",
+            "every array needs the same length along its first axis, or one value for all samples",
         )
     if any(0 in array.shape for array in arrays.values()):
         raise empty(where)
@@ -99,10 +191,10 @@ def labels_in(
     if LABELS not in found or LABELS in inputs:
         return None
     labels = found[LABELS]
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+    if labels.shape not in [(samples,), ()][: 1 + (samples == 1)] or labels.dtype.kind not in "iu":
         raise InputError(
             f"data {where}: labels are {labels.dtype}{list(labels.shape)}, "
             "not one integer a sample",
             f"save them as integers of shape ({samples},)",
         )
-    return labels[:].astype(np.int64)
+    return values_of(labels).astype(np.int64).reshape(samples)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
-from trtcal.model import Model
+from trtcal.model import Model, without_samples
 
 if TYPE_CHECKING:
     from trtcal.data.arrays import Rows
@@ -24,6 +25,12 @@ Feeds = dict[str, Array]
 Labels = npt.NDArray[np.int64]
 Span = tuple[int, int]
 """Samples from the first up to, not including, the second."""
+SampleShapes = Mapping[str, tuple[int, ...]]
+"""The shape of one sample of each input, without an axis for samples."""
+Runs = tuple[tuple[int, SampleShapes], ...]
+"""How many samples in a row have which shapes, in the order of the data."""
+SizeRanges = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+"""By input: the least, median and most sizes."""
 Digests = npt.NDArray[np.uint8]
 """The SHA-256 of each sample, shape (samples, 32); zeros where it is not known."""
 
@@ -89,7 +96,9 @@ def changed(path: Path, hint: str = "leave the files alone while trtcal reads th
 class Dataset(Protocol):
     """Samples that can be gone through again and again, always the same and in the same order.
 
-    It can be pickled: another process then reads the data without checking them once more.
+    Every array of a batch has samples along its first axis, that of an input without such an axis too:
+    sessions (`trtcal.backends.sessions`) take it away. It can be pickled: another process then reads
+    the data without checking them once more.
     """
 
     @property
@@ -113,6 +122,10 @@ class Dataset(Protocol):
         """Arrays or files among the data that are not used."""
 
     @property
+    def shapes(self) -> Runs:
+        """The shapes of the samples; a batch ends where they change."""
+
+    @property
     def identity(self) -> str:
         """Digest that is known before the samples are read, to recognize unfinished work by."""
 
@@ -123,7 +136,10 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
-        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        """Yield feeds of `size` samples in order from `start` up to `stop`.
+
+        The last one may be smaller, and the last of samples of one size.
+        """
 
     def witnessed(self) -> Digests:
         """Return the digests of the samples read so far; (0, 32) if the fingerprint needs none."""
@@ -147,6 +163,11 @@ class ArrayDataset:
     def inputs(self) -> tuple[str, ...]:
         """The model's inputs that every batch feeds."""
         return tuple(self.arrays)
+
+    @property
+    def shapes(self) -> Runs:
+        """The shapes of the samples, which are all the same."""
+        return ((len(self), {name: one.shape[1:] for name, one in self.arrays.items()}),)
 
     @property
     def identity(self) -> str:
@@ -177,6 +198,7 @@ class StreamedDataset(ABC):
     """
 
     files: tuple[str, ...] | None = None
+    shapes: Runs
 
     def __init__(
         self,
@@ -239,10 +261,17 @@ class StreamedDataset(ABC):
         """Yield fresh arrays of `size` samples in order, from `start` up to `stop`."""
 
 
-def spans(size: int, start: int, stop: int) -> Iterator[Span]:
-    """Yield the first sample of each batch and one past its last; the last batch may be smaller."""
-    for first in range(start, stop, size):
-        yield first, min(first + size, stop)
+def spans(size: int, start: int, stop: int, runs: Runs = ()) -> Iterator[Span]:
+    """Yield the first sample of each batch and one past its last; batches end where runs do."""
+    ends = accumulate(count for count, _ in runs)
+    for first, last in pairwise([start, *(end for end in ends if start < end < stop), stop]):
+        for one in range(first, last, size):
+            yield one, min(one + size, last)
+
+
+def shape_runs(shapes: Iterable[SampleShapes]) -> Runs:
+    """Return how many samples in a row have which shapes."""
+    return tuple((len(list(same)), one) for one, same in groupby(shapes))
 
 
 def _end(dataset: Dataset, stop: int | None) -> int:
@@ -254,11 +283,37 @@ def name_of(path: Path) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
+def size_ranges(model: Model, dataset: Dataset) -> SizeRanges:
+    """Return the least, median and most sizes of the samples, as the model takes one of them.
+
+    By input, for those with a dynamic size; the axis of samples has size 1.
+    """
+    ranges: SizeRanges = {}
+    counts = [count for count, _ in dataset.shapes]
+    for spec in model.inputs:
+        if any(isinstance(size, str) for size in spec.shape):
+            shapes = [shapes[spec.name] for _, shapes in dataset.shapes]
+            axis = (1,) * (len(spec.shape) - len(shapes[0]))
+            sizes = np.repeat(np.array(shapes).reshape(len(shapes), -1), counts, axis=0)
+            middle = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2]
+            found = (sizes.min(axis=0), middle, sizes.max(axis=0))
+            least, usual, most = ((*axis, *(int(size) for size in one)) for one in found)
+            ranges[spec.name] = least, usual, most
+    return ranges
+
+
 def fixed_batch(model: Model) -> int | None:
-    """Return the batch size that the model's shapes prescribe, None where it is dynamic."""
-    sizes = {spec.shape[0] for spec in model.inputs if spec.shape}
+    """Return the batch size that the model's shapes prescribe, None where it is dynamic.
+
+    Inputs without an axis for samples prescribe none. Where inputs disagree, one sample prevails, then
+    a dynamic size, then the first input; where none has such an axis, samples are run one at a time.
+    """
+    alone = without_samples(model)
+    sizes = [spec.shape[0] for spec in model.inputs if spec.name not in alone]
+    if 1 in sizes or not sizes:
+        return 1
     fixed = [size for size in sizes if isinstance(size, int)]
-    return max(fixed) if fixed else None
+    return fixed[0] if len(fixed) == len(sizes) else None
 
 
 def whole_batches(samples: int, model: Model) -> int:

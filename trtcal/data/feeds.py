@@ -10,25 +10,27 @@ import numpy as np
 
 from trtcal.data.checks import (
     LABELS,
+    Layout,
     check_batch,
     check_finite,
     empty,
-    fitting,
     labels_in,
-    sample_count,
+    layout_of,
 )
 from trtcal.data.dataset import (
     Array,
     Feeds,
     Labels,
+    SampleShapes,
     StreamedDataset,
     changed,
     digests_of,
-    fixed_batch,
+    shape_runs,
     spans,
 )
 from trtcal.errors import InputError
-from trtcal.model import Model, TensorSpec, check_sample_axes
+from trtcal.model import Model, TensorSpec
+from trtcal.model.model import Shape
 
 Source = Callable[[], Iterable[object]]
 """Gives the feeds of one pass; called again for the next, perhaps in another process."""
@@ -41,15 +43,17 @@ class FeedDataset(StreamedDataset):
     later pass that begins behind the one before goes on with its feeds.
     """
 
-    def __init__(self, path: Path, model: Model, source: Source) -> None:
-        self._specs, self._source = model.inputs, source
+    def __init__(self, path: Path, layout: Layout, source: Source) -> None:
+        self._layout, self._source = layout, source
         self._cursor: Cursor | None = None
-        first = _Pass(str(path), self._specs)
+        first = _Pass(str(path), layout)
         digests = [digests_of(feeds) for feeds in first.feeds(source())]
         if not first.samples:
             raise empty(str(path))
-        check_batch(str(path), first.samples, fixed_batch(model))
-        inputs, unused = (spec.name for spec in self._specs), sorted(first.unused)
+        self.shapes = shape_runs(first.shapes)
+        for samples, _ in self.shapes if first.in_batches else ():
+            check_batch(str(path), samples, layout.batch)
+        inputs, unused = (spec.name for spec in layout.specs), sorted(first.unused)
         super().__init__(path, tuple(inputs), first.samples, first.all_labels(), tuple(unused))
         self.learn(np.concatenate(digests))
 
@@ -58,8 +62,11 @@ class FeedDataset(StreamedDataset):
         if start >= stop:
             return
         cursor = self._cursor_at(start)
-        for _, last in spans(size, start, stop):
-            feeds = cursor.take(last - cursor.position)
+        for _, last in spans(size, start, stop, self.shapes):
+            try:
+                feeds = cursor.take(last - cursor.position)
+            except ValueError as error:
+                raise self.changed() from error
             if cursor.position != last or (last == len(self) and cursor.take(1)):
                 raise self.changed()
             if last == stop < len(self):
@@ -81,7 +88,7 @@ class FeedDataset(StreamedDataset):
 
     def _again(self) -> Iterator[Feeds]:
         """Yield the feeds of a new pass; `InputError` at its end if the labels are others."""
-        again = _Pass(str(self.path), self._specs)
+        again = _Pass(str(self.path), self._layout)
         yield from again.feeds(self._source())
         if not _same(again.all_labels(), self.labels):
             raise self.changed()
@@ -91,42 +98,38 @@ class FeedDataset(StreamedDataset):
 
 
 class _Pass:
-    """Checks each feed against the model and the first feed, and remembers what it saw."""
+    """Checks each feed against the model, and remembers what it saw."""
 
-    def __init__(self, where: str, specs: tuple[TensorSpec, ...]) -> None:
-        self.where, self.specs = where, specs
-        self.samples = 0
+    def __init__(self, where: str, layout: Layout) -> None:
+        self.where, self.layout = where, layout
+        self.in_batches = False
         self.unused: set[str] = set()
+        self.shapes: list[SampleShapes] = []
         self._labels: list[Labels] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def samples(self) -> int:
+        """How many there were so far."""
+        return len(self.shapes)
 
     def feeds(self, source: Iterable[object]) -> Iterator[Feeds]:
         """Yield the model's inputs out of each feed, checked; arrays are the source's own."""
         for number, feed in enumerate(source):
             where = f"{self.where}, feed {number}"
-            found = arrays_in(where, feed, self.specs)
-            arrays = {spec.name: fitting(where, spec, found) for spec in self.specs}
-            rows = sample_count(where, arrays)
+            found = arrays_in(where, feed, self.layout.fed)
+            placed = self.layout.place(where, found)
+            arrays = {name: array[:] for name, array in placed.arrays.items()}
             for name, array in arrays.items():
-                self._check_shape(where, name, array)
                 check_finite(where, name, array, self.samples)
-            self._keep_labels(where, labels_in(where, found, arrays, rows))
+            self._keep_labels(where, labels_in(where, found, arrays, placed.samples))
             self.unused |= {str(name) for name in set(found) - set(arrays) - {LABELS}}
-            self.samples += rows
+            self.in_batches |= placed.in_batches
+            self.shapes += [{n: array.shape[1:] for n, array in arrays.items()}] * placed.samples
             yield arrays
 
     def all_labels(self) -> Labels | None:
         """Return the labels of all feeds so far, None if they have none."""
         return np.concatenate(self._labels) if self._labels else None
-
-    def _check_shape(self, where: str, name: str, array: Array) -> None:
-        shape = self._shapes.setdefault(name, array.shape[1:])
-        if shape != array.shape[1:]:
-            raise InputError(
-                f"data {where}: a sample of {name!r} has shape {list(array.shape[1:])}, "
-                f"in the feeds before {list(shape)}",
-                "give all samples one shape: pad or resize them",
-            )
 
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
@@ -156,11 +159,13 @@ def is_array(value: object) -> bool:
 def arrays_in(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     """Return a feed as a dictionary of numpy arrays; `InputError` if it is none.
 
-    Arrays without names are the model's inputs in their order; one more is the labels.
+    Arrays without names are the model's inputs in their order; one more is the labels. A plain number
+    becomes what its input is of.
     """
     if not isinstance(feed, Mapping):
         feed = _named(where, feed, specs)
-    return {name: _array(where, name, value) for name, value in feed.items()}
+    types = {spec.name: spec.dtype for spec in specs}
+    return {name: _array(where, name, value, types.get(name)) for name, value in feed.items()}
 
 
 def _named(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, object]:
@@ -180,9 +185,11 @@ def _named(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, o
     return dict(zip([*names, LABELS], values, strict=False))
 
 
-def _array(where: str, name: object, value: object) -> Array:
+def _array(where: str, name: object, value: object, dtype: str | None) -> Array:
     if isinstance(value, np.ndarray):
         return value
+    if isinstance(value, (bool, int, float)) and dtype is not None:
+        return constant(where, name, value, dtype)
     if not is_array(value):
         raise _no_array(where, name, f"is a {type(value).__name__}, not an array")
     try:
@@ -192,6 +199,18 @@ def _array(where: str, name: object, value: object) -> Array:
         return np.asarray(value)
     except Exception as error:
         raise _no_array(where, name, f"cannot become a numpy array: {error}") from error
+
+
+def constant(where: str, name: object, value: object, dtype: str) -> Array:
+    """Return a number, or lists of them, as an array; `InputError` if the type does not hold them."""
+    try:
+        given = np.array(value)
+        made = given.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_array(where, name, f"is not {dtype}: {error}") from error
+    if made.dtype.kind in "biu" and not np.array_equal(made, given):
+        raise _no_array(where, name, f"is {value}, which {dtype} does not hold")
+    return made
 
 
 def _no_array(where: str, name: object, what: str) -> InputError:
@@ -207,7 +226,10 @@ class Cursor:
         self._rest: Feeds = {}  # of the feed that was taken from last
 
     def take(self, count: int) -> Feeds:
-        """Return copies of the next samples: fewer than `count` at the end, and then nothing."""
+        """Return copies of the next samples: fewer than `count` at the end, and then nothing.
+
+        `ValueError` if they are not of one size.
+        """
         pieces = self._pieces(count)
         parts = [{name: array.copy() for name, array in piece.items()} for piece in pieces]
         return _joined(parts) if parts else {}
@@ -251,25 +273,26 @@ def draw_batches(model: Model, samples: int, most: int = 32, seed: int = 0) -> I
     Floats are standard normal, whole numbers and booleans 0 or 1. The same seed gives the same ones.
     `InputError` if an input has a size of its own that is not fixed, or another type.
     """
-    check_sample_axes(model)
-    for spec in model.inputs:
-        _check(spec)
+    layout = layout_of(model)
+    shapes = {spec: layout.sample_shape(spec) for spec in layout.specs}
+    for spec, shape in shapes.items():
+        _check(spec, shape)
     rng = np.random.default_rng(seed)
-    size, done = fixed_batch(model), 0
+    done = 0
     while done < samples:
-        count = size or min(most, samples - done)
-        yield {spec.name: _draw(spec, count, rng) for spec in model.inputs}
+        count = layout.batch or min(most, samples - done)
+        yield {spec.name: _draw(spec, (count, *shape), rng) for spec, shape in shapes.items()}
         done += count
 
 
-def _check(spec: TensorSpec) -> None:
-    if not all(isinstance(size, int) for size in spec.shape[1:]):
+def _check(spec: TensorSpec, shape: Shape) -> None:
+    if not all(isinstance(size, int) for size in shape):
         raise InputError(f"random inputs need fixed sizes, and the model has {spec}", "give --data")
     if spec.dtype not in (*FLOATS, *WHOLE):
         raise InputError(f"random inputs are numbers, and the model has {spec}", "give --data")
 
 
-def _draw(spec: TensorSpec, count: int, rng: np.random.Generator) -> Array:
-    shape = [count, *(int(size) for size in spec.shape[1:])]
-    drawn = rng.standard_normal(shape) if spec.dtype in FLOATS else rng.integers(0, 2, shape)
+def _draw(spec: TensorSpec, shape: Shape, rng: np.random.Generator) -> Array:
+    sizes = [int(size) for size in shape]
+    drawn = rng.standard_normal(sizes) if spec.dtype in FLOATS else rng.integers(0, 2, sizes)
     return drawn.astype(spec.dtype)

@@ -7,26 +7,27 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
+from itertools import accumulate, repeat
 from pathlib import Path
 
 import numpy as np
 
 from trtcal.config import IMAGES_EXAMPLE, ImagesConfig
-from trtcal.data.checks import check_batch, shape_fits
+from trtcal.data.checks import Layout, check_batch, repeated, shape_fits
 from trtcal.data.dataset import (
     Array,
     Feeds,
     Labels,
     StreamedDataset,
-    fixed_batch,
     labels_digest,
+    shape_runs,
     spans,
 )
 from trtcal.data.preprocessing import Preprocess
 from trtcal.data.slices import reading_csv
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
-from trtcal.model import Model, TensorSpec
+from trtcal.model import TensorSpec
 
 CSV = "labels.csv"
 COLUMNS = ("file", "label")
@@ -141,53 +142,77 @@ class ImageDataset(StreamedDataset):
     def __init__(
         self,
         folder: Path,
-        model: Model,
+        layout: Layout,
         images: ImagesConfig | None,
         labels: str | None,
         found: tuple[list[str], list[str]] | None = None,
     ) -> None:
         files, others = found or find_images(folder)
-        self._spec = _image_input(folder, model)
+        self._spec = _image_input(folder, layout)
         self._preprocess = Preprocess(_declared(folder, images), self._spec.dtype)
         used = [CSV] if labels == "csv" else []
         unused = tuple(name for name in others if name not in used)
         given = image_labels(folder, files, labels)
-        super().__init__(folder, (self._spec.name,), len(files), given, unused)
+        self._constants = layout.constants
+        inputs = tuple(spec.name for spec in layout.specs)
+        super().__init__(folder, inputs, len(files), given, unused)
         self.files: tuple[str, ...] = tuple(files)
-        self._shape = self._first_shape()
-        check_batch(str(folder), len(self), fixed_batch(model))
+        once = {name: array.shape for name, array in self._constants.items()}
+        shapes = self._sample_shapes()
+        self.shapes = shape_runs({self._spec.name: shape, **once} for shape in shapes)
+        for samples, _ in self.shapes:
+            check_batch(str(folder), samples, layout.batch)
 
     @cached_property
     def identity(self) -> str:
         """Digest of the files' paths, sizes and times, of what is declared, and of the labels."""
         found = [[name, *_state(self.path / name)] for name in self.files]
         how = [asdict(self._preprocess), str(self._spec)]
+        how += [[name, array.tolist()] for name, array in self._constants.items()]
         return digest_bytes(canonical_json([found, how, labels_digest(self.labels)]))
 
     def read(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield fresh arrays of `size` samples in order, decoded on all cores."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for first, last in spans(size, start, stop):
+            for first, last in spans(size, start, stop, self.shapes):
                 files = self.files[first:last]
-                batch = np.empty((len(files), *self._shape), self._spec.dtype)
+                shape = self._shape_of(first)
+                batch = np.empty((len(files), *shape), self._spec.dtype)
                 list(pool.map(self._fill, files, batch))
-                yield {self._spec.name: batch}
+                yield {self._spec.name: batch, **repeated(self._constants, len(files))}
 
     def _fill(self, name: str, place: Array) -> None:
         sample = self._preprocess(self.path / name)
-        if sample.shape != self._shape:
-            raise self._misfit(name, sample, f"the first image is {list(self._shape)}")
+        if sample.shape != place.shape:
+            raise self._misfit(name, sample.shape, f"the first image is {list(place.shape)}")
         place[...] = sample
 
-    def _first_shape(self) -> tuple[int, ...]:
-        sample = self._preprocess(self.path / self.files[0])
-        if not shape_fits((1, *sample.shape), self._spec):
-            raise self._misfit(self.files[0], sample, f"the model wants {self._spec}")
-        return sample.shape
+    def _shape_of(self, number: int) -> tuple[int, ...]:
+        ends = accumulate(count for count, _ in self.shapes)
+        pairs = zip(ends, self.shapes, strict=True)
+        return next(shapes[self._spec.name] for end, (_, shapes) in pairs if number < end)
 
-    def _misfit(self, name: str, sample: Array, wanted: str) -> InputError:
+    def _sample_shapes(self) -> Iterator[tuple[int, ...]]:
+        """Yield the shape of each sample: the first one's, where what is declared fixes sizes."""
+        sample = self._preprocess(self.path / self.files[0])
+        if self._preprocess.fixes_size or all(isinstance(x, int) for x in self._spec.shape[1:]):
+            yield from repeat(self._fitting(self.files[0], sample.shape), len(self))
+            return
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            paths = [self.path / name for name in self.files]
+            for name, shape in zip(
+                self.files, pool.map(self._preprocess.shape, paths), strict=True
+            ):
+                yield self._fitting(name, shape)
+
+    def _fitting(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not shape_fits((1, *shape), self._spec.shape):
+            raise self._misfit(name, shape, f"the model wants {self._spec}")
+        return shape
+
+    def _misfit(self, name: str, shape: tuple[int, ...], wanted: str) -> InputError:
         return InputError(
-            f"image {self.path / name} becomes {list(sample.shape)}, {wanted}",
+            f"image {self.path / name} becomes {list(shape)}, {wanted}",
             "set resize, crop, channels and layout in [images] of trtcal.toml to what the model takes",
         )
 
@@ -227,13 +252,14 @@ def _state(file: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _image_input(folder: Path, model: Model) -> TensorSpec:
-    inputs = model.inputs
+def _image_input(folder: Path, layout: Layout) -> TensorSpec:
+    inputs = layout.fed
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or not _is_number(inputs[0].dtype):
         raise InputError(
             f"data {folder} are images, and the model does not take one batch of images "
             f"(it takes {'; '.join(map(str, inputs))})",
-            "save its inputs as an .npz, or yield them from load_data() in a script",
+            "give the other inputs in [data.constants] of trtcal.toml, save all of them as an .npz, or "
+            "yield them from load_data() in a script",
         )
     return inputs[0]
 

@@ -5,35 +5,36 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from trtcal.config import ImagesConfig
+from trtcal.config import DataConfig, ImagesConfig
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import (
     BLOCK,
     LABELS,
+    Layout,
     check_batch,
     check_finite,
-    fitting,
     labels_in,
-    sample_count,
+    layout_of,
+    values_of,
 )
 from trtcal.data.dataset import (
+    Array,
     ArrayDataset,
     Dataset,
     Fingerprint,
     digests_of,
-    fixed_batch,
     name_of,
     spans,
 )
-from trtcal.data.feeds import ArrayLike, FeedDataset, arrays_in, is_array
+from trtcal.data.feeds import ArrayLike, FeedDataset, arrays_in, constant, is_array
 from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import JsonInputs, script_named
 from trtcal.errors import InputError
-from trtcal.model import Model, check_sample_axes
+from trtcal.model import Model
 
 IN_MEMORY = "arrays in memory"
 Data = (
@@ -54,24 +55,32 @@ TAKEN = (
 
 
 def open_dataset(
-    data: Data, model: Model, images: ImagesConfig | None = None, labels: str | None = None
+    data: Data,
+    model: Model,
+    images: ImagesConfig | None = None,
+    labels: str | None = None,
+    settings: DataConfig | None = None,
 ) -> Dataset:
     """Open and check data for a model's inputs.
 
-    A path (`str` or `Path`): an `.npz`; a folder of `.npy`, of images or of Polygraphy's JSON
-    inputs; one such `.json`; or `script.py`, `script.py:function`. In memory: `{input: array}`; one
-    array, for a model with one input; an iterable of such feeds that can be gone through again, or
-    a function that gives one. A feed may also be a tuple of arrays in the order of the inputs, and
-    then the labels, as a PyTorch DataLoader gives it. Arrays are numpy's, or have `.numpy()` or
-    `__array__`, samples first; they must not change while they are used. A dataset stays itself.
+    A path (`str` or `Path`): an `.npz`; a folder of `.npy`, of images, of `.npz` (a feed in each) or
+    of Polygraphy's JSON inputs; one such `.json`; or `script.py`, `script.py:function`. In memory:
+    `{input: array}`; one array, for a model with one input; an iterable of such feeds that can be gone
+    through again, or a function that gives one. A feed may also be a tuple of arrays in the order of
+    the inputs, and then the labels, as a PyTorch DataLoader gives it. Arrays are numpy's, or have
+    `.numpy()` or `__array__`, samples first; they must not change while they are used. A dataset stays
+    itself.
+
+    An array without an axis for samples, a scalar too, is the same for all samples. An input that has
+    no such axis in the model takes one sample after another. Feeds and images may be of different
+    sizes, where the model takes them: a batch has samples of one size.
 
     `images` says how images are preprocessed, `labels` ("csv", "folders") where those of an image
-    folder stand; other data bring their own as `labels`. `InputError` if they are missing, corrupt,
-    empty or of a type that is not taken, if names, shapes or types don't fit the model, or if a
-    value is NaN or infinite.
+    folder stand, `settings` which inputs are the same for all samples; other data bring their own as
+    `labels`. `InputError` if they are missing, corrupt, empty or of a type that is not taken, if names,
+    shapes or types don't fit the model, or if a value is NaN or infinite.
     """
-    check_sample_axes(model)
-    dataset = _open(data, model, images, labels)
+    dataset = _open(data, model, images, labels, settings or DataConfig())
     if labels and dataset.labels is None:
         raise InputError(
             f"data {dataset.name} have no labels; labels = {labels!r} is only for a folder of images",
@@ -80,12 +89,15 @@ def open_dataset(
     return dataset
 
 
-def _open(data: Data, model: Model, images: ImagesConfig | None, labels: str | None) -> Dataset:
+def _open(
+    data: Data, model: Model, images: ImagesConfig | None, labels: str | None, settings: DataConfig
+) -> Dataset:
+    layout = _layout(model, settings)
     if isinstance(data, (str, os.PathLike)):
-        return _open_path(Path(data), model, images, labels)
+        return _open_path(Path(data), layout, images, labels)
     if isinstance(data, Mapping) or is_array(data):
-        found = arrays_in(IN_MEMORY, data, model.inputs)
-        return _of_arrays(Path(IN_MEMORY), model, found)
+        found = arrays_in(IN_MEMORY, data, layout.fed)
+        return _of_arrays(Path(IN_MEMORY), layout, found)
     if hasattr(type(data), "witnessed"):  # isinstance would read the data for their fingerprint
         return _for_inputs(cast("Dataset", data), model)
     if isinstance(data, Iterator):
@@ -96,7 +108,25 @@ def _open(data: Data, model: Model, images: ImagesConfig | None, labels: str | N
     if not (isinstance(data, Iterable) or callable(data)):
         raise InputError(f"data of type {type(data).__name__} cannot be read", TAKEN)
     name = getattr(data, "__name__", type(data).__name__)
-    return FeedDataset(Path(name), model, InMemory(data))
+    return FeedDataset(Path(name), layout, InMemory(data))
+
+
+def _layout(model: Model, settings: DataConfig) -> Layout:
+    """Return where the inputs of a model have samples, and those that are given for all data."""
+    layout = layout_of(model)
+    types = {spec.name: spec.dtype for spec in layout.specs}
+    for name in settings.constants:
+        if name not in types:
+            raise InputError(
+                f"[data.constants] names {name!r}, which is no input of the model",
+                f"its inputs are: {', '.join(types)}",
+            )
+    given = {
+        name: constant("constants", name, value, types[name])
+        for name, value in settings.constants.items()
+    }
+    alone = layout.alone if settings.sample_axis else frozenset(types)
+    return replace(layout, constants=given, alone=alone)
 
 
 def _for_inputs(dataset: Dataset, model: Model) -> Dataset:
@@ -125,45 +155,58 @@ class InMemory:
 
 
 def _open_path(
-    path: Path, model: Model, images: ImagesConfig | None, labels: str | None
+    path: Path, layout: Layout, images: ImagesConfig | None, labels: str | None
 ) -> Dataset:
     if path.is_dir():
-        return _open_folder(path, model, images, labels)
+        return _open_folder(path, layout, images, labels)
     if path.suffix.lower() == ".json":
-        return FeedDataset(path, model, JsonInputs((path,)))
+        return FeedDataset(path, layout, JsonInputs((path,)))
     script = script_named(path)
     if script is not None:
-        return FeedDataset(script.path, model, script)
-    return _of_arrays(path, model, open_npz(path))
+        return FeedDataset(script.path, layout, script)
+    return _of_arrays(path, layout, open_npz(path))
 
 
 def _open_folder(
-    folder: Path, model: Model, images: ImagesConfig | None, labels: str | None
+    folder: Path, layout: Layout, images: ImagesConfig | None, labels: str | None
 ) -> Dataset:
-    arrays, feeds = sorted(folder.glob("*.npy")), sorted(folder.glob("*.json"))
-    found = find_images(folder)
+    arrays, found = sorted(folder.glob("*.npy")), find_images(folder)
     if arrays and found[0]:
         raise InputError(
             f"folder {folder} has both .npy files and images ({found[0][0]} is one)",
             "put them into folders of their own",
         )
     if arrays:
-        return _of_arrays(folder, model, {file.stem: open_npy(file) for file in arrays})
+        return _of_arrays(folder, layout, {file.stem: open_npy(file) for file in arrays})
     if found[0]:
-        return ImageDataset(folder, model, images, labels, found)
-    if feeds:
-        return FeedDataset(folder, model, JsonInputs(tuple(feeds)))
+        return ImageDataset(folder, layout, images, labels, found)
+    for ending, kind in (("npz", NpzFeeds), ("json", JsonInputs)):
+        if files := sorted(folder.glob(f"*.{ending}")):
+            return FeedDataset(folder, layout, kind(tuple(files)))
     raise InputError(
-        f"folder {folder} has no .npy files, no images, and no .json inputs of Polygraphy",
+        f"folder {folder} has no .npy or .npz files, no images, and no .json inputs of Polygraphy",
         "give arrays named after the model's inputs, or images",
     )
 
 
-def _of_arrays(path: Path, model: Model, found: Mapping[str, Rows]) -> Dataset:
+@dataclass(frozen=True)
+class NpzFeeds:
+    """Feeds in files, each an `.npz` of its own."""
+
+    files: tuple[Path, ...]
+
+    def __call__(self) -> Iterator[dict[str, Array]]:
+        """Yield the feeds in the order of their files' names."""
+        for file in self.files:
+            yield {name: values_of(rows) for name, rows in open_npz(file).items()}
+
+
+def _of_arrays(path: Path, layout: Layout, found: Mapping[str, Rows]) -> Dataset:
     where = str(path)
-    arrays = {spec.name: fitting(where, spec, found) for spec in model.inputs}
-    samples = sample_count(where, arrays)
-    check_batch(where, samples, fixed_batch(model))
+    placed = layout.place(where, found)
+    samples, arrays = placed.samples, placed.arrays
+    if placed.in_batches:
+        check_batch(where, samples, layout.batch)
     labels = labels_in(where, found, arrays, samples)
     fingerprint = _scan(where, arrays, samples).digest(labels)
     unused = tuple(sorted(set(found) - set(arrays) - {LABELS}))
@@ -174,7 +217,7 @@ def _of_arrays(path: Path, model: Model, found: Mapping[str, Rows]) -> Dataset:
 def _scan(where: str, arrays: Mapping[str, Rows], samples: int) -> Fingerprint:
     """Go through all samples once, a block at a time, to check and to digest them."""
     seen = Fingerprint(samples)
-    largest = max(math.prod(array.shape[1:]) for array in arrays.values())
+    largest = max(1, *(math.prod(array.shape[1:]) for array in arrays.values()))
     for start, stop in spans(max(1, BLOCK // largest), 0, samples):
         feeds = {name: array[start:stop] for name, array in arrays.items()}
         for name, array in feeds.items():

@@ -7,12 +7,14 @@ for colour. Sizes are rounded as torchvision's Resize and CenterCrop round them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from trtcal.config import ImagesConfig
 from trtcal.data.dataset import Array
@@ -20,6 +22,7 @@ from trtcal.errors import InputError
 
 # Only these decoders are tried, whatever a file is called: some others start programs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+TURNED = (5, 6, 7, 8)  # orientations in EXIF that exchange width and height
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 
 
@@ -39,6 +42,22 @@ class Preprocess:
             # Nothing is ever clipped; the mode only spares numpy a check and a copy (6 times faster).
             np.take(values, pixels[..., channel], out=planes[channel], mode="clip")
         return planes if self.config.layout == "NCHW" else np.moveaxis(planes, 0, -1)
+
+    @property
+    def fixes_size(self) -> bool:
+        """Whether all images become of one size."""
+        return self.config.crop is not None or isinstance(self.config.resize, tuple)
+
+    def shape(self, file: Path) -> tuple[int, ...]:
+        """Return the shape of a file's sample, of which only the header is read."""
+        with reading(file), Image.open(file, formats=_formats()) as image:
+            turned = image.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+            size = image.size[::-1] if turned else image.size
+        width, height = size if self.config.resize is None else _target(size, self.config.resize)
+        channels = 1 if self.config.channels == "gray" else 3
+        return (
+            (channels, height, width) if self.config.layout == "NCHW" else (height, width, channels)
+        )
 
     @cached_property
     def values(self) -> Array:
@@ -61,7 +80,7 @@ class Preprocess:
 
 def read_pixels(file: Path, config: ImagesConfig) -> Array:
     """Return an image's pixels, uint8 [H, W, C], with everything done but the arithmetic."""
-    try:
+    with reading(file):
         with Image.open(file, formats=_formats()) as image:
             _check_frames(file, image)
             _check_size(file, image.size)
@@ -69,6 +88,16 @@ def read_pixels(file: Path, config: ImagesConfig) -> Array:
         opaque = _opaque(file, upright, config.alpha)
         converted = opaque.convert("L" if config.channels == "gray" else "RGB")
         pixels = np.asarray(_cropped(file, _resized(file, converted, config), config))
+    if config.channels == "gray":
+        return pixels[..., np.newaxis]
+    return pixels[..., ::-1] if config.channels == "BGR" else pixels
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Make an `InputError` of what goes wrong with an image."""
+    try:
+        yield
     except (InputError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -78,9 +107,6 @@ def read_pixels(file: Path, config: ImagesConfig) -> Array:
             f"image {file} cannot be read: {error or type(error).__name__}",
             "replace the file or take it out of the folder",
         ) from error
-    if config.channels == "gray":
-        return pixels[..., np.newaxis]
-    return pixels[..., ::-1] if config.channels == "BGR" else pixels
 
 
 @cache

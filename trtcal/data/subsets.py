@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Span
+from trtcal.data.dataset import Dataset, Digests, Feeds, Labels, Runs, Span, spans
 from trtcal.data.feeds import Cursor
 from trtcal.documents import canonical_json, digest_bytes
 from trtcal.errors import InputError
@@ -48,6 +51,17 @@ class Subset:
         return self.whole.unused
 
     @property
+    def shapes(self) -> Runs:
+        """The shapes of the samples; a batch ends where they change."""
+        ends = list(accumulate(count for count, _ in self.whole.shapes))
+        kinds = [shapes for _, shapes in self.whole.shapes]
+        runs = self.whole.shapes
+        pieces = [(a, b) for span in self.spans for a, b in spans(len(self.whole), *span, runs)]
+        each = ((kinds[bisect_right(ends, first)], last - first) for first, last in pieces)
+        same = ((kind, list(group)) for kind, group in groupby(each, itemgetter(0)))
+        return tuple((sum(count for _, count in group), kind) for kind, group in same)
+
+    @property
     def identity(self) -> str:
         """Digest that is known before the samples are read, if that of the whole is."""
         return self._derived(self.whole.identity)
@@ -65,9 +79,10 @@ class Subset:
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
         """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
-        cursor = Cursor(self._pieces(size, start, len(self) if stop is None else stop))
-        while feeds := cursor.take(size):
-            yield feeds
+        stop = len(self) if stop is None else min(stop, len(self))
+        cursor = Cursor(self._pieces(size, start, stop))
+        for first, last in spans(size, start, stop, self.shapes):
+            yield cursor.take(last - first)
 
     def _pieces(self, size: int, start: int, stop: int) -> Iterator[Feeds]:
         """Yield feeds of at most `size` samples, which end where a span does."""

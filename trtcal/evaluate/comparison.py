@@ -223,9 +223,10 @@ def _runs(
 
 def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> None:
     """`InputError` if there is a batch size that the model does not take or the data do not fill."""
-    fixed = {spec.shape[0] for spec in reference.inputs if isinstance(spec.shape[0], int)}
+    firsts = [spec.shape[0] for spec in reference.inputs if spec.shape]
+    fixed = [first for first in firsts if isinstance(first, int)]
     for size in sizes:
-        if fixed - {size}:
+        if len(fixed) == len(firsts) and set(fixed) - {size}:
             raise InputError(
                 f"batches of {size} cannot be measured: the model takes {max(fixed)} samples",
                 "export it with a dynamic first axis",

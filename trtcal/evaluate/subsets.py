@@ -15,7 +15,7 @@ import numpy as np
 from calibrators import Histogram
 from trtcal.calibration import Observation, ObserveOptions, observe
 from trtcal.calibration.observation import pack, unpack
-from trtcal.data import Dataset, fixed_batch, whole_batches
+from trtcal.data import Dataset, fixed_batch, part, whole_batches
 from trtcal.data.dataset import ArrayDataset
 from trtcal.errors import InputError
 from trtcal.evaluate.caches import SpillCache
@@ -124,8 +124,10 @@ class Chunks:
     def observe(self, number: int, tensors: Sequence[str]) -> None:
         """Run the samples of one chunk, which are read once: scripts need not begin again."""
         start = number * self.chunk
-        feeds = next(self.dataset.batches(self.chunk, start, start + self.chunk))
-        samples = ArrayDataset(self.dataset.name, feeds, None, self.dataset.identity)
+        read = list(self.dataset.batches(self.chunk, start, start + self.chunk))
+        samples: Dataset = part(self.dataset, start, start + self.chunk)
+        if len(read) == 1:
+            samples = ArrayDataset(self.dataset.name, read[0], None, self.dataset.identity)
         seen = observe(self.model, samples, tensors, ObserveOptions(batch=self.chunk))
         self.spill.keep("histograms", number, dict(pack(seen.histograms)))
 

@@ -4,7 +4,6 @@ from trtcal.model.model import (
     Model,
     ModelSource,
     TensorSpec,
-    check_sample_axes,
     checked,
     first_line,
     load_model,
@@ -12,4 +11,5 @@ from trtcal.model.model import (
     opset_of,
     unique,
     uniquely_named,
+    without_samples,
 )

@@ -19,6 +19,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from trtcal.documents import digest_bytes, digest_file
 from trtcal.errors import InputError
 from trtcal.model.files import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
+from trtcal.model.ops import RECURRENT
 
 Floats = npt.NDArray[np.floating[Any]]
 Int8 = npt.NDArray[np.int8]
@@ -233,20 +234,33 @@ def checked(model: Model) -> Model:
     return model
 
 
-def check_sample_axes(model: Model) -> None:
-    """`InputError` if an input has no first axis that could count samples, or if those disagree."""
-    for spec in model.inputs:
-        if not spec.shape:
-            raise InputError(
-                f"the model's input {spec.name!r} is a scalar: it has no axis for samples",
-                "export it as a constant, or with samples along its first axis, like [n, 3]",
-            )
-    fixed = {spec.shape[0]: spec for spec in model.inputs if isinstance(spec.shape[0], int)}
-    if len(fixed) > 1:
-        raise InputError(
-            f"the model's inputs have different first sizes: {'; '.join(map(str, fixed.values()))}",
-            "every input needs samples along its first axis: make other inputs constants",
-        )
+ORDERED = re.compile(
+    r"(num_?|n_?|max_?)?(seq(uence)?(_?len(gth)?)?|time(_?steps?)?|frames?|t)", re.I
+)
+"""Names of an axis that counts what follows one another in a sample."""
+
+
+def without_samples(model: Model) -> frozenset[str]:
+    """Return the inputs that evidently have no first axis for samples.
+
+    Scalars, those whose first axis bears the name of a length, and what a recurrent operator reads as
+    it is: a sequence first, or its initial states.
+    """
+    nodes = [node for node in model.proto.graph.node if node.op_type in RECURRENT]
+    read = {name for node in nodes if not _is_batch_first(node) for name in _ordered(node)}
+    return frozenset(
+        spec.name
+        for spec in model.inputs
+        if not spec.shape or spec.name in read or ORDERED.fullmatch(str(spec.shape[0]))
+    )
+
+
+def _is_batch_first(node: onnx.NodeProto) -> bool:
+    return any(item.name == "layout" and item.i for item in node.attribute)
+
+
+def _ordered(node: onnx.NodeProto) -> list[str]:
+    return [*node.input[:1], *node.input[5:7]]
 
 
 def first_line(error: Exception) -> str:

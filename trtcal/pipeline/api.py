@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends import base
-from trtcal.backends.options import BuildOptions
+from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.check import check_data as check
 from trtcal.check.issues import DataCheck
 from trtcal.config import Config, ImagesConfig, read_config
-from trtcal.data import Dataset
+from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
 from trtcal.data.opening import Data
 from trtcal.documents import write_document
@@ -191,8 +191,9 @@ def improve(
 ) -> Improved:
     """Find the ranges and optimizations with which a model loses least in INT8, without training.
 
-    A quarter of the samples (16 to 128) is held back to judge by. `effort` is "fast" or "best",
-    `time_limit_s` seconds after which nothing more is tried. `InputError` for fewer than 32 samples.
+    A quarter of the samples (16 to 128, a third of fewer than 32) is held back to judge by. `effort`
+    is "fast" or "best", `time_limit_s` seconds after which nothing more is tried. `InputError` for
+    fewer than 8 samples.
 
     >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> improved.quantized.asked["stem/conv"]
@@ -204,11 +205,17 @@ def improve(
 
 
 def build(
-    model: AnyModel, output: PathLike, target: str = "cpu", options: BuildOptions | None = None
+    model: AnyModel,
+    output: PathLike,
+    target: str = "cpu",
+    options: BuildOptions | None = None,
+    data: Data | None = None,
 ) -> Build:
     """Build an engine into the folder `output`, with its log and the list of its layers.
 
-    `target` is `cpu`, `sm89` or another of `trtcal doctor`; `options` takes its place if given.
+    `target` is `cpu`, `sm89` or another of `trtcal doctor`; `options` takes its place if given. The
+    samples of `data` show the sizes of dynamic inputs; a quantized model knows those it was calibrated
+    with.
     `BackendError` if the backend is missing or fails, `ResourceError` at the time limit.
 
     >>> import tempfile
@@ -216,7 +223,10 @@ def build(
     'onnxruntime'
     """
     backend, chosen = find_backend(None, options.target if options else target)
-    return base.build(_model(model), backend, options or BuildOptions(chosen), Path(output))
+    loaded, wanted = _model(model), options or BuildOptions(chosen)
+    if data is not None:
+        wanted = with_sizes(wanted, loaded, size_ranges(loaded, open_data(data, loaded)))
+    return base.build(loaded, backend, wanted, Path(output))
 
 
 def diagnose(

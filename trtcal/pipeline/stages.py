@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.backends.base import build
-from trtcal.backends.options import BuildOptions, parse_shapes
+from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import (
     Observation,
@@ -28,7 +28,8 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
-from trtcal.data import CountedDataset, Dataset, counted, open_dataset
+from trtcal.data import CountedDataset, Dataset, counted, open_dataset, size_ranges
+from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, read_document, to_fields, unwritable, write_json
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
@@ -177,7 +178,8 @@ def run_stages(
     calibrations = calibrate_all(observation, inputs.config, journal)
     record_tails(inputs, list(calibrations.values()), journal)
     variants = quantize_all(inputs, calibrations, journal)
-    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal)
+    sizes = size_ranges(inputs.model, inputs.calibration_data)
+    build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
     journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.lineage.write(journal.folder, command)
@@ -216,7 +218,8 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
 def _open_data(
     model: Model, config: Config, settings: CalibrationConfig | EvaluationConfig, key: str
 ) -> Dataset:
-    return open_dataset(_required(settings.data, key), model, config.images, settings.labels)
+    source = _required(settings.data, key)
+    return open_dataset(source, model, config.images, settings.labels, config.data)
 
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
@@ -374,17 +377,19 @@ def tuned_plan(
     return tuned.plan
 
 
-def build_all(models: Sequence[Model], config: Config, journal: Journal) -> None:
+def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:
     """Build every model for every target; what could not be built is recorded with the reason."""
     jobs = [(model, target) for model in models for target in config.build.targets]
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
-            build_one(model, target, config, journal)
+            build_one(model, target, config, journal, sizes)
             advance(1)
 
 
-def build_one(model: Model, target: str, config: Config, journal: Journal) -> None:
-    """Build one engine, parse its log, and diagnose it."""
+def build_one(
+    model: Model, target: str, config: Config, journal: Journal, sizes: SizeRanges
+) -> None:
+    """Build one engine, for samples of these sizes, parse its log, and diagnose it."""
     backend, target = find_backend(None, target)
     available = backend.availability()
     if not available.works:
@@ -392,6 +397,7 @@ def build_one(model: Model, target: str, config: Config, journal: Journal) -> No
         return
     output = f"builds/{model.name}-{target}"
     options = BuildOptions(target, parse_shapes(config.build.shapes), config.build.time_limit_s)
+    options = with_sizes(options, model, sizes)
     try:
         with journal.step("build", f"{output}/build.json") as record:
             built = build(model, backend, options, journal.folder / output)

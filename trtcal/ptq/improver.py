@@ -13,7 +13,7 @@ from typing import Any
 from trtcal import __version__
 from trtcal.calibration import calibrate
 from trtcal.data import Dataset, held_back
-from trtcal.data.dataset import fixed_batch, whole_batches
+from trtcal.data.dataset import fixed_batch, size_ranges, whole_batches
 from trtcal.documents import Document, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import METHODS as ALL
@@ -37,7 +37,7 @@ from trtcal.ranges import Calibration
 
 METHODS = {"fast": ("percentile", "mse"), "best": ALL}
 HELD_BACK = (16, 128)  # samples, at least and at most; a quarter between
-MIN_SAMPLES = 32  # in all
+LEAST_SAMPLES = 8  # in all
 FEW = 64
 FITTED = {"fast": 64, "best": 256}  # samples that optimizations are fitted to, at most
 
@@ -126,7 +126,7 @@ def improve(
     """Find the ranges and optimizations with which a prepared model loses least in INT8.
 
     A quarter of the samples (16 to 128) is held back: every try is judged on them, and nothing else
-    uses them. `original` is the model before it was prepared. `InputError` for fewer than 32 samples.
+    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples.
     """
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
@@ -155,20 +155,22 @@ def improve(
     }
     optimizations = Optimizations(prepared.fingerprint, best.changes, best.overrides, record)
     optimized = optimizations.apply(prepared)
-    calibration = replace(best.calibration, model=optimized.fingerprint)
+    sizes = size_ranges(prepared, dataset)
+    calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
     return Improved(optimizations, optimized, calibration, progress.tries, warnings)
 
 
 def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
     """Return the samples to fit to and those to judge by; `InputError` if there are too few."""
     samples = len(dataset)
-    if samples < MIN_SAMPLES:
+    if samples < LEAST_SAMPLES:
         raise InputError(
             f"{samples} samples are too few to improve a model: some are held back to judge by",
-            f"give {MIN_SAMPLES} or more, better {4 * FEW}",
+            f"give {LEAST_SAMPLES} or more, better {4 * FEW}",
         )
     unit = fixed_batch(model) or 1
-    held = min(max(samples // 4, HELD_BACK[0]), HELD_BACK[1])
+    least = HELD_BACK[0] if samples >= 2 * HELD_BACK[0] else samples // 3
+    held = min(max(samples // 4, least), HELD_BACK[1])
     return held_back(dataset, max(held // unit, 1) * unit, unit)
 
 

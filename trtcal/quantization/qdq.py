@@ -256,6 +256,8 @@ def _describe(
         record["excluded"] = result.excluded
     if moved:
         record["moved"] = sorted(moved)
+    if calibration.sizes:
+        record["sizes"] = calibration.sizes
     if plan.asks_fp16:
         record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
     proto = result.proto

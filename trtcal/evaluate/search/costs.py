@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.sessions import open_session, run_once
 from trtcal.backends.taps import showing
 from trtcal.data import Feeds
 from trtcal.errors import InputError
@@ -91,7 +91,9 @@ def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
 def _shapes(proto: onnx.ModelProto, feeds: Feeds) -> dict[str, Shape]:
     """Return the shapes of all tensors, as they are when the model runs."""
     names = list(dict.fromkeys(name for node in proto.graph.node for name in node.output if name))
-    arrays = run_session(open_session(showing(proto, names), as_it_is=True), names, dict(feeds))
+    session = open_session(showing(proto, names), as_it_is=True)
+    feeds = session.runs_of(feeds)[0]
+    arrays = run_once(session, names, feeds)
     made = {name: array.shape for name, array in zip(names, arrays, strict=True)}
     return {name: array.shape for name, array in feeds.items()} | made
 

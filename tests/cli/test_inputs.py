@@ -1,0 +1,126 @@
+"""Inputs of dynamic size, scalars and constants, through the commands."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.backends.test_build import needs_rtx
+from tests.networks import rng, save, weight
+from trtcal.cli.main import run_command
+from trtcal.evidence.manifest import read_build
+
+WIDTHS = (8, 8, 12, 12, 12, 16)
+
+
+def run(capsys, *arguments):
+    status = run_command([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def any_width(path):
+    """conv -> relu -> conv over images of any width, scaled by a scalar input."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("Conv", ["b", "w2"], ["c"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("Cast", ["gain"], ["g"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["c", "g"], ["y"], "scale"),
+    ]
+    weights = {"w1": weight(8, 3, 3, 3), "w2": weight(8, 8, 3, 3, seed=1)}
+    shapes = {"x": ["n", 3, 8, "w"], "gain": []}
+    save(path, nodes, weights, shapes, {"y": ["n", 8, 8, "w"]})
+    proto = onnx.load(path)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    onnx.save(proto, path)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A model, and 24 samples of three widths, four in a file."""
+    monkeypatch.chdir(tmp_path)
+    any_width(tmp_path / "net.onnx")
+    (tmp_path / "data").mkdir()
+    for number, width in enumerate(WIDTHS):
+        images = rng(number).standard_normal((4, 3, 8, width)).astype(np.float32)
+        np.savez(tmp_path / "data" / f"{number}.npz", x=images, gain=np.int64(2))
+    return tmp_path
+
+
+def quantized(capsys):
+    assert run(capsys, "calibrate", "net.onnx", "--data", "data", "--method", "minmax")[0] == 0
+    assert run(capsys, "quantize", "net.onnx", "-o", "q.onnx")[0] == 0
+
+
+def test_sizes_of_samples_go_from_the_data_into_the_quantized_model(place, capsys):
+    quantized(capsys)
+    sizes = json.loads((place / "calibration.json").read_text())["sizes"]
+    assert sizes == {"x": [[1, 3, 8, 8], [1, 3, 8, 12], [1, 3, 8, 16]]}
+    status, out, err = run(capsys, "compare", "net.onnx", "q.onnx", "--data", "data", "--rounds", 2)
+    assert status == 0, err
+    assert "SQNR" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check-data", "net.onnx", "--data", "data"),
+        ("ab", "net.onnx", "q.onnx", "--data", "data", "--limit", "cosine >= 0.5"),
+        ("sensitivity", "net.onnx", "--data", "data", "--samples", 8, "-o", "s"),
+        ("search", "net.onnx", "--data", "data", "--samples", 8, "--evaluate", 16, "-o", "found"),
+        ("quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "improved.onnx"),
+        ("calibrate", "net.onnx", "--data", "data", "--method", "auto"),
+        ("prepare", "net.onnx", "--data", "data", "-o", "prepared.onnx"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_takes_scalars_and_samples_of_several_sizes(place, capsys, command):
+    quantized(capsys)
+    status, out, err = run(capsys, *command)
+    assert status in (0, 1), err
+    assert "Traceback" not in out + err
+
+
+@needs_rtx
+def test_a_build_takes_the_sizes_of_the_data(place, capsys):
+    quantized(capsys)
+    wanted = [[[1, 3, 8, 8], [8, 3, 8, 12], [32, 3, 8, 16]]]
+    status, _, err = run(capsys, "build", "q.onnx", "--target", "sm89", "-o", "b")
+    assert status == 0, err
+    assert "shapes of x, from the sizes of the data: 1x3x8x8:8x3x8x12:32x3x8x16" in err
+    assert [one["x"] for one in read_build(place / "b").options["profiles"]] == wanted
+    float_one = ("build", "net.onnx", "--target", "sm89", "-o", "f")
+    status, _, err = run(capsys, *float_one)
+    assert status == 2
+    assert "--shapes x=1x3x8x?:8x3x8x?:32x3x8x? with your sizes" in err
+    assert run(capsys, *float_one, "--data", "data")[0] == 0
+    assert [one["x"] for one in read_build(place / "f").options["profiles"]] == wanted
+    status, _, err = run(capsys, *float_one, "--shapes", "x=1x3x8x8:2x3x8x8:4x3x8x8")
+    assert "from the sizes" not in err
+    assert read_build(place / "f").options["profiles"][0]["x"][2] == [4, 3, 8, 8]
+
+
+def test_few_samples_are_enough_to_improve_with_a_warning(place, capsys):
+    status, _, err = run(
+        capsys, "quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "i.onnx"
+    )
+    assert status == 0, err
+    assert "warning: 16 samples to fit to and 8 to judge by are few" in err
+    calibration = json.loads((place / "i.calibration.json").read_text())
+    assert calibration["sizes"]["x"][2] == [1, 3, 8, 16]
+
+
+def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
+    images = rng(5).standard_normal((24, 3, 8, 12)).astype(np.float32)
+    np.savez(place / "images.npz", x=images)
+    (place / "trtcal.toml").write_text(
+        'model = "net.onnx"\ndata = { constants = { gain = 3 } }\n'
+        '[calibration]\ndata = "images.npz"\nmethods = ["minmax"]\n'
+        '[evaluation]\ndata = "data"\nrounds = 2\n'
+    )
+    status, _, err = run(capsys, "run")
+    assert status == 0, err
+    assert "dynamic sizes" not in err
