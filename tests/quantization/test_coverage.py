@@ -174,6 +174,19 @@ def test_all_of_a_network_of_convolutions_can_run_in_int8(tmp_path, capsys):
     assert "can run in INT8\n" in capsys.readouterr().out
 
 
+def test_open_sizes_are_those_that_quantize_recorded_of_the_data(tmp_path):
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
+    shapes = {"x": ["n", 3, "h", "w"]}, {"y": ["n", 4, "h", "w"]}
+    path = save(tmp_path / "net.onnx", [node], {"w": weight(4, 3, 1, 1)}, *shapes)
+    proto = onnx.load(path)
+    least, median, most = [1, 3, 8, 8], [1, 3, 10, 20], [1, 3, 32, 32]
+    record = json.dumps({"sizes": {"x": [least, median, most], "z": 3, "bad": [1, 2, 3]}})
+    proto.metadata_props.add(key="trtcal.quantization", value=record)
+    found = asked_coverage(load_model(proto))
+    assert (found.macs, found.assumed) == (4 * 3 * 200, ())
+    assert asked_coverage(load_model(proto), {"x": (1, 3, 5, 5)}).macs == 4 * 3 * 25
+
+
 WORK = Work(
     (
         NodeWork("conv", "Conv", 600, 10, "conv"),

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
 from trtcal.limits import Figure, Judgement, parse_limit
+from trtcal.model.work import NodeWork, Work
+from trtcal.quantization.coverage import cover
 from trtcal.reporting.verdict import DO_NOT, INCONCLUSIVE, SHIP, WITH_CARE, judge
 
 GOOD = accuracy(5, 1)
@@ -72,6 +76,28 @@ def test_fallbacks_of_the_variants_own_builds_are_warnings():
     assert verdict.reasons == (
         "1 of 2 layers asked in INT8 run in float on sm89 (tensorrt-rtx): conv.",
     )
+
+
+def counted(macs, is_built):
+    """Return a coverage in which a convolution has so many of 100 multiply-accumulates."""
+    work = (NodeWork("conv", "Conv", macs, 1, "conv"), NodeWork("l", "LSTM", 100 - macs, 1, "l"))
+    return cover(Work(work, {}), {"conv": "int8"}, {}, is_built)
+
+
+@pytest.mark.parametrize(("macs", "word"), [(49, WITH_CARE), (50, SHIP)])
+def test_less_than_half_of_the_compute_in_int8_is_a_warning(macs, word):
+    compared = comparison(row("a", GOOD), limits=SPEED)
+    made = build("a", {"conv": "int8"}, coverage=counted(macs, True))
+    verdict = judge(compared, [made])
+    said = f"On sm89 (tensorrt-rtx), only {macs} % of 100 MAC run in INT8; l: TensorRT has no INT8"
+    assert verdict.word == word
+    assert [one.startswith(said) for one in verdict.reasons] == [True] * (word == WITH_CARE)
+
+
+def test_without_an_engine_the_plan_is_warned_of():
+    variant = replace(row("a", GOOD), coverage=counted(3, False))
+    verdict = judge(comparison(variant, limits=SPEED))
+    assert any(one.startswith("Only 3 % of 100 MAC can run") for one in verdict.reasons)
 
 
 @pytest.mark.parametrize(

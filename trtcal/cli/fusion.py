@@ -231,7 +231,7 @@ class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json 
     """
 
     def _run(self) -> None:
-        from trtcal.evidence.fusion.diff import diff_fusions, read_standings
+        from trtcal.evidence.fusion.check import diff_fusions, read_standings
         from trtcal.evidence.fusion.patterns import read_patterns
 
         patterns = read_patterns(self.files)

@@ -211,7 +211,7 @@ class Check(
 
     def _run(self) -> None:
         from trtcal.limits import BROKEN, parse_limits, require
-        from trtcal.runs.limits import judge_run
+        from trtcal.runs.diff import judge_run
 
         required(self.limits or None, "a limit", "--limit")
         before, after = _pair(self.open(), self.name, self.against)

@@ -122,7 +122,7 @@ class Coverage:
             )
             others = len(self.assumed) - 1
             more_of = f" (and {others} more such sizes)" if others else ""
-            yield f"counted for {sizes}: {self.assumed[0]}{more_of}"
+            yield f"counted for {sizes}: {self.assumed[0]}{more_of}" if sizes else self.assumed[0]
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, with the share in percent."""
@@ -164,12 +164,27 @@ def judge_coverage(
 def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Coverage:
     """Return what of a model can run in INT8, by its Q/DQ: those of `quantize` or of another tool.
 
-    `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`.
+    `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`. Where they are not given,
+    those count that `quantize` recorded of the data.
     """
     model = uniquely_named(model)
     record = quantization_record(model.proto)
-    work = count_work(model, sizes)
+    work = count_work(model, {**usual_sizes(record), **(sizes or {})})
     return cover(work, asked_precisions(model.proto), kept_out(record))
+
+
+def usual_sizes(record: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the median shapes of a sample that `quantize` recorded: [least, median, most] by input."""
+    sizes = record.get("sizes")
+    found: dict[str, Shape] = {}
+    for name, shapes in sizes.items() if isinstance(sizes, dict) else ():
+        if isinstance(shapes, list) and len(shapes) == 3 and _is_shape(shapes[1]):
+            found[name] = tuple(shapes[1])
+    return found
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 < one < 2**31 for one in value)
 
 
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:

@@ -26,7 +26,10 @@ def here(tmp_path, monkeypatch):
 def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     onnx.save(wrong_axis().proto(), here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
-    assert "2. silent_fallback: 'node' was asked in int8" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1. no_int8: no layer of this engine runs in INT8" in out
+    assert "2. silent_fallback: 'node' was asked in int8" in out
+    assert "0 % of " in out
     (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
     for file in ("engine.plan", "build.json", "diagnosis.json"):

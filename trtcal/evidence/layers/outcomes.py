@@ -11,7 +11,7 @@ from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode, is_quanti
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.work import NodeWork, Work, count_work
-from trtcal.quantization.coverage import Coverage, cover, kept_out
+from trtcal.quantization.coverage import Coverage, cover, kept_out, usual_sizes
 from trtcal.quantization.qdq import quantization_record
 
 ANSWERS = ("int8", "fp16", "fp32")
@@ -171,10 +171,13 @@ def built_coverage(
 
     `sizes` are the shapes of inputs that the model leaves open.
     """
-    got = {one.node: one.got for one in outcomes}
-    reasons = kept_out(quantization_record(model.proto))
-    reasons |= {one.node: one.reason for one in outcomes if one.reason}
-    return cover(count_work(model, sizes), got, reasons, is_built=True)
+    got, record = {one.node: one.got for one in outcomes}, quantization_record(model.proto)
+    reasons = kept_out(record) | {one.node: one.reason for one in outcomes if one.reason}
+    work = count_work(model, {**usual_sizes(record), **(sizes or {})})
+    return cover(work, got, reasons, is_built=True)
+
+
+LISTED = "kernels as the layer list has them, those of a loop once: give the model to count nodes"
 
 
 def layer_coverage(layers: Sequence[Layer]) -> Coverage:
@@ -190,7 +193,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
     )
     got = {one.name: one.precision for one in layers}
     reasons = {one.name: f"its {one.kind} layer computes in {one.precision}" for one in layers}
-    return cover(Work(nodes, {}), got, reasons, is_built=True)
+    return cover(Work(nodes, {}, (LISTED,)), got, reasons, is_built=True)
 
 
 def has_int8(layers: Sequence[Layer]) -> bool:
