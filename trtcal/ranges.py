@@ -40,6 +40,7 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none.
 
     `sizes` are the least, median and most sizes of a sample, for inputs with a dynamic size.
+    `sample_digests` are those of up to 4,096 samples (`trtcal.data.overlap`), "" where not known.
     """
 
     method: str
@@ -53,6 +54,7 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(
         default_factory=dict
     )
+    sample_digests: str = ""
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ KEYS = ("bins", "counts", "scalars", "extent")
 
 @dataclass(frozen=True)
 class Observation:
-    """The histograms of one model's tensors over one dataset, and the sizes of its samples."""
+    """The histograms of one model's tensors over one dataset; sizes and digests of its samples."""
 
     model: str
     dataset: str
@@ -47,6 +47,7 @@ class Observation:
         default=None, compare=False
     )  # where the time went, if it was run
     sizes: SizeRanges = field(default_factory=dict, compare=False)
+    sample_digests: str = ""  # `trtcal.data.overlap.keep`
 
     @property
     def digest(self) -> str:
@@ -80,7 +81,7 @@ def unpack(arrays: Mapping[str, Any]) -> dict[str, Histogram]:
 def write_observation(path: Path, observation: Observation) -> None:
     """Write histograms to an `.npz` without pickled objects."""
     header = [observation.model, observation.dataset, str(observation.samples)]
-    header.append(json.dumps(observation.sizes))
+    header += [json.dumps(observation.sizes), observation.sample_digests]
     write_npz(path, chain([("header", np.array(header))], pack(observation.histograms)))
 
 
@@ -98,9 +99,10 @@ def read_observation(path: Path) -> Observation:
     arrays = read_npz(path)
 
     def build() -> Observation:
-        model, dataset, samples, sizes = arrays["header"].tolist()
+        model, dataset, samples, sizes, *more = arrays["header"].tolist()
         kept = from_fields(_Sizes, {"sizes": json.loads(sizes)}).sizes
-        return Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
+        found = Observation(model, dataset, int(samples), unpack(arrays), sizes=kept)
+        return replace(found, sample_digests="".join(more))
 
     observation: Observation = parsing(path, build)
     return observation
@@ -154,6 +156,7 @@ def calibrate(
         ranges,
         unranged,
         observation.sizes,
+        observation.sample_digests,
     )
 
 

@@ -21,6 +21,7 @@ from trtcal.calibration.profile import Settings, Stopwatch
 from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
+from trtcal.data.overlap import keep, numbers_of
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
@@ -97,8 +98,9 @@ def observe(
         _check(tensor, histogram)
     if kept:
         kept.remove()
-    found = dataset.fingerprint, len(dataset), histograms
-    return Observation(model.fingerprint, *found, profile, size_ranges(model, dataset))
+    found = dataset.fingerprint, len(dataset), histograms, profile
+    more = size_ranges(model, dataset), keep(numbers_of(dataset))
+    return Observation(model.fingerprint, *found, *more)
 
 
 def _job(

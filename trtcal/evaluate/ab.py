@@ -8,7 +8,7 @@ whenever it stops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trtcal import __version__
 from trtcal.backends.sessions import run_session
 from trtcal.data import Dataset
+from trtcal.data.overlap import numbers_of
 from trtcal.documents import Document, seal
 from trtcal.evaluate.ab_rule import (
     ALPHA,
@@ -154,6 +155,7 @@ def ab_test(
         ANALYSES if options.sequential else 1,
         options.slices,
         timing.blocks if timing else None,
+        lambda samples: tuple(_known((baseline, candidate), dataset, samples)),
     )
     figures = sample_figures(
         (baseline, candidate), dataset, batch, task, reference, options.own, options.progress
@@ -185,6 +187,17 @@ def _rule(question: Question, dataset: Dataset, task: Task) -> Rule:
     return rule_for(question.limits, question.metric, has_labels, question.alpha, task.kinds)
 
 
+def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:
+    """Yield what to know of the first samples of a test: which were calibrated on, where they end."""
+    numbers = numbers_of(dataset, samples)
+    for letter, one in zip("AB", both, strict=True):
+        shared = one.shared_with(numbers)
+        if shared is not None:
+            yield f"{shared} of {letter}: new data may lose more"
+        if one.cut is not None and one.cut.startswith("judged"):
+            yield f"{letter} is {one.cut}"
+
+
 class InterimAnalyses:
     """When the figures are judged, and at which error rate, so that all together err no more often."""
 
@@ -195,9 +208,10 @@ class InterimAnalyses:
         count: int = ANALYSES,
         slices: Slices | None = None,
         blocks: Blocks | None = None,
+        known: Callable[[int], tuple[str, ...]] = lambda samples: (),
     ) -> None:
         self.rule, self.samples, self.count = rule, samples, count
-        self.slices, self.blocks = slices or {}, blocks
+        self.slices, self.blocks, self.known = slices or {}, blocks, known
         self.sizes = {name: int(where.sum()) for name, where in self.slices.items()}
         self.levels = sequential_levels(
             2 * rule.alpha, tuple((i + 1) / count for i in range(count))
@@ -224,7 +238,8 @@ class InterimAnalyses:
         rule = replace(self.rule, alpha=alpha)
         answers = ask(rule, figures, here, times, self.sizes, contrast)
         warnings = self.blocks.warnings if self.blocks else ()
-        self.verdict = replace(decide(self.rule, answers, warnings), rule=self.rule)
+        decided = decide(self.rule, answers, (*self.known(samples), *warnings))
+        self.verdict = replace(decided, rule=self.rule)
         self.seen = samples
         self.made.append({"samples": samples, "alpha": alpha, "word": self.verdict.word})
         return self.verdict.word

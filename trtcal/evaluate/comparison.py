@@ -14,6 +14,7 @@ from trtcal import __version__
 from trtcal.backends.sessions import CPU, run_session
 from trtcal.backends.targets import machine
 from trtcal.data import Dataset, Feeds
+from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
@@ -42,7 +43,8 @@ class Row:
     `simulation` is None where there are no Q/DQ to simulate or it was not asked for. `own` has the
     user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
-    `coverage` is how much of the compute is in INT8.
+    `coverage` is how much of the compute is in INT8, `cut` says who computes outputs after a cut, and
+    `shared_samples` how many of the samples are calibration samples.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Row:
     worst: tuple[Sample, ...] = ()
     layers: Layerwise | None = None
     coverage: Coverage | None = None
+    cut: str | None = None
+    shared_samples: Overlap | None = None
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
@@ -187,8 +191,10 @@ def compare(
             replace(one, throughput=(*one.throughput, rate))
             for one, rate in zip(latencies, rates, strict=True)
         ]
-    sizes = sample_sizes(next(dataset.batches(settings.batch)))
+    sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
     rows = tuple(_row(*one, sizes) for one in zip(everyone, found, latencies, strict=True))
+    pairs = zip(rows, everyone, strict=True)
+    rows = tuple(replace(row, shared_samples=one.shared_with(numbers)) for row, one in pairs)
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
@@ -208,8 +214,8 @@ def _device(everyone: Sequence[Variant]) -> str:
 
 def _row(one: Variant, found: Evaluation, latency: Latency, sizes: Mapping[str, Shape]) -> Row:
     about, figures = (one.name, one.model, one.quantization), vars(found)
-    coverage = one.coverage(sizes)
-    return Row(*about, latency=latency, size_bytes=one.size_bytes, coverage=coverage, **figures)
+    row = Row(*about, latency=latency, size_bytes=one.size_bytes, **figures)
+    return replace(row, coverage=one.coverage(sizes), cut=one.cut)
 
 
 def _runs(
@@ -275,6 +281,10 @@ def unjudged(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _of_row(row: Row) -> Iterator[str]:
+    if row.shared_samples is not None:
+        yield f"{row.shared_samples}: new data may lose more"
+    if row.cut is not None:
+        yield row.cut
     if row.simulation is not None and row.simulation.differs:
         yield _simulated(row.simulation, row.accuracy.samples)
     for breakdown in row.breakdowns:

@@ -12,6 +12,7 @@ from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
 from trtcal.data.dataset import fixed_batch
+from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
@@ -19,7 +20,7 @@ from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
-from trtcal.quantization.qdq import provenance, quantization_record
+from trtcal.quantization.qdq import provenance, quantization_record, record_in
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Variant:
     def runner(self, names: Sequence[str]) -> Run:
         """Return what runs it for the outputs named."""
         return runner(self.session, names)
+
+    def shared_with(self, numbers: Numbers) -> Overlap | None:
+        """Return how many samples, by their numbers, it was calibrated on; None for none known."""
+        record = record_in(self.session.get_modelmeta().custom_metadata_map)
+        return overlap(str(record.get("samples", "")), numbers)
 
 
 def open_variant(

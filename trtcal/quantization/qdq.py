@@ -252,6 +252,8 @@ def _describe(
         "layers": done,
         "skipped": result.skipped,
     }
+    if calibration.sample_digests:
+        record["samples"] = calibration.sample_digests
     if result.excluded:
         record["excluded"] = result.excluded
     if moved:
@@ -306,14 +308,16 @@ def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:
 
 def quantization_record(proto: onnx.ModelProto) -> dict[str, Any]:
     """Return what `quantize` recorded in a model, {} if it did not make it."""
-    for item in proto.metadata_props:
-        if item.key == METADATA:
-            try:
-                record = json.loads(item.value)
-            except (ValueError, RecursionError):
-                return {}
-            return record if isinstance(record, dict) else {}
-    return {}
+    return record_in({item.key: item.value for item in proto.metadata_props})
+
+
+def record_in(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `quantize` recorded in a model's metadata, {} if that is not there."""
+    try:
+        record = json.loads(metadata.get(METADATA, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def provenance(record: dict[str, Any]) -> dict[str, Any]:

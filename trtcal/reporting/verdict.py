@@ -215,6 +215,8 @@ def warnings(
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
+    if row.shared_samples is not None:
+        reasons.append(f"{row.shared_samples}: new data may lose more.")
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
         if row.coverage and row.coverage.is_low:
