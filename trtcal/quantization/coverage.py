@@ -15,7 +15,7 @@ from trtcal.documents import to_fields
 from trtcal.limits import INT8_MACS, Figure, Judgement, Limit, judge_figures
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
-from trtcal.model.ops import MULTIPLIES, NO_INT8
+from trtcal.model.ops import MULTIPLIES, NO_INT8, QDQ
 from trtcal.model.shapes import CONTRIB, Shape
 from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.qdq import asked_precisions, quantization_record
@@ -46,9 +46,10 @@ class Coverage:
     """The multiply-accumulates and bytes of a network, and those of its nodes in INT8.
 
     `is_built` is what an engine was built with; else it is what Q/DQ ask for, if kernels are there.
-    `unknown_macs` are those of nodes whose precision is not known. `rest` has the nodes that are not in
-    INT8, the largest first, at most 50, `uncounted` those that nothing is known of, as plug-ins.
-    `inputs` gives the shapes that it was counted for, `assumed` what nothing decided.
+    Bytes are those of float tensors, without Q/DQ. `unknown_macs` are those of nodes whose precision
+    is not known. `rest` has the nodes that are not in INT8, the largest first, at most 50, `uncounted`
+    those that nothing is known of, as plug-ins. `inputs` gives the shapes that it was counted for,
+    `assumed` what nothing decided.
     """
 
     is_built: bool
@@ -209,7 +210,7 @@ def cover(
         macs=total,
         int8_macs=sum(one.macs or 0 for one in own),
         unknown_macs=sum(one.macs or 0 for one in rest if found[id(one)] == UNKNOWN),
-        moved_bytes=sum(one.moved_bytes for one in work.nodes),
+        moved_bytes=sum(one.moved_bytes for one in work.nodes if one.op not in QDQ),
         int8_bytes=sum(one.moved_bytes for one in own),
         nodes=sum(one.macs != 0 for one in work.nodes),
         int8_nodes=len(own),

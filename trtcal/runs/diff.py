@@ -1,4 +1,4 @@
-"""A run held against the last one of its model, and limits: what got better, what worse, what had changed."""
+"""A run held against the last one of its model, and against limits: what changed, and which hold."""
 
 from __future__ import annotations
 

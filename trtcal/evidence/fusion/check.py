@@ -1,4 +1,4 @@
-"""The fusion check: what the graph predicts, what a build shows, findings, and how two checks differ."""
+"""The fusion check: what the graph predicts, what a build shows, findings, how two checks differ."""
 
 from __future__ import annotations
 
