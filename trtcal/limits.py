@@ -42,6 +42,8 @@ METRICS: Mapping[str, Metric] = {
     "top1": Metric("top-1", "%", True),
     "top1_drop": Metric("drop of top-1", "points"),
     "top5": Metric("top-5", "%", True),
+    "miou": Metric("mean IoU", "%", True),
+    "mae": Metric("mean absolute error"),
     "agreement": Metric("agreement with FP32", "%", True),
     "sqnr_db": Metric("SQNR", "dB", True),
     "cosine": Metric("cosine", "", True),

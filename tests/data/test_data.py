@@ -58,7 +58,7 @@ def nan():
         ({"x": IMAGES[:0]}, "empty"),
         ({"x": nan()}, "first in sample 2"),
         ({"x": IMAGES, "labels": np.zeros(3, np.int64)}, "labels"),
-        ({"x": IMAGES, "labels": np.zeros(4)}, "labels"),
+        ({"x": IMAGES, "labels": np.array(["a", "b", "c", "d"])}, "labels"),
         ({"x": np.array([object()])}, "cannot be read"),
     ],
 )

@@ -138,7 +138,7 @@ def test_data_in_memory_go_to_other_processes(model, data):
         ([(ROWS, LABELS, LABELS)], "3 arrays without names", "then labels"),
         ({"x": [1.0]}, "'x' is a list, not an array", "numpy arrays"),
         ({"y": ROWS}, "no array for the model's input 'x'", ""),
-        ([(ROWS, ROWS)], "labels are float32", "integers"),
+        ([(ROWS, ROWS > 0)], "labels are bool", "integers"),
         (ROWS[0, 0], "samples first", ""),
         (lambda: 3, "type int cannot be read", "yields"),
     ],

@@ -16,7 +16,7 @@ def right(samples, wrong):
 
 
 def rule_of(*limits, metric=None, alpha=0.05):
-    return rule_for(parse_limits(limits), metric, True, alpha)
+    return rule_for(parse_limits(limits), metric, {"top1"}, alpha)
 
 
 def judged(before, after, rule=None, slices=None, times=None, **more):

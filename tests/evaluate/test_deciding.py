@@ -52,7 +52,7 @@ def compared(place, candidate, *limits, metric=None, **more):
         for side, name in (("A", "good"), ("B", candidate))
     ]
     dataset = open_dataset(place / "data.npz", model)
-    rule = rule_for(parse_limits(limits or ["top1 >= -2"]), metric, True)
+    rule = rule_for(parse_limits(limits or ["top1 >= -2"]), metric, {"top1"})
     return ab_test(*both, dataset, rule, ABOptions(**more))
 
 
@@ -118,7 +118,7 @@ def test_the_error_rate_of_looking_early_is_kept():
 
 
 def ships(before, after):
-    analyses = InterimAnalyses(rule_for(parse_limits(["top1 >= -2"]), None, True), 1000)
+    analyses = InterimAnalyses(rule_for(parse_limits(["top1 >= -2"]), None, {"top1"}), 1000)
     for n in range(100, 1001, 100):
         if analyses.is_due(n) and analyses.judge(n, {"top1": (before[:n], after[:n])}) != OPEN:
             break
@@ -137,7 +137,7 @@ def test_the_bounds_of_interim_analyses_are_those_of_the_joint_normal_distributi
 
 def test_a_slice_that_comes_late_is_tested_before_it_ships():
     slices = {"late": np.arange(1000) >= 900}
-    rule = rule_for(parse_limits(["top1 >= -5", "top1@slices >= -5"]), None, True)
+    rule = rule_for(parse_limits(["top1 >= -5", "top1@slices >= -5"]), None, {"top1"})
     analyses = InterimAnalyses(rule, 1000, slices=slices)
     right = np.ones(1000)
     for n in range(200, 1001, 200):

@@ -5,12 +5,14 @@ import pytest
 from onnx import helper
 
 from tests.networks import save
+from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
 from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import CompareSettings, compare
+from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evaluate.variants import open_variant
-from trtcal.limits import HOLDS, parse_limits
+from trtcal.limits import BROKEN, HOLDS, parse_limits
 from trtcal.model import load_model
 from trtcal.reporting.verdict import judge
 
@@ -182,3 +184,29 @@ def test_a_limit_on_any_metric_of_the_task_can_ship(verdicts, task, limit):
     report, test = verdicts(task, limit, noise=1e-5)
     assert (test.word, report.word) == ("SHIP", "SHIP WITH CARE")
     assert [str(one.limit) for one in test.limits] == [str(one.limit) for one in report.limits]
+
+
+LABELLED = {"segmentation": ("miou", ()), "regression": ("mae", ("mae <= +0.05",))}
+
+
+@pytest.mark.parametrize("task", LABELLED)
+def test_labels_of_pixels_and_of_values_decide(task, data, tmp_path):
+    a, b, broken = (
+        network(tmp_path / f"{name}.onnx", task, **how)
+        for name, how in (("a", {}), ("b", {"noise": 1e-5}), ("c", {"seed": 7}))
+    )
+    outputs = run_session(open_session(load_model(a).proto), ["y1"], {"x": data})[0]
+    labels = outputs.argmax(1) if task == "segmentation" else outputs[:, 0] + 0.5
+    metric, limits = LABELLED[task]
+    dataset = open_dataset({"x": data, "labels": labels}, load_model(a))
+    reference, *others = map(open_variant, (a, b, broken))
+    settings = CompareSettings(32, 2, Wanted(outputs=("y1",)))
+    comparison = compare(reference, others, dataset, parse_limits(limits), settings)
+    states = {
+        name: {one.limit.metric: one.state for one in judged}
+        for name, judged in judge_variants(comparison).items()
+    }
+    assert states == {"b": {metric: HOLDS}, "c": {metric: BROKEN}}
+    question, options = Question(parse_limits(limits)), ABOptions(outputs=("y1",))
+    words = [ab_test(reference, one, dataset, question, options).verdict.word for one in others]
+    assert words == ["SHIP", "ROLL BACK"]

@@ -181,7 +181,7 @@ def test_scales_of_one_thing_are_raw_heads_that_no_default_limit_judges():
     maps = {f"p{side}": logits(18, side, side) for side in (16, 8, 4)}
     task = task_of(maps)
     assert (task.name, {one.kind for one in task.outputs}) == ("detection", {"raw"})
-    assert default_limits(task.kinds, False) == ()
+    assert default_limits(task.kinds) == ()
     assert unlimited(task.kinds, ["agreement"]) == ["p16", "p4", "p8"]
     assert unlimited(task.kinds, ["sqnr_db"]) == []
 
@@ -205,13 +205,14 @@ LIMITS = {
     ),
     ("boxes",): (("agreement >= -1.0",), ("agreement >= -1.0",)),
     ("values",): ((), ()),
+    ("pixels", "pixels"): (("miou >= -1.0", "agreement >= -1.0"), ("agreement >= -1.0",)),
 }
 
 
 @pytest.mark.parametrize(("kinds", "wanted"), LIMITS.items(), ids=map("+".join, LIMITS))
 def test_every_output_has_the_default_limit_of_its_kind(kinds, wanted):
     outputs = {f"y{place}": kind for place, kind in enumerate(kinds)}
-    assert (default_limits(outputs, True), default_limits(outputs, False)) == wanted
+    assert (default_limits(outputs, {"top1", "miou"}), default_limits(outputs)) == wanted
 
 
 def test_a_limit_is_about_the_outputs_that_have_its_metric():
@@ -221,3 +222,34 @@ def test_a_limit_is_about_the_outputs_that_have_its_metric():
     assert unlimited(outputs, ["cosine"]) == ["c"]
     assert unlimited(outputs, ["agreement", "relative_error"]) == []
     assert unlimited(outputs, ["my_own"]) == []
+
+
+def test_labels_of_pixels_and_values_are_counted():
+    scores = logits(3, 6, 8)
+    labels = scores.argmax(1)
+    labels[:, 0] = 255
+    task = task_of({"y": scores})
+    rows = task.rows({"y": scores}, SIZE)
+    assert task.compare(rows, rows, labels)["miou"].tolist() == [1.0] * SIZE
+    other = task.rows({"y": np.roll(scores, 1, 1)}, SIZE)
+    assert task.compare(rows, other, labels)["miou"].tolist() == [0.0] * SIZE
+    half = labels.copy()
+    half[:, 1:] = (half[:, 1:] + np.arange(8) % 2) % 3  # in every second column another class
+    found = task.compare(rows, rows, half)["miou"]
+    kept = half != 255
+    for sample in range(SIZE):
+        ious = []
+        for one in range(3):
+            a, b = scores.argmax(1)[sample] == one, half[sample] == one
+            a &= kept[sample]
+            ious.append((a & b).sum() / (a | b).sum())
+        assert found[sample] == pytest.approx(np.mean(ious))
+
+
+def test_the_mean_absolute_error_is_of_the_labels():
+    values = logits(1)
+    task = task_of({"y": values})
+    rows = task.rows({"y": values}, SIZE)
+    found = task.compare(rows, [rows[0] + 0.5], values[:, 0].astype(np.float64) - 1.0)
+    assert found["mae"] == pytest.approx(np.full(SIZE, 1.5), rel=1e-5)
+    assert "mae" not in task.compare(rows, rows, np.zeros((SIZE, 3)))

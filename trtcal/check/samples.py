@@ -15,7 +15,7 @@ import numpy as np
 from trtcal.check.issues import DataIssue
 from trtcal.data import Dataset, Feeds, fixed_batch
 from trtcal.data.dataset import Array
-from trtcal.evaluate.per_sample import Labels
+from trtcal.evaluate.per_sample import Labels, class_labels
 from trtcal.model import Model
 
 RUNS = 8  # neighbours show repeats, runs from all over show everything else
@@ -63,7 +63,8 @@ def take_samples(model: Model, dataset: Dataset, count: int) -> Samples:
         starts = np.linspace(0, (total - size) // batch, runs).astype(int) * batch
         spans = [(int(start), int(start) + size) for start in starts]
     feeds, rows = _of_one_size(dataset, spans)
-    labels = None if dataset.labels is None else dataset.labels[rows]
+    given = class_labels(dataset.labels)
+    labels = None if given is None else given[rows]
     return Samples(feeds, labels, total, batch)
 
 

@@ -263,7 +263,7 @@ def show(comparison: Comparison) -> None:
     known = {
         title: form
         for title, form in OF_ACCURACY.items()
-        if any(filled(form, row) for row in comparison.rows)
+        if any(_has(form, row) for row in comparison.rows)
     }
     columns: Columns = {
         "variant": "{name}",
@@ -282,9 +282,18 @@ def show(comparison: Comparison) -> None:
     _say_warnings(comparison, say)
 
 
+def _has(form: str, row: Row) -> bool:
+    try:
+        return bool(filled(form, row))
+    except KeyError:
+        return False
+
+
 OF_ACCURACY = {
     "top-1 %": "{accuracy.top1:.2f}",
     "drop": "{accuracy.top1_drop:+.2f}",
+    "mIoU": "{means[miou].value.mean:.4f}",
+    "MAE": "{means[mae].value.mean:.4g}",
     "agree %": "{accuracy.agreement:.2f}",
     "score error": "{accuracy.score_error:.4f}",
     "SQNR dB": "{accuracy.sqnr_db:.1f}",

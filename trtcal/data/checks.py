@@ -187,14 +187,17 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
 def labels_in(
     where: str, found: Mapping[str, Rows], inputs: Collection[str], samples: int
 ) -> Labels | None:
-    """Return the array called `labels` as int64, None if there is none or it is an input."""
+    """Return the array called `labels` as int64 or float64, None if there is none or it is an input.
+
+    One row a sample: a class, a value, the classes of pixels.
+    """
     if LABELS not in found or LABELS in inputs:
         return None
     labels = found[LABELS]
-    if labels.shape not in [(samples,), ()][: 1 + (samples == 1)] or labels.dtype.kind not in "iu":
+    if labels.shape[:1] != (samples,) or labels.dtype.kind not in "iuf":
         raise InputError(
-            f"data {where}: labels are {labels.dtype}{list(labels.shape)}, "
-            "not one integer a sample",
-            f"save them as integers of shape ({samples},)",
+            f"data {where}: labels are {labels.dtype}{list(labels.shape)}, not numbers of each sample",
+            f"save them as integers of shape ({samples},); of pixels ({samples}, height, width)",
         )
-    return values_of(labels).astype(np.int64).reshape(samples)
+    rows = labels[:]
+    return rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)

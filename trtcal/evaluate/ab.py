@@ -34,7 +34,7 @@ from trtcal.evaluate.ab_rule import (
 from trtcal.evaluate.collectors import read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.tasks import Task, TaskRecord
+from trtcal.evaluate.tasks import Task, TaskRecord, known_by
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit
 from trtcal.stats import sequential_levels
@@ -183,8 +183,8 @@ def ab_test(
 
 
 def _rule(question: Question, dataset: Dataset, task: Task) -> Rule:
-    has_labels = dataset.labels is not None
-    return rule_for(question.limits, question.metric, has_labels, question.alpha, task.kinds)
+    known = known_by(dataset.labels)
+    return rule_for(question.limits, question.metric, known, question.alpha, task.kinds)
 
 
 def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ intervals' level, every slice that is held to a limit being one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -54,7 +54,7 @@ from trtcal.stats import (
 SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "ROLL BACK", "INCONCLUSIVE"
 ALPHA = 0.05
 LEAST_SLICE = 30  # samples of a slice below which it is shown and not judged
-DISTANCES = frozenset({"cosine", "kl", "relative_error", "score_error"})
+DISTANCES = frozenset({"cosine", "kl", "relative_error", "score_error", "mae"})
 CLASSES: Kinds = {"output": "classes"}
 SQNR = "sqnr_db"
 TIMES = ("speedup", "latency_p50")
@@ -62,7 +62,7 @@ SPEED, TIMES_UNIT = "speed-up", "times"
 DROP = "-1.0"  # points, where no limit is given
 
 FIGURES = frozenset({"top1", "top5", "kl", "agreement", "cosine", "relative_error", "score_error"})
-FIGURES |= {SQNR, *TIMES}
+FIGURES |= {SQNR, "miou", "mae", *TIMES}
 
 Slices = Mapping[str, npt.NDArray[np.bool_]]
 Figures = Mapping[str, tuple[Values, Values]]
@@ -108,17 +108,19 @@ def is_tested(limit: Limit) -> bool:
 def rule_for(
     limits: Sequence[Limit],
     metric: str | None,
-    has_labels: bool,
+    labelled: Collection[str] = (),
     alpha: float = ALPHA,
     kinds: Kinds = CLASSES,
 ) -> Rule:
-    """Return the rule of an A/B test; `kinds` are those of the outputs that count.
+    """Return the rule of an A/B test.
+
+    `labelled` are the metrics that the labels give, `kinds` those of the outputs that count.
 
     Without a metric, the first one with a limit decides. Where no limit on the outputs is given there
     are those of `default_limits`; top-1, top-5 and agreement may fall by one point.
     """
     limited = [one.metric for one in limits if one.metric not in TIMES and not one.in_slices]
-    usual = default_limits(kinds, has_labels) if metric is None and not limited else ()
+    usual = default_limits(kinds, labelled) if metric is None and not limited else ()
     if metric in PERCENT and metric not in limited:
         usual = (f"{metric} >= {DROP}",)
     asked = (*parse_limits(usual), *limits)

@@ -18,9 +18,9 @@ from trtcal.stats import Interval, Moments, paired_difference, proportion
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
 
-PERCENT = frozenset({"top1", "top5", "agreement"})
+PERCENT = frozenset({"top1", "top5", "agreement", "miou"})
 """Metrics that are shares, shown in percent."""
-REACH = {"cosine": 1.0, "agreement": 1.0}
+REACH = {"cosine": 1.0, "agreement": 1.0, "miou": 1.0}
 """How far a value not seen may lie from the mean: from outputs that are alike to others."""
 
 

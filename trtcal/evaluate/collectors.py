@@ -30,13 +30,13 @@ from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
-from trtcal.evaluate.per_sample import WHAT, Labels, Values
+from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay
 from trtcal.evaluate.tasks import LEAST, Rows, Task, find_task
 from trtcal.evaluate.variants import Variant, open_simulation
 from trtcal.limits import METRICS
 
-KEPT = ("top1", "top5", "agreement", "cosine", "kl", "relative_error", "score_error")
+KEPT = ("top1", "top5", "miou", "mae", "agreement", "cosine", "kl", "relative_error", "score_error")
 SQNR = "sqnr_db"
 CLASSES, SLICES = "classes", "slices"
 
@@ -339,8 +339,9 @@ def evaluate(
     for place, one in enumerate(everyone):
         simulation = open_simulation(one, names) if wanted.simulate else None
         accumulators = {SLICES: GroupAccumulator(wanted.attributes if place else ())}
-        if dataset.labels is not None and place:
-            accumulators[CLASSES] = GroupAccumulator((classes_of(dataset.labels),))
+        labels = class_labels(dataset.labels)
+        if labels is not None and place:
+            accumulators[CLASSES] = GroupAccumulator((classes_of(labels),))
         simulated = None if simulation is None else len(runs)
         runs += [] if simulation is None else [simulation]
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))

@@ -22,7 +22,7 @@ from scipy import stats
 from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE
 from trtcal.evaluate.accuracy import PERCENT, rounded
-from trtcal.evaluate.per_sample import Labels, Values, class_scores
+from trtcal.evaluate.per_sample import Labels, Values, class_labels, class_scores
 from trtcal.stats import LEVEL, Interval, holm, mcnemar, paired_difference
 
 KEPT = 20  # groups of one figure that are listed; the others are counted
@@ -270,6 +270,7 @@ class Worst:
         labels: Labels | None,
     ) -> None:
         """Take in a batch from sample `start` on: its figures and the outputs of both."""
+        labels = class_labels(labels)
         errors = found["l2"] if "l2" in found else 1 - found["agreement"]
         limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
         scores = [None if isinstance(one[0], list) else class_scores(one[0]) for one in outputs]

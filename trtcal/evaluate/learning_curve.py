@@ -16,6 +16,7 @@ from trtcal.data import Dataset
 from trtcal.documents import Document, seal
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Rows
+from trtcal.evaluate.per_sample import class_labels
 from trtcal.evaluate.search.plan_loss import Reference
 from trtcal.evaluate.subsets import HELD_BACK, Chunks, Subsets, choose_subsets
 from trtcal.model import Model
@@ -262,7 +263,7 @@ def _warnings(
         warnings.append(
             f"only the first {subsets.pool} of {subsets.first} samples were used for subsets"
         )
-    labels = dataset.labels
+    labels = class_labels(dataset.labels)
     if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
         warnings.append(
             "the samples come in the order of their classes: shuffle them, so that subsets are random"

@@ -17,6 +17,7 @@ from trtcal.evaluate.per_sample import (
     Array,
     Labels,
     Values,
+    class_labels,
     class_scores,
     compare_rows,
     correctness,
@@ -25,7 +26,7 @@ from trtcal.evaluate.per_sample import (
 
 def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
     """Return the reference's `top1` minus the variant's, None where they are not known."""
-    scores = class_scores(reference[0])
+    scores, labels = class_scores(reference[0]), class_labels(labels)
     if scores is None or labels is None or "top1" not in found:
         return None
     return np.asarray(correctness(scores, labels)["top1"] - found["top1"])

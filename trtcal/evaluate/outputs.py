@@ -1,6 +1,6 @@
 """What one output of a network decides, and how far another's is from it, sample by sample.
 
-Nothing here needs labels; `trtcal.evaluate.per_sample` has what does.
+What needs labels is counted in `trtcal.evaluate.per_sample`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import Boxes, Decoder, found_again, names_of
-from trtcal.evaluate.per_sample import check_finite, distances
+from trtcal.evaluate.per_sample import absolute_error, check_finite, distances, mean_iou
 
 Array = npt.NDArray[Any]
 Values = npt.NDArray[np.float64]
@@ -68,6 +68,19 @@ class Output:
             return {"agreement": agreement, "score_error": error}
         return self._compare_arrays(np.asarray(expected), np.asarray(made))
 
+    def labelled(self, made: Array | list[Boxes], labels: Array) -> Figures:
+        """Return `miou` of pixels or `mae` of values, where labels of their shape are given."""
+        if isinstance(made, list) or self.kind not in ("pixels", "values"):
+            return {}
+        values = _pixel_classes(self, made) if self.kind == "pixels" else made
+        if labels[0].size != values[0].size:
+            return {}
+        if self.kind == "values":
+            return {"mae": absolute_error(values, labels)}
+        if labels.dtype.kind == "f":
+            return {}
+        return {"miou": mean_iou(values.reshape(labels.shape), labels)}
+
     def _compare_arrays(self, expected: Array, made: Array) -> Figures:
         if expected.shape != made.shape:
             raise InputError(
@@ -108,9 +121,15 @@ def _tokens(output: Output, expected: Array, made: Array) -> Values:
 
 
 def _pixels(output: Output, expected: Array, made: Array) -> Values:
+    return _share(_pixel_classes(output, expected) == _pixel_classes(output, made))
+
+
+def _pixel_classes(output: Output, values: Array) -> Array:
+    if values.dtype.kind != "f":
+        return values
     if output.axis is None:
-        return _share((expected > output.threshold) == (made > output.threshold))
-    return _share(expected.argmax(output.axis) == made.argmax(output.axis))
+        return np.asarray(values > output.threshold, np.int64)
+    return np.asarray(values.argmax(output.axis))
 
 
 def _labels(output: Output, expected: Array, made: Array) -> Values:

@@ -19,6 +19,7 @@ Values = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 TOP = 5
+IGNORED = 255  # the label of pixels that do not count, of many data sets
 SUM_TOLERANCE = 1e-3  # of rows that are probabilities already
 LEAST = 1e-12  # probability below which a class counts as this, so that KL stays finite
 
@@ -54,6 +55,7 @@ def compare_rows(
 def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> dict[str, Values]:
     """Return `agreement`, `kl` and with labels `top1` and `top5` of class scores, nothing of others."""
     expected, made = class_scores(reference), class_scores(variant)
+    labels = class_labels(labels)
     if expected is None or made is None:
         return {}
     found = {
@@ -69,6 +71,35 @@ def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> 
         check_labels(labels, made.shape[1])
         found.update(correctness(made, labels))
     return found
+
+
+def class_labels(labels: Labels | None) -> Labels | None:
+    """Return labels if they are one class a sample."""
+    is_one = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
+    return labels if is_one else None
+
+
+def mean_iou(classes: Array, labels: Labels) -> Values:
+    """Return the mean intersection over union of the classes that a sample has, of shape (samples,).
+
+    A class counts that its labels or its pixels have; negative labels and 255 are left out.
+    """
+    found = np.zeros(len(classes))
+    for place, (made, wanted) in enumerate(zip(classes, labels, strict=True)):
+        kept = (wanted >= 0) & (wanted != IGNORED)
+        made, wanted = made[kept], wanted[kept]
+        names, codes = np.unique(np.concatenate([made, wanted]), return_inverse=True)
+        a, b = codes.reshape(2, -1)
+        both = np.bincount(a[a == b], minlength=len(names))
+        either = np.bincount(a, minlength=len(names)) + np.bincount(b, minlength=len(names)) - both
+        found[place] = float((both / either).mean()) if len(names) else 1.0
+    return found
+
+
+def absolute_error(values: Array, labels: Labels) -> Values:
+    """Return the mean absolute difference from labels, of shape (samples,)."""
+    rows = [np.asarray(one, np.float64).reshape(len(one), -1) for one in (values, labels)]
+    return np.asarray(np.abs(rows[0] - rows[1]).mean(1))
 
 
 def correctness(scores: Array, labels: Labels) -> dict[str, Values]:

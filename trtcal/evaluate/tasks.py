@@ -8,7 +8,7 @@ that is broken or swapped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from trtcal.config import TASKS
 from trtcal.errors import InputError
 from trtcal.evaluate.boxes import CELLS, Boxes, find_decoder, names_of
 from trtcal.evaluate.outputs import DECIDING, FLOATING, RAW, Figures, Output, samples_first
-from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
+from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, class_labels, distances
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
@@ -74,8 +74,9 @@ class Task:
 
         `agreement` and `cosine` are the least of all outputs that have them, `relative_error` and
         `score_error` the largest. The other distances are of all float outputs as one long row; `kl`,
-        `top1` and `top5` are of the first output that has class scores. `by_output` is what the method
-        of this name gave, if it is known.
+        `top1` and `top5` are of the first output that has class scores, `miou` of the first of pixels
+        and `mae` of the first of values that labels fit. `by_output` is what the method of this name
+        gave, if it is known.
         """
         found = worst_of((by_output or self.by_output(expected, made)).values())
         pairs = list(zip(self.outputs, expected, made, strict=True))
@@ -83,6 +84,9 @@ class Task:
         if floats:
             row = distances([a for a, _ in floats], [b for _, b in floats], len(floats[0][0]))
             found |= row | {name: found[name] for name in ("cosine", "relative_error")}
+        if labels is not None:
+            for one, made_rows in zip(self.outputs, made, strict=True):
+                found = one.labelled(made_rows, labels) | found
         for one, a, b in pairs:
             if one.kind == "classes" and _is_float(a):
                 return by_class(np.asarray(a), np.asarray(b), labels) | found
@@ -135,15 +139,20 @@ OF_DECISIONS = frozenset({"agreement"})
 OF_CLASSES = frozenset({"top1", "top1_drop", "top5", "kl"})
 OF_BOXES = frozenset({"agreement", "score_error"})
 OF_VALUES = frozenset({"cosine", "relative_error", "sqnr_db", "l0", "l1", "l2", "linf"})
+OF_LABELS = {"classes": "top1", "pixels": "miou", "values": "mae"}
+"""Kind -> the metric of its first output that needs labels."""
+LABELLED = {"classes": "top1 >= -1.0", "pixels": "miou >= -1.0"}
+"""Kind -> the limit of its first output where there are labels."""
 
 
-def default_limits(kinds: Kinds, has_top1: bool) -> tuple[str, ...]:
-    """Return the limits of outputs where none is given; of class scores with labels it is top-1's."""
-    judged = list(kinds.values())
-    if has_top1 and "classes" in judged:
-        judged.remove("classes")
-        return ("top1 >= -1.0", *dict.fromkeys(DEFAULTS[one] for one in judged if one in DEFAULTS))
-    return tuple(dict.fromkeys(DEFAULTS[one] for one in judged if one in DEFAULTS))
+def default_limits(kinds: Kinds, known: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the limits of outputs where none is given; `known` are the metrics that labels give."""
+    judged, found = list(kinds.values()), list[str]()
+    for kind, limit in LABELLED.items():
+        if OF_LABELS[kind] in known and kind in judged:
+            judged.remove(kind)
+            found.append(limit)
+    return tuple(dict.fromkeys([*found, *(DEFAULTS[one] for one in judged if one in DEFAULTS)]))
 
 
 def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
@@ -152,11 +161,28 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
     Metrics of the user's own are taken to be about all of them.
     """
     known = set(metrics)
-    if known - OF_DECISIONS - OF_CLASSES - OF_BOXES - OF_VALUES:
+    if known - OF_DECISIONS - OF_CLASSES - OF_BOXES - OF_VALUES - set(OF_LABELS.values()):
         return []
-    first = next((name for name, kind in kinds.items() if kind == "classes"), None)
     left = {name for name, kind in kinds.items() if not known & _about(kind)}
-    return sorted(left - ({first} if known & OF_CLASSES else set()))
+    return sorted(left - _judged_by_labels(kinds, known))
+
+
+def _judged_by_labels(kinds: Kinds, metrics: set[str]) -> set[str]:
+    """Return the outputs that metrics of labels are about: the first of each kind."""
+    first = {kind: name for name, kind in reversed([*kinds.items()])}
+    found = {name for kind, name in first.items() if OF_LABELS.get(kind) in metrics}
+    return found | ({first["classes"]} if "classes" in first and metrics & OF_CLASSES else set())
+
+
+def known_by(labels: Labels | None) -> frozenset[str]:
+    """Return the metrics that labels give: of one class a sample, of pixels, of values."""
+    if labels is None:
+        return frozenset()
+    return frozenset({"top1"} if class_labels(labels) is not None else {"miou"} - _floats(labels))
+
+
+def _floats(labels: Labels) -> set[str]:
+    return {"miou"} if labels.dtype.kind == "f" or labels.ndim < 3 else set()
 
 
 def no_usual_limit(outputs: Sequence[str]) -> str:

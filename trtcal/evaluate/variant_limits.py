@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
 
 OF_ERRORS = ("cosine", "relative_error", "score_error", "kl", "l0", "l1", "l2", "linf")
-ACCURACY = ("top1", "top5", "agreement", "sqnr_db", *OF_ERRORS)
+ACCURACY = ("top1", "top5", "miou", "mae", "agreement", "sqnr_db", *OF_ERRORS)
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
 COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes", INT8_MACS)
 """The metrics that a comparison measures, beside the user's own."""
@@ -45,8 +45,9 @@ def with_default(comparison: Comparison) -> tuple[Limit, ...]:
     """Return the limits, with the default ones of the task if none is about the outputs."""
     if about_outputs(comparison.limits):
         return comparison.limits
-    has_top1 = comparison.rows[0].accuracy.top1 is not None
-    return (*parse_limits(default_limits(comparison.task.outputs, has_top1)), *comparison.limits)
+    first = comparison.rows[0]
+    known = {*first.means} | ({"top1"} if first.accuracy.top1 is not None else set())
+    return (*parse_limits(default_limits(comparison.task.outputs, known)), *comparison.limits)
 
 
 def about_outputs(limits: Iterable[Limit]) -> list[Limit]:
@@ -151,6 +152,8 @@ def _reason(limit: Limit, row: Row) -> str:
         return "the data have no labels" if has_classes else "no output has class scores"
     if limit.metric == INT8_MACS:
         return "the multiply-accumulates of this variant are not known"
+    if limit.metric in ("miou", "mae"):
+        return "the data have no labels that an output fits"
     if limit.metric in METRICS:
         return "no output that counts has it"
     return "no such figure: --metric-file gives one's own"
