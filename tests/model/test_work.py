@@ -267,6 +267,46 @@ def test_a_loop_that_values_end_counts_once_and_says_so():
         assert found.assumed == ("how often 'loop' runs depends on values, and it is counted once",)
 
 
+@pytest.mark.parametrize(
+    ("length", "most", "trips"), [(7, None, 7), (7, 5, 5), (1, None, 1), (300, 900, 300)]
+)
+def test_a_loop_that_counts_up_to_a_size_is_followed(length, most, trips):
+    """`while (t < T)`, as TensorFlow writes its recurrent networks: T is a size of the input."""
+    number = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "t": TensorProto.INT64}
+    steps = [
+        helper.make_node("MatMul", ["a", "w"], ["b"], "product"),
+        helper.make_node("Add", ["t", "one"], ["t1"]),
+        helper.make_node("Less", ["t1", "T"], ["d"]),
+    ]
+    value = helper.make_tensor_value_info
+    inner = helper.make_graph(
+        steps,
+        "body",
+        [*(value(name, kind, ()) for name, kind in number.items()), value("a", FLOAT, None)],
+        [
+            value("d", TensorProto.BOOL, ()),
+            value("t1", TensorProto.INT64, ()),
+            value("b", FLOAT, None),
+        ],
+        [
+            numpy_helper.from_array(np.zeros((8, 8), np.float32), "w"),
+            numpy_helper.from_array(np.array(1), "one"),
+        ],
+    )
+    nodes = [
+        helper.make_node("Shape", ["s"], ["sizes"]),
+        helper.make_node("Constant", [], ["first"], value_int=1),
+        helper.make_node("Gather", ["sizes", "first"], ["T"]),
+        helper.make_node("Constant", [], ["zero"], value_int=0),
+        helper.make_node("Constant", [], ["most"], value_int=most or 2**63 - 1),
+        helper.make_node("Less", ["zero", "T"], ["begins"]),
+        helper.make_node("Loop", ["most", "begins", "zero", "x"], ["n", "y"], "loop", body=inner),
+    ]
+    found = count_work(model(nodes, {"x": (2, 8), "s": (1, length)}, ["y"]))
+    assert found.macs == trips * 2 * 8 * 8
+    assert not found.assumed
+
+
 def test_a_scan_counts_for_each_slice_and_stacks_what_it_makes():
     steps = [
         helper.make_node("MatMul", ["a", "w"], ["b"], "product"),

@@ -6,6 +6,7 @@ All that asks for a network's work asks here: plans, the search, builds, reports
 from __future__ import annotations
 
 import itertools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from trtcal.model.macs import count_macs
 from trtcal.model.model import Model, uniquely_named
 from trtcal.model.ops import FREE, SHAPE_ONLY
 from trtcal.model.shapes import (
+    Array,
     Inference,
     Scope,
     Shape,
@@ -33,6 +35,8 @@ from trtcal.model.shapes import (
 )
 
 DEEPEST = 16  # bodies and functions in one another
+MOST_TRIPS = 1 << 20  # of a loop whose end is searched
+TRUE = Tensor.of(np.array(True))
 MOST_NODES = 50_000  # counted: functions that call others may stand for any number
 UNMOVED = FREE | SHAPE_ONLY | {"Constant"}
 
@@ -111,6 +115,8 @@ def weightless(model: Model) -> Model:
 
 Counted = tuple[list[Tensor], list[NodeWork]]
 """What is known of a node's outputs, and the work of it or of the nodes that it holds."""
+State = dict[int, Array]
+"""What a loop carries, by the number of the body's input."""
 Holder = Callable[[NodeProto, str, Sequence[Tensor], Scope], Counted]
 
 
@@ -200,17 +206,16 @@ class _Counter:
 
     def _loop(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         body, carried = _graph_of(node), [replace(one, value=None) for one in inputs[2:]]
-        goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else Tensor.of(np.array(True))
-        given = [Tensor.of(np.array(0)), goes_on, *carried]
-        given[0] = replace(given[0], value=None)
-        trips = 1 if (limit := inputs[0].value) is None else max(int(limit), 0)
-        outputs, found = self._within(body, name, "Loop", scope | _bound(body, given), trips)
-        if limit is None or outputs[0].value is None or not outputs[0].value.all():
+        goes_on = inputs[1] if len(node.input) > 1 and node.input[1] else TRUE
+        start = [Tensor.of(np.array(0)), goes_on, *inputs[2:]]
+        trips = _trips(_Condition(body, scope, self.inference), start, inputs[0])
+        if trips is None:
             self._assume_once(name)
-            found = [_once(one, max(trips, 1)) for one in found]
-            trips = 1
+        given = [replace(start[0], value=None), goes_on, *carried]
+        times = 1 if trips is None else trips
+        outputs, found = self._within(body, name, "Loop", scope | _bound(body, given), times)
         kept = len(carried) + 1
-        return [*outputs[1:kept], *(_stacked(one, trips) for one in outputs[kept:])], found
+        return [*outputs[1:kept], *(_stacked(one, times) for one in outputs[kept:])], found
 
     def _scan(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
         body, states = _graph_of(node), len(inputs) - _attribute(node, "num_scan_inputs", 1)
@@ -233,6 +238,83 @@ class _Counter:
         )
 
 
+class _Condition:
+    """What of a loop's body decides whether it goes on, evaluated for any iteration.
+
+    `places` are the body's inputs that carry what it needs from one iteration to the next.
+    """
+
+    def __init__(self, body: onnx.GraphProto, scope: Scope, inference: Inference) -> None:
+        self.inference = replace(inference, stated={}, assumed=[])
+        self.scope = scope | {one.name: constant_of(one) for one in body.initializer}
+        self.inputs = [one.name for one in body.input]
+        self.outputs = [one.name for one in body.output]
+        self.places = set[int]()
+        makers = {name: node for node in body.node for name in node.output}
+        used, pending, seen = set[int](), [self.outputs[0]], set[str]()
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in makers:
+                used.add(id(makers[name]))
+                pending.extend(makers[name].input)
+            elif name in self.inputs[2:]:
+                self.places.add(self.inputs.index(name))
+                pending.append(self.outputs[self.inputs.index(name) - 1])
+        self.nodes = [node for node in body.node if id(node) in used]
+
+    def after(self, number: int, state: State) -> tuple[bool, State]:
+        """Return whether it goes on after an iteration, and the next state; `ValueError` if unknown."""
+        own = {self.inputs[i]: Tensor.of(value) for i, value in state.items()}
+        own |= {self.inputs[0]: Tensor.of(np.array(number)), self.inputs[1]: TRUE}
+        scope = ChainMap(own, self.scope)
+        for node in self.nodes:
+            outputs = self.inference.outputs(node, known_in(scope, node.input))
+            own.update(zip(node.output, outputs, strict=False))
+        values = known_in(scope, [self.outputs[0], *(self.outputs[i - 1] for i in state)])
+        goes_on, *following = [one.value for one in values]
+        if goes_on is None or any(one is None for one in following):
+            raise ValueError("it depends on values")
+        return bool(goes_on.all()), dict(zip(state, following, strict=True))  # type: ignore[arg-type]
+
+
+def _trips(condition: _Condition, start: Sequence[Tensor], limit: Tensor) -> int | None:
+    """Return how often a loop runs, None if values decide; what it counts with has to be linear."""
+    most = None if limit.value is None else max(int(limit.value), 0)
+    begins, state = start[1].value, {i: start[i].value for i in sorted(condition.places)}
+    if begins is None or any(one is None for one in state.values()):
+        return None
+    if not begins.all() or most == 0:
+        return 0
+    try:
+        return _last(condition, state, most)  # type: ignore[arg-type]
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _last(condition: _Condition, first: State, limit: int | None) -> int | None:
+    """Return the number of iterations up to the one after which the condition fails, or the limit."""
+    goes_on, second = condition.after(0, first)
+    if not goes_on or limit == 1:
+        return 1
+    steps = {i: second[i] - first[i] for i in first}
+
+    def at(number: int) -> State:
+        return {i: first[i] + number * steps[i] for i in first}
+
+    low, high = 0, min(limit or MOST_TRIPS, MOST_TRIPS) - 1
+    if condition.after(high, at(high))[0]:
+        return limit if limit is not None and limit <= MOST_TRIPS else None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if condition.after(middle, at(middle))[0] else (low, middle)
+    reached = condition.after(low, at(low))[1]
+    is_linear = all(np.array_equal(reached[i], at(high)[i]) for i in first)
+    return high + 1 if is_linear else None
+
+
 def _graph_of(node: NodeProto) -> onnx.GraphProto:
     body: onnx.GraphProto = next(one.g for one in node.attribute if one.name == "body")
     return body
@@ -245,14 +327,6 @@ def _attribute(node: NodeProto, name: str, default: Any) -> Any:
 
 def _bound(body: onnx.GraphProto, given: Sequence[Tensor]) -> Scope:
     return {one.name: tensor for one, tensor in zip(body.input, given, strict=False)}
-
-
-def _once(work: NodeWork, trips: int) -> NodeWork:
-    """Return the work of one of so many iterations."""
-    macs = None if work.macs is None else work.macs // trips
-    return replace(
-        work, macs=macs, moved_bytes=work.moved_bytes // trips, times=work.times // trips
-    )
 
 
 def _stacked(tensor: Tensor, trips: int, axis: int = 0) -> Tensor:
