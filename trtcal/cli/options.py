@@ -33,6 +33,7 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
+    from trtcal.evaluate.tasks import TaskReader
     from trtcal.limits import Limit
     from trtcal.model import Model
     from trtcal.model.files import OnnxFile
@@ -258,6 +259,13 @@ class TaskOptions(ConfigOptions):
         "--outputs",
         metavar="NAME[,NAME]",
     )
+
+    @property
+    def task_reader(self) -> TaskReader:
+        """The task and the outputs that count, to be read from the model's outputs if not given."""
+        from trtcal.evaluate.tasks import TaskReader
+
+        return TaskReader(self.chosen_task, self.chosen_outputs)
 
     @property
     def chosen_task(self) -> str | None:

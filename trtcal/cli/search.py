@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtcal.cli.options import CalibratedOptions, LimitOptions, option
+from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, say_written, show_coverage
 from trtcal.errors import GateFailed, InputError
 from trtcal.reporting.text import some
@@ -122,6 +122,7 @@ def _built(built: dict[str, Any] | None) -> tuple[str, str]:
 
 class Search(
     CalibratedOptions,
+    TaskOptions,
     LimitOptions,
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
     "--limit 'top1 >= -0.3' --build sm89 -o search",
@@ -173,7 +174,7 @@ class Search(
 
         loaded, prepared, dataset = self.open_all()
         settings = _settings(self, loaded, prepared)
-        cache = cache_beside(self.output, loaded, dataset)
+        cache = cache_beside(self.output, loaded, dataset, self.task_reader)
         path, chosen = self.ranges, None
         if self.methods:
             chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
@@ -209,6 +210,7 @@ def _settings(options: Search, model: Model, prepared: Model) -> Settings:
         batch_for(model, options.batch),
         _times(prepared, options.times) if options.times else {},
         _compiler(options.target, prepared) if options.target else None,
+        reader=options.task_reader,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtcal.cli.options import CalibratedOptions, option
+from trtcal.cli.options import CalibratedOptions, TaskOptions, option
 from trtcal.cli.output import Columns, print_table, progress
 
 if TYPE_CHECKING:
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 class Sensitivity(
     CalibratedOptions,
+    TaskOptions,
     example="trtcal sensitivity model.onnx --calibration calibration.json --data test.npz",
 ):
     """Measure what each layer of MODEL loses in INT8, those that lose most first.
 
     Each layer is quantized alone, and left alone in float with all others in INT8. Its share is the
     mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
-    FP32: KL divergence where they are class scores, else noise over signal.
+    FP32: KL divergence where they are class scores, else noise over signal; of boxes the share that is
+    not found again.
     """
 
     samples: int = option("The first so many.", default=64, least=2)
@@ -36,7 +38,8 @@ class Sensitivity(
 
         loaded, prepared, dataset = self.open_all()
         table = Calibration.read(self.ranges)
-        sampling = Sampling(self.samples, 0.0 if self.exact else TOLERANCE)
+        tolerance = 0.0 if self.exact else TOLERANCE
+        sampling = Sampling(self.samples, tolerance, reader=self.task_reader)
         with progress("sensitivity of layers", len(find_layers(prepared).layers)) as advance:
             seen = measure_sensitivities(prepared, table, dataset, sampling, progress=advance)
         of = {
@@ -45,6 +48,7 @@ class Sensitivity(
             "dataset": dataset.fingerprint,
             "tolerance": sampling.tolerance,
         }
+        of |= sampling.reader.key
         document = seal(seen.to_document(of))
         if self.output:
             document = write_document(self.output, document)

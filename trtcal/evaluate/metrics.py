@@ -22,6 +22,7 @@ from trtcal.evaluate.per_sample import (
     compare_rows,
     correctness,
 )
+from trtcal.evaluate.tasks import TaskReader
 
 
 def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
@@ -143,6 +144,33 @@ def rows_of(expected: Sequence[Array], made: Sequence[Array], labels: Labels | N
     rows = {name: values for name, values in found.items() if name in KEPT}
     lost = _lost(expected, found, labels)
     return rows if lost is None else rows | {"lost": lost}
+
+
+def task_rows(
+    reader: TaskReader, batch: tuple[Outputs, Outputs, int], labels: Labels | None
+) -> Rows:
+    """Return the figures of each sample of a batch, of the outputs that count, by their task.
+
+    Boxes have no power of noise: in its place is the share of those that are not found again. Where
+    several outputs count there is no divergence of classes, which one of them has alone.
+    """
+    expected, made, size = batch
+    task = reader.read(expected, size)
+    if list(task.kinds.values()) == ["classes"]:
+        name = task.outputs[0].name
+        return rows_of([expected[name]], [made[name]], labels)
+    both = [task.rows(one, size) for one in (expected, made)]
+    found = task.compare(both[0], both[1], labels)
+    if "error" not in found:
+        found |= {"error": 1 - found["agreement"], "signal": np.ones(size)}
+    kept = [name for name in KEPT if name in found and (name != "kl" or len(task.outputs) == 1)]
+    rows = {name: found[name] for name in kept}
+    if "top1" in found:
+        rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - found["top1"]
+    return rows
+
+
+Outputs = Mapping[str, Array]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

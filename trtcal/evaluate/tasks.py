@@ -237,6 +237,30 @@ def find_task(
     return Task(name or _named(made), made, name is not None or bool(wanted))
 
 
+@dataclass
+class TaskReader:
+    """The task and the outputs that count, where the user named them, and what they are found to be.
+
+    The task is read from the first outputs seen.
+    """
+
+    name: str | None = None
+    wanted: tuple[str, ...] = ()
+    known: Task | None = None
+
+    def read(self, outputs: Mapping[str, Array], size: int) -> Task:
+        """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
+        if self.known is None:
+            self.known = find_task(outputs, size, (), self.name, self.wanted)
+        return self.known
+
+    @property
+    def key(self) -> dict[str, object]:
+        """What a measurement depends on: empty where nothing was named."""
+        named = {"task": self.name, "outputs": list(self.wanted)}
+        return {key: value for key, value in named.items() if value}
+
+
 def _check(outputs: Mapping[str, Array], name: str | None, wanted: Sequence[str]) -> None:
     if name is not None and name not in KINDS:
         raise InputError(f"there is no task {name!r}", f"known: {', '.join(KINDS)}")

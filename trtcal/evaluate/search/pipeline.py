@@ -26,6 +26,7 @@ from trtcal.evaluate.search.sensitivity import (
     Sensitivities,
     measure_sensitivities,
 )
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.evidence.layers.costs import Target
 from trtcal.model import Model
 from trtcal.quantization import QuantizedModel, find_layers
@@ -62,7 +63,12 @@ class HeldBack:
 
 
 def check_held_back(
-    found: Found, plans: Plans, dataset: Dataset, evaluated: int, cache: EvaluationCache
+    found: Found,
+    plans: Plans,
+    dataset: Dataset,
+    evaluated: int,
+    cache: EvaluationCache,
+    reader: TaskReader | None = None,
 ) -> HeldBack | None:
     """Measure all INT8 and the recommended plan on up to `evaluated` samples after the first so many.
 
@@ -74,7 +80,7 @@ def check_held_back(
         return None
     known = {point.int8: point.loss for point in found.measured}
     judged = [frozenset(plans.units), *([found.recommended.int8] if found.recommended else [])]
-    with Reference(plans.model, dataset, samples, evaluated) as reference:
+    with Reference(plans.model, dataset, samples, evaluated, reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
         pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(judged)]
         return HeldBack(evaluated, samples, tuple(pairs))
@@ -87,7 +93,8 @@ REMEMBERED = "evaluations.jsonl"
 class Settings:
     """What to search for and with: see `trtcal search --help`.
 
-    `samples` are for sensitivities, `evaluated` for whole plans; `build` compiles a quantized model.
+    `samples` are for sensitivities, `evaluated` for whole plans; `build` compiles a quantized model,
+    `reader` has the task that is judged.
     """
 
     limits: Limits
@@ -101,6 +108,7 @@ class Settings:
     times: Times = field(default_factory=dict)
     build: Callable[[QuantizedModel], Measured] | None = None
     clock: Callable[[], float] = time.monotonic
+    reader: TaskReader = field(default_factory=TaskReader)
 
 
 @dataclass(frozen=True)
@@ -131,11 +139,12 @@ class Result:
     seconds: float
 
 
-def cache_beside(folder: Path, model: Model, dataset: Dataset) -> EvaluationCache:
+def cache_beside(
+    folder: Path, model: Model, dataset: Dataset, reader: TaskReader | None = None
+) -> EvaluationCache:
     """Return what was measured by earlier searches with this output folder."""
-    return EvaluationCache(
-        folder / REMEMBERED, {"model": model.fingerprint, "data": dataset.fingerprint}
-    )
+    of = {"model": model.fingerprint, "data": dataset.fingerprint}
+    return EvaluationCache(folder / REMEMBERED, of | (reader.key if reader else {}))
 
 
 def find_plans(
@@ -158,7 +167,12 @@ def find_plans(
     layers = sum(1 for _ in find_layers(model).layers)
     with reporter("sensitivity of layers", layers) as advance:
         seen = measure_sensitivities(
-            model, calibration, dataset, Sampling(settings.samples, may=may), cache, advance
+            model,
+            calibration,
+            dataset,
+            Sampling(settings.samples, may=may, reader=settings.reader),
+            cache,
+            advance,
         )
     measure = _measure(seen, settings.limits)
     shares = seen.shares(measure)
@@ -168,7 +182,7 @@ def find_plans(
         costs = replace(costs, source="layer times as given")
     evaluated = whole_batches(settings.evaluated, model)
     plans = Plans(model, calibration, list(shares), settings.precision)
-    with Reference(model, dataset, evaluated) as reference:
+    with Reference(model, dataset, evaluated, 0, settings.reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
         if settings.build is not None and not settings.times:
             costs = _as_built(costs, plans, settings.build, may)
@@ -188,7 +202,7 @@ def find_plans(
     found = _without_dominated(found, builds, measure, search.limits)
     held_back = None
     if may():
-        held_back = check_held_back(found, plans, dataset, evaluated, cache)
+        held_back = check_held_back(found, plans, dataset, evaluated, cache, settings.reader)
     elif len(dataset) > evaluated:
         missing = (*missing, "the check on held-back samples")
     seconds = settings.clock() - started

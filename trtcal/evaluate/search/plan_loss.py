@@ -15,9 +15,10 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Dataset, Feeds
 from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import EvaluationCache
-from trtcal.evaluate.metrics import Loss, Rows, joined, rows_of, total
+from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Int8
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.quantization import Plan, QuantizedModel, fp16, quantize
 from trtcal.ranges import Calibration
@@ -76,10 +77,18 @@ class Plans:
 class Reference:
     """A prepared float model on samples of a dataset, run once it is needed. A context manager.
 
-    There are up to `samples` of them, from number `start` on.
+    There are up to `samples` of them, from number `start` on. `reader` has the task that is judged.
     """
 
-    def __init__(self, model: Model, dataset: Dataset, samples: int, start: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        dataset: Dataset,
+        samples: int,
+        start: int = 0,
+        reader: TaskReader | None = None,
+    ) -> None:
+        self.reader = reader or TaskReader()
         self.model, self.dataset, self.start = model, dataset, start
         self.samples = min(samples, len(dataset) - start)
         self.names = [spec.name for spec in model.outputs]
@@ -114,17 +123,16 @@ class Reference:
 
     def rows(self, proto: onnx.ModelProto) -> Rows | None:
         """Return the figures of each sample, None where a model's outputs are not finite."""
-        found = self.recording.rerun(quantized_runner(proto, self.names, 1), finite_rows)
+        found = self.recording.rerun(quantized_runner(proto, self.names, 1), self._rows)
         rows = [one for one in found if one is not None]
         return joined(rows) if len(rows) == len(found) else None
 
-
-def finite_rows(batch: Batch) -> Rows | None:
-    """Return the figures of a batch, None where the variant's outputs are not finite."""
-    made = [*batch.outputs[0].values()]
-    if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in made):
-        return None
-    return rows_of([*batch.expected.values()], made, batch.labels)
+    def _rows(self, batch: Batch) -> Rows | None:
+        """Return the figures of a batch, None where the variant's outputs are not finite."""
+        made = batch.outputs[0]
+        if any(one.dtype.kind == "f" and not np.isfinite(one).all() for one in made.values()):
+            return None
+        return task_rows(self.reader, (batch.expected, made, batch.size), batch.labels)
 
 
 class Evaluator:

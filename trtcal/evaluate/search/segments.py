@@ -22,9 +22,10 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
 from trtcal.data.dataset import fixed_batch
-from trtcal.evaluate.metrics import Loss, Rows, joined, rows_of, total
+from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
 from trtcal.model.graph import reads
@@ -212,8 +213,9 @@ class Rerun:
         dataset: Dataset,
         samples: int,
         tolerance: float = TOLERANCE,
+        reader: TaskReader | None = None,
     ) -> None:
-        self.tolerance = tolerance
+        self.tolerance, self.reader = tolerance, reader or TaskReader()
         self.pair = PairedGraph(model, quantize(model, calibration).proto)
         self.placement = find_layers(model)
         layers = self.placement.layers
@@ -231,7 +233,11 @@ class Rerun:
         feeds = dataset.batches(self.batch, 0, self.samples)
         run, threads = partial(self._through, "float", 0), os.cpu_count() or 1
         self.recording = Recording(run, feeds, dataset.labels, threads=threads)
-        self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
+        try:
+            self.rows = joined(self.recording.rerun(partial(self._through, "int8", 0), self._rows))
+        except BaseException:
+            self.recording.close()
+            raise
 
     def __enter__(self) -> Rerun:
         return self
@@ -315,8 +321,8 @@ class Rerun:
 
     def _rows(self, batch: Batch) -> Rows:
         outputs = (batch.expected, *batch.outputs)
-        expected, made = ([of[name] for name in self.pair.outputs] for of in outputs)
-        return rows_of(expected, made, batch.labels)
+        expected, made = ({name: of[name] for name in self.pair.outputs} for of in outputs)
+        return task_rows(self.reader, (expected, made, batch.size), batch.labels)
 
     def _kept(self, kind: str, number: int) -> Feeds:
         """Return what the current segment reads in a batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from trtcal.errors import InputError
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.segments import TOLERANCE, Rerun
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.ranges import Calibration
 
@@ -92,12 +93,13 @@ class Sampling:
     """On how many samples layers are measured, the first of a dataset, and for how long.
 
     A layer whose loss is known to `tolerance` earlier is not run on all of them; 0 runs all. No
-    further layer is measured once it `may` not.
+    further layer is measured once it `may` not. `reader` has the task that is judged.
     """
 
     samples: int = SAMPLES
     tolerance: float = TOLERANCE
     may: Callable[[], bool] = lambda: True
+    reader: TaskReader = field(default_factory=TaskReader)
 
 
 def measure_sensitivities(
@@ -116,7 +118,7 @@ def measure_sensitivities(
     tolerance = settings.tolerance
     found = dict[str, Sensitivity]()
     samples = whole_batches(settings.samples, model)
-    with Rerun(model, calibration, dataset, samples, tolerance) as rerun:
+    with Rerun(model, calibration, dataset, samples, tolerance, settings.reader) as rerun:
         if not rerun.ops:
             raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
