@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
     "layers": Metric("engine layers", "", None),
     "asked": Metric("layers asked in INT8", "", None),
     "met": Metric("layers that got INT8", "", True),
-    INT8_MACS: Metric("multiply-accumulates in INT8", "%", True),
+    INT8_MACS: Metric("share of multiply-accumulates in INT8", "%", True),
     "log_findings": Metric("findings in the log"),
     "findings": Metric("findings of the diagnosis"),
     "silent_fallbacks": Metric("silent fallbacks"),

@@ -165,6 +165,29 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     )
 
 
+@needs_rtx
+def test_a_run_holds_its_variants_to_the_share_and_not_the_reference(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_net(tmp_path / "net.onnx")
+    samples(tmp_path / "data.npz", count=64)
+    (tmp_path / "trtcal.toml").write_text(
+        'model = "net.onnx"\noutput = "run"\nlimits = ["sqnr_db >= 1", "int8_macs >= 90%"]\n'
+        '[calibration]\ndata = "data.npz"\nmethods = ["minmax"]\n'
+        '[evaluation]\ndata = "data.npz"\n[build]\ntargets = ["sm89"]\n'
+    )
+    run_command(["run", "trtcal.toml"])
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    judged = {
+        (build["model_name"], one["state"])
+        for build in report["builds"]
+        for one in report["measured"]["builds"][build["digest"]]["diagnosis"]["limits"]
+        if one["metric"] == "int8_macs"
+    }
+    assert judged == {("int8-minmax", HOLDS)}
+    shares = {build["model_name"]: build["coverage"]["share"] for build in report["builds"]}
+    assert shares == {"net": 0.0, "int8-minmax": 100.0}
+
+
 def test_all_of_a_network_of_convolutions_can_run_in_int8(tmp_path, capsys):
     command = quantized(tmp_path, conv_net, (3, 8, 8))
     assert run_command(command) == 0

@@ -18,6 +18,8 @@ from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.model import TensorSpec
+from trtcal.model.work import NodeWork, Work
+from trtcal.quantization.coverage import cover
 from trtcal.quantization.plan import Plan, Rule, write_plan
 from trtcal.ranges import Calibration, TensorRange
 
@@ -136,6 +138,21 @@ def _build(place: Path, name: Names, row: Row, measured: dict[str, object]) -> B
         engine_file="engine.plan",
         measured=measured,
         inputs=(TensorSpec(name(), "float32", ("N", 3)),),
+        coverage=cover(
+            Work(
+                (
+                    NodeWork(name(), "Conv", 30, 1, name()),
+                    NodeWork(name(), name(), 60, 1, name(), name()),
+                    NodeWork(name(), name(), 10, 1, name()),
+                    NodeWork(name(), name(), None, 1, name()),
+                ),
+                {name(): (1, 3)},
+                (name(), name()),
+            ),
+            {},
+            {},
+            is_built=True,
+        ),
         plugins=(name(),),
         gpu=name(),
         options={name(): name()},

@@ -42,7 +42,7 @@ from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import Judgement, judge_counts
+from trtcal.limits import INT8_MACS, Judgement, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
@@ -378,11 +378,17 @@ def tuned_plan(
 
 
 def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:
-    """Build every model for every target; what could not be built is recorded with the reason."""
+    """Build every model for every target; what could not be built is recorded with the reason.
+
+    The first is the reference, which no limit on INT8 is about.
+    """
     jobs = [(model, target) for model in models for target in config.build.targets]
+    of_floats = tuple(one for one in config.limits if one.metric != INT8_MACS)
+    plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
-            build_one(model, target, config, journal, sizes)
+            settings = plain if model is models[0] else config
+            build_one(model, target, settings, journal, sizes)
             advance(1)
 
 

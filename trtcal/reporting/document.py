@@ -226,7 +226,7 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
             if one["state"] == BROKEN:
                 sentence = (
                     f"its build for {build.target} breaks the limit {one['limit']}: "
-                    f"it has {one['value']:g}"
+                    f"it has {one['value']:.4g} {one['unit']}".rstrip()
                 )
                 found.setdefault(build.model, []).append(sentence)
     return found
