@@ -134,13 +134,12 @@ def answers(network: Network, command: str, place: Path) -> bool:
     """Run one command and print what came of it; tell whether it answered."""
     arguments = command.format(model="model.onnx").split()
     done = run(network, arguments, place)
-    cut = re.search(r"`trtcal (prepare [^`]+ -o (\S+))`", done.stderr)
-    if arguments[0] != "build" or done.returncode in ANSWERS or cut is None:
+    cuts = re.findall(r"^hint: .*`trtcal (prepare [^`]+ -o (\S+))`", done.stderr, re.MULTILINE)
+    if arguments[0] != "build" or done.returncode in ANSWERS or not cuts:
         return done.returncode in ANSWERS
-    again = ["build", cut[2], *arguments[2:]]
-    return all(
-        run(network, one, place).returncode in ANSWERS for one in (shlex.split(cut[1]), again)
-    )
+    cut, body = cuts[-1]
+    again = shlex.split(cut), ["build", body, *arguments[2:]]
+    return all(run(network, one, place).returncode in ANSWERS for one in again)
 
 
 def run(network: Network, arguments: list[str], place: Path) -> subprocess.CompletedProcess[str]:
