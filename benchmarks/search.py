@@ -44,7 +44,7 @@ from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.costs import Costs, work_of
 from trtcal.evaluate.search.exchange import KEPT_SPEEDUP, Search
 from trtcal.evaluate.search.limits import Limits, Point, pareto
-from trtcal.evaluate.search.pipeline import Settings, find_plans
+from trtcal.evaluate.search.pipeline import SearchOptions, find_plans
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.sensitivity import measure_sensitivities
 from trtcal.evidence.layers.costs import find_target
@@ -130,7 +130,7 @@ def on_a_model(options: argparse.Namespace) -> None:
     print(f"# {describe_machine()}")
     print(HEADER)
     cache = EvaluationCache(None, {})
-    settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
+    settings = SearchOptions(Limits(), "t4", options.float, evaluated=options.evaluate)
     if options.improve:
         wanted = ImproveOptions(options.improve)
         found = improve(plain.prepared, calibration, wanted, model, silent)
@@ -153,8 +153,8 @@ def on_a_model(options: argparse.Namespace) -> None:
     allowed = options.max_drop
     if allowed is None:
         allowed = max((whole.loss.drop or 0) / 3, 0.1)
-    limited = Settings(
-        Limits.of(f"top1 >= -{allowed}"), GPU, options.float, evaluated=options.evaluate
+    limited = SearchOptions(
+        Limits.of(f"top1 >= -{allowed}"), "t4", options.float, evaluated=options.evaluate
     )
     before = cache.measured
     result = find_plans(one.prepared, one.calibration, one.dataset, limited, cache)
@@ -208,7 +208,7 @@ def all_quick_plans(options: argparse.Namespace) -> None:
     model = load_model(options.model)
     calibration, test = (open_dataset(path, model) for path in (options.calibration, options.test))
     one, cache = subject(model, calibration, test), EvaluationCache(None, {})
-    settings = Settings(Limits(), GPU, options.float, evaluated=options.evaluate)
+    settings = SearchOptions(Limits(), "t4", options.float, evaluated=options.evaluate)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
     costs, kept = result.costs, result.found.recommended
     assert kept is not None  # noqa: S101  # all INT8 keeps its own speed-up

@@ -58,6 +58,7 @@ TYPES = {
     "QuantizedModel",
     "Report",
     "ResourceError",
+    "SearchOptions",
     "RunResult",
     "TrtcalError",
 }

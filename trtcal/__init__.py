@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trtcal.errors import BackendError, GateFailed, InputError, ResourceError, TrtcalError
     from trtcal.evaluate.ab import ABOptions, ABTest
     from trtcal.evaluate.comparison import Comparison
+    from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
@@ -58,6 +59,7 @@ _HOMES = {
     "errors": ("BackendError", "GateFailed", "InputError", "ResourceError", "TrtcalError"),
     "evaluate.comparison": ("Comparison",),
     "evaluate.ab": ("ABOptions", "ABTest"),
+    "evaluate.search.pipeline": ("SearchOptions",),
     "evidence.diagnosis.build_diagnosis": ("Diagnosis",),
     "evidence.findings": ("Finding",),
     "evidence.manifest": ("Build",),
@@ -113,6 +115,7 @@ __all__ = [
     "Report",
     "ResourceError",
     "RunResult",
+    "SearchOptions",
     "TrtcalError",
     "ab_test",
     "build",

@@ -5,11 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import rng, save, weight
-from trtcal import calibrate, compare, load_model, quantize
-from trtcal.evaluate.search.limits import Limits
-from trtcal.evaluate.search.pipeline import Settings
-from trtcal.evidence.layers.costs import find_target
-from trtcal.pipeline.api import search
+from trtcal import SearchOptions, calibrate, compare, load_model, quantize, search
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])
 HALF = np.array(0.5, np.float32)
@@ -61,6 +57,7 @@ MIDDLES = {
     ],
     "pad_by_reflection": [node("Pad", ["b", "pads", ""], mode="reflect")],
     "resize": [node("Resize", ["b", "", "scales"], mode="linear")],
+    "einsum_of_three": [node("Einsum", ["b", "square", "square"], equation="nchw,cd,de->nehw")],
     "einsum_of_an_ellipsis": [
         node("Transpose", ["b"], ["t"], perm=[0, 2, 3, 1]),
         node("Einsum", ["t", "square"], ["u"], equation="...c,cd->...d"),
@@ -125,7 +122,7 @@ def test_every_operator_is_calibrated_compared_and_searched(tmp_path, name):
     calibration = calibrate(model, data, "minmax")
     compared = compare(model, {"int8": quantize(model, calibration)}, data, rounds=2)
     assert compared.rows[1].accuracy.sqnr_db > 15
-    settings = Settings(Limits(), find_target("t4"), samples=8, evaluated=8, evaluations=3)
-    found = search(model, calibration, data, settings).found
+    options = SearchOptions(samples=8, evaluated=8, evaluations=3)
+    found = search(model, calibration, data, options=options).found
     assert found.recommended is not None
     assert {"Conv_a", "Conv_c"} <= set.union(*(set(one.int8) for one in found.measured))

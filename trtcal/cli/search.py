@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.caches import EvaluationCache
     from trtcal.evaluate.placement_search import Measured
     from trtcal.evaluate.search.methods import Chosen
-    from trtcal.evaluate.search.pipeline import Settings
+    from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.model import Model
     from trtcal.quantization import QuantizedModel
 
@@ -55,6 +55,7 @@ def show(document: dict[str, Any], folder: Path) -> None:
         if one["recommended"]:
             say(f"recommended: {one['plan']}: {document['reason']}")
             say(f"the same by hand: {one['command']}")
+    _show_tested(document)
     if document["held_back"] is not None or document["complete"]:
         _show_held_back(document)
     say_written(folder / "search.json", document["digest"])
@@ -140,9 +141,9 @@ class Search(
     precision: Literal["fp16", "fp32"] = option(
         "What layers run in that are left out of INT8.", "--float", default="fp16"
     )
-    gpu: str = option(
-        "GPU to estimate times for: a name, or a TOML file of datasheet numbers.",
-        default="t4",
+    gpu: str | None = option(
+        "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
+        "--build, else t4]",
         metavar="NAME|FILE",
     )
     times: tuple[Path, Path] | None = option(
@@ -185,23 +186,54 @@ class Search(
             self.output, result, settings, loaded, (path, table), dataset, chosen
         )
         self.present(document, lambda: show(document, self.output))
-        if document["recommended"] is None:
-            raise GateFailed("no plan that was measured holds all limits", _advice(document))
+        _require(document)
 
 
 command = Search.command()
 
 
-def _settings(options: Search, model: Model, prepared: Model) -> Settings:
+def _require(document: dict[str, Any]) -> None:
+    """`GateFailed` if no plan is recommended, or the one that is breaks a limit that was given."""
+    from trtcal.evaluate.ab_rule import BACK
+    from trtcal.evaluate.search.exchange import NONE_HOLDS
+
+    tested = document["tested"]
+    if document["recommended"] is None:
+        if document["reason"] == NONE_HOLDS:
+            raise GateFailed("no plan that was measured holds all limits", _advice(document))
+        precision = document["float_precision"]
+        raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
+    if document["limits"] and tested["word"] == BACK:
+        raise GateFailed(
+            f"the recommended plan breaks a limit: {tested['sentence']}",
+            "ask for more than is needed (a stricter --limit), or search on more samples (--evaluate)",
+        )
+
+
+def _show_tested(document: dict[str, Any]) -> None:
+    """Print what the A/B test says of the recommended plan, and on which samples."""
+    tested = document["tested"]
+    if tested is not None:
+        where = "held-back samples" if tested["held_back"] else "samples that it was chosen on"
+        found = f"{tested['word']}: {tested['sentence']}"
+        say(f"held against the limits as in ab, on {tested['samples']} {where}: {found}")
+    if document["shared_samples"] is not None:
+        from trtcal.data.overlap import Overlap
+        from trtcal.documents import from_fields
+
+        shared = from_fields(Overlap, document["shared_samples"])
+        note(f"warning: {shared}: new data may lose more")
+
+
+def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
     from trtcal.evaluate.search.limits import Limits
-    from trtcal.evaluate.search.pipeline import Settings
+    from trtcal.evaluate.search.pipeline import SearchOptions
     from trtcal.evaluate.variants import batch_for
-    from trtcal.evidence.layers.costs import find_target
     from trtcal.limits import parse_limits
 
-    return Settings(
+    return SearchOptions(
         Limits(parse_limits(options.limits)),
-        find_target(options.gpu),
+        options.gpu or _gpu_of(options.target),
         options.precision,
         options.samples,
         options.evaluate,
@@ -212,6 +244,17 @@ def _settings(options: Search, model: Model, prepared: Model) -> Settings:
         _compiler(options.target, prepared) if options.target else None,
         reader=options.task_reader,
     )
+
+
+def _gpu_of(target: str | None) -> str:
+    """Return the GPU whose datasheet is that of a build's target; say if none is."""
+    from trtcal.evidence.layers.costs import DEFAULT_GPU, GPU_OF
+
+    known = [GPU_OF[one] for one in (target or "").split(",") if one in GPU_OF]
+    if target and not known:
+        note(f"note: no datasheet of {target} is known: times are estimates for {DEFAULT_GPU}")
+        note("hint: give --gpu a name, or a TOML file of its datasheet's numbers")
+    return known[0] if known else DEFAULT_GPU
 
 
 def _compiler(target: str, model: Model) -> Callable[[QuantizedModel], Measured]:

@@ -36,10 +36,10 @@ from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
 from trtcal.evaluate.replay import silent
 from trtcal.evaluate.search.limits import Limits
-from trtcal.evaluate.search.pipeline import Result, Settings, cache_beside, find_plans
+from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, check_build, check_engine
-from trtcal.evidence.layers.costs import find_target
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
@@ -391,13 +391,17 @@ def search(
     model: AnyModel,
     calibration: Calibration | PathLike,
     data: Data,
-    settings: Settings | None = None,
+    limits: Sequence[str] = (),
+    options: SearchOptions | None = None,
     output: PathLike | None = None,
 ) -> Result:
     """Find the layers to leave out of INT8: plans from the fastest to the most accurate.
 
-    `settings` has the limits, the GPU to estimate times for, and how much to measure. Measurements are
-    kept in the folder `output`, so that the same search goes on where it was stopped.
+    `limits` are written like "top1 >= -0.3" or "speedup >= 2"; they come before those of `options`,
+    which has the GPU to estimate times for and how much to measure. `tested` of the result holds the
+    recommended plan against the limits as `ab_test` does. Measurements are kept in the folder `output`,
+    so that the same search goes on where it was stopped. `InputError` for a limit that no plan can be
+    searched for.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> result = search(digits, calibrate(digits, data), "samples/digits/test.npz")
@@ -408,8 +412,14 @@ def search(
     dataset, table = open_data(data, loaded), _calibration(calibration)
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(tempfile.TemporaryDirectory(prefix="trtcal-"))
-        cache = cache_beside(Path(folder), loaded, dataset)
-        wanted = settings or Settings(Limits(), find_target("t4"), batch=batch_for(loaded, 1))
+        wanted = options or SearchOptions(batch=batch_for(loaded, 1))
+        reader = TaskReader(
+            wanted.reader.name, wanted.reader.wanted
+        )  # what it reads is of one model
+        wanted = replace(wanted, reader=reader)
+        if limits:
+            wanted = replace(wanted, limits=Limits.of(*limits))
+        cache = cache_beside(Path(folder), loaded, dataset, reader)
         return find_plans(prepare(loaded), table, dataset, wanted, cache)
 
 

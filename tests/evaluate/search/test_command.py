@@ -9,6 +9,7 @@ from tests.evaluate.search.nets import far_net
 from tests.networks import conv_net, samples
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
+from trtcal.cli.search import _gpu_of
 from trtcal.documents import read_document
 from trtcal.quantization import read_plan
 
@@ -103,7 +104,11 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
     assert run_command(words) == 0
     shown = capsys.readouterr()
     assert "checked on 20 samples held back" in shown.out
-    assert "warning" not in shown.err
+    assert shown.err.count("warning") == 1
+    assert "24 of 60 samples are calibration samples" in shown.err
+    assert document["shared_samples"] == {"shared": 24, "samples": 60, "estimate": None}
+    assert document["tested"]["held_back"]
+    assert "held against the limits as in ab, on 20 held-back samples" in shown.out
     asked = str(held["plans"][-1]["chosen_on"]["sqnr_db"] - 0.01)
     images = np.load(tmp_path / "data.npz")["x"]
     images[40:] *= 8  # far outside of the ranges
@@ -112,11 +117,12 @@ def test_losses_on_held_back_samples_stand_beside_those_of_the_search(files, tmp
         run_command(
             [*files[:-1], "other.npz", "--evaluate", "40", "--limit", f"sqnr_db >= {asked}"]
         )
-        == 0
+        == 1
     )
     printed = capsys.readouterr().err
     assert "differ by more than chance" in printed
     assert "breaks sqnr_db" in printed
+    assert "error: the recommended plan breaks a limit: B fails: " in printed
 
 
 def test_layers_beyond_float16_are_named(tmp_path, monkeypatch, capsys):
@@ -141,3 +147,12 @@ def test_the_front_is_built_and_counted(files, capsys):
     for row in document["front"]:
         assert row["built"]["bytes_moved"] > 0
         assert row["built"]["float_heavy"] == 0
+
+
+def test_times_are_estimated_for_the_target_of_the_build(capsys):
+    assert _gpu_of("sm89") == "l4"
+    assert _gpu_of("sm120,sm80") == "a100-sxm4-40gb"
+    assert _gpu_of(None) == "t4"
+    assert not capsys.readouterr().err
+    assert _gpu_of("sm120") == "t4"
+    assert "no datasheet of sm120" in capsys.readouterr().err

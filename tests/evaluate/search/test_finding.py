@@ -3,26 +3,24 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import onnx
 import pytest
 
 from tests.evaluate.search.nets import far_net, random_net
-from tests.networks import conv_net, samples
+from tests.networks import conv_net, linear_classifier, rng, samples
 from trtcal.data import open_dataset
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.search.limits import Limits
-from trtcal.evaluate.search.pipeline import Pair, Settings, find_plans
-from trtcal.evidence.layers.costs import find_target
-
-T4 = find_target("t4")
+from trtcal.evaluate.search.pipeline import Pair, SearchOptions, find_plans
 
 
 def find(one, cache=None, **settings):
-    wanted = Settings(**{"limits": Limits(), "gpu": T4, **settings})
+    wanted = SearchOptions(**{"limits": Limits(), **settings})
     known = cache or EvaluationCache(None, {})
     return find_plans(one.prepared, one.calibration, one.dataset, wanted, known)
 
@@ -139,3 +137,65 @@ def test_a_difference_is_held_against_both_errors(mine, theirs, differs):
     first = Loss(8, mine, noise_error=0.2)
     second = dataclasses.replace(first, noise=theirs, noise_error=0.2)
     assert Pair(frozenset(), first, second).differs("noise") is differs
+
+
+def timed(one, **times):
+    """Search where every layer takes the same, in INT8 and in float, unless its times are given."""
+    every = dict.fromkeys(one.units, (1.0, 1.0))
+    return find(one, times=every | times, precision="fp32").found
+
+
+def test_where_int8_does_not_pay_it_is_said(make):
+    one = make(conv_net)
+    slow = timed(one, **dict.fromkeys(one.units, (2.0, 1.0)))
+    assert slow.recommended.int8 == frozenset()
+    assert slow.reason.startswith("INT8 does not pay: ")
+    assert not slow.int8_pays
+    fast = timed(one, **dict.fromkeys(one.units, (1.0, 1.05)))
+    assert fast.recommended.int8
+    assert fast.int8_pays
+    assert "does not pay" not in fast.reason
+
+
+def test_limits_that_float_holds_alone_are_said_to(make):
+    one = make(conv_net)
+    every = dict.fromkeys(one.units, (1.0, 1.05))
+    limits = Limits.of("sqnr_db >= 100")
+    found = find(one, times=every, precision="fp32", limits=limits).found
+    assert found.recommended.int8 == frozenset()
+    assert found.reason.startswith("no plan with INT8 holds the limits")
+
+
+def test_the_only_layer_of_int8_is_never_left_in_float(make):
+    one = make(single_net)
+    slow = timed(one, head=(2.0, 1.0))
+    assert slow.recommended is None
+    assert slow.reason.startswith("INT8 does not pay: ")
+    fast = timed(one, head=(1.0, 1.01))
+    assert fast.recommended.int8 == {"head"}
+
+
+def single_net(path):
+    return linear_classifier(path, rng(1).standard_normal((5, 64)).astype(np.float32))
+
+
+def test_no_plan_keeps_more_than_all_of_the_speed_up(make):
+    one = make(conv_net)
+    first, *others = one.units
+    times = {**dict.fromkeys(others, (1.0, 2.0)), first: (2.0, 1.0)}
+    limits = Limits.of("speedup >= 1.5")
+    found = find(one, times=times, precision="fp32", limits=limits).found
+    assert first not in found.recommended.int8
+    shares = [int(part) for part in re.findall(r"(\d+)% of the INT8 speed-up \(", found.reason)]
+    assert all(share <= 100 for share in shares)
+    assert "times as fast as FP32" in found.reason
+
+
+def test_the_recommended_plan_is_tested_like_an_ab_test(make):
+    one = make(conv_net)
+    result = find(one, limits=Limits.of("agreement >= -60"), samples=8, evaluated=8)
+    assert result.tested.samples == 8
+    assert [str(limit.limit) for limit in result.tested.verdict.limits] == [
+        "agreement >= -60.0 points"
+    ]
+    assert result.tested.verdict.word in ("SHIP", "SHIP WITH CARE", "INCONCLUSIVE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from trtcal.documents import Document, write_document
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.limits import Limits, Point, Relief
 from trtcal.evaluate.search.methods import Chosen
-from trtcal.evaluate.search.pipeline import Result, Settings
+from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
 from trtcal.quantization.coverage import Coverage
@@ -27,7 +27,7 @@ RESULT = "search.json"
 def write_search(
     folder: Path,
     result: Result,
-    settings: Settings,
+    settings: SearchOptions,
     model: Model,
     calibration: tuple[Path, Calibration],
     dataset: Dataset,
@@ -73,6 +73,9 @@ def write_search(
         "complete": not result.missing,
         "missing": list(result.missing),
         "held_back": _held_back(result, settings.limits),
+        "int8_pays": found.int8_pays,
+        "tested": _tested(result),
+        "shared_samples": result.shared_samples and asdict(result.shared_samples),
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in found.measured],
         "sensitivities": [one.to_document() for one in result.sensitivities.layers],
@@ -82,7 +85,7 @@ def write_search(
     return write_document(folder / RESULT, body)
 
 
-def _plan(point: Point, result: Result, settings: Settings) -> Plan:
+def _plan(point: Point, result: Result, settings: SearchOptions) -> Plan:
     return Plan("int8", dict.fromkeys(_floats(point.int8, result), settings.precision))
 
 
@@ -133,6 +136,15 @@ def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
         for pair in found.pairs
     ]
     return {"first": found.first, "samples": found.samples, "plans": plans}
+
+
+def _tested(result: Result) -> dict[str, Any] | None:
+    """Return the verdict on the recommended plan, and whether its samples had no part in the search."""
+    if result.tested is None:
+        return None
+    verdict = result.tested.verdict.to_document()
+    held_back = result.held_back is not None
+    return {"samples": result.tested.samples, "held_back": held_back, **verdict}
 
 
 def _command(model: Path, calibration: Path, plan: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtcal.evaluate.metrics import Loss
@@ -12,6 +12,7 @@ from trtcal.evaluate.search.limits import Limits, Plan, Point, Relief, pareto, r
 from trtcal.evaluate.search.milp import Programme, Surrogate
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
+NONE_HOLDS = "no plan holds all limits"
 KEPT_SPEEDUP = 0.9  # of the all-INT8 plan, where the user sets no limit
 EVALUATIONS = 48
 ROUNDS = 8  # of solving for the limits, each after learning from the one before
@@ -23,7 +24,7 @@ class Found:
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
     Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have
-    to be relaxed.
+    to be relaxed. `int8_pays` if a plan with INT8 takes less time than the one without.
     """
 
     front: tuple[Point, ...]
@@ -32,6 +33,7 @@ class Found:
     reason: str
     reliefs: tuple[Relief, ...]
     complete: bool
+    int8_pays: bool
 
 
 class Search:
@@ -57,21 +59,23 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
+        self.asked, self.is_single = bool(limits.asked), len(self.units) == 1
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
         whole = self._measure(frozenset(self.units))
         self._measure(frozenset())
-        asked = bool(self.limits.asked)
+        asked = self.asked
         if not asked:
             self.limits = Limits.of(f"speedup >= {KEPT_SPEEDUP * whole.speedup!r}")
         self._sweep(whole)
         self._aim()
         best = self._exchange()
         front = pareto(self._fit, self.measure)
-        reason = self._reason(best, whole, asked) if best else "no plan holds all limits"
+        reason = self._reason(best, whole, asked)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
-        return Found(tuple(front), tuple(self.points.values()), best, reason, relief, self._may)
+        measured = tuple(self.points.values())
+        return Found(tuple(front), measured, best, reason, relief, self._may, self._pays(self._fit))
 
     @property
     def _may(self) -> bool:
@@ -148,8 +152,22 @@ class Search:
         return pair if self.limits.on_loss else pair[::-1]
 
     def _best(self) -> Point | None:
+        """Return the best plan that holds the limits.
+
+        One without INT8 stands back where nothing was asked and INT8 pays, and where it would leave
+        the only layer that INT8 is for in float.
+        """
         holding = [one for one in self._fit if not self.limits.broken(one)]
+        faster = [one for one in holding if self._pays([one])]
+        if self.is_single or (faster and not self.asked):
+            holding = faster
         return min(holding, key=self._key, default=None)
+
+    def _pays(self, points: Iterable[Point]) -> bool:
+        """Tell whether one of some plans has INT8 and takes less time than the network without."""
+        plain = self.points[frozenset()]
+        most = plain.cost_ms if plain.loss.is_fit else float("inf")
+        return any(one.int8 and one.cost_ms < most for one in points)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
@@ -184,8 +202,11 @@ class Search:
             found = [one for one in found if one[0] < 1.1 * now]
         return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
 
-    def _reason(self, best: Point, whole: Point, asked: bool) -> str:
-        kept, lost = best.speedup / whole.speedup, whole.loss.of(self.measure)
+    def _reason(self, best: Point | None, whole: Point, asked: bool) -> str:
+        if best is None:
+            spared = self.is_single and not self.limits.broken(self.points[frozenset()])
+            return self._no_int8() if spared else NONE_HOLDS
+        lost = whole.loss.of(self.measure)
         share = best.loss.of(self.measure) / lost if lost else 0.0
         what = "the least time" if self.limits.on_loss else "the least loss"
         among = (
@@ -196,10 +217,36 @@ class Search:
         of_loss = f"{share:.0%} of its loss ({self.measure})"
         if not whole.loss.is_fit:
             of_loss = "all of INT8 gives outputs that are not finite"
+        if not best.int8:
+            return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
         return (
-            f"{what} of the {len(self.points)} measured plans {among}: {kept:.0%} of the INT8 "
-            f"speed-up ({best.speedup:.3g} of {whole.speedup:.3g}) and {of_loss}"
+            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole)} and "
+            f"{of_loss}"
         )
+
+    def _no_int8(self) -> str:
+        """Return why the network is better off without INT8."""
+        plain = self.points[frozenset()]
+        ms = f"without it the network takes {plain.cost_ms:.4g} ms in {self.costs.precision}"
+        with_int8 = [one for one in self._fit if one.int8]
+        if not with_int8:
+            return f"INT8 does not pay: no plan with it gives finite outputs; {ms}"
+        ms += f", with INT8 {min(one.cost_ms for one in with_int8):.4g} ms at best"
+        if not self._pays(with_int8):
+            return f"INT8 does not pay: {ms}"
+        if not any(self._pays([one]) and not self.limits.broken(one) for one in with_int8):
+            return f"no plan with INT8 holds the limits and is faster than none: {ms}"
+        return f"INT8 does not pay under these limits, which hold without it too: {ms}"
+
+
+def _kept(best: Point, whole: Point) -> str:
+    """Return how much of the speed-up of all of INT8 a plan keeps."""
+    if best.speedup > whole.speedup:
+        return (
+            f"{best.speedup:.3g} times as fast as FP32, and all of INT8 {whole.speedup:.3g} times"
+        )
+    kept = best.speedup / whole.speedup
+    return f"{kept:.0%} of the INT8 speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 
 
 def _changed(int8: Plan, units: Sequence[str]) -> Iterator[Plan]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,11 @@ from pathlib import Path
 
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch, whole_batches
+from trtcal.data.overlap import Overlap, numbers_of, overlap
+from trtcal.data.subsets import Subset
 from trtcal.errors import BackendError, InputError
+from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
+from trtcal.evaluate.ab_rule import is_tested
 from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
@@ -27,13 +32,16 @@ from trtcal.evaluate.search.sensitivity import (
     measure_sensitivities,
 )
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evidence.layers.costs import Target
+from trtcal.evaluate.variants import Variant, open_variant
+from trtcal.evidence.layers.costs import DEFAULT_GPU, find_target
 from trtcal.model import Model
+from trtcal.model.files import write_onnx
 from trtcal.quantization import QuantizedModel, find_layers
 from trtcal.ranges import Calibration
 
 Z = 1.96  # of a 95 % interval
 LEAST = 16  # samples, below which plans are not checked
+BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,16 @@ REMEMBERED = "evaluations.jsonl"
 
 
 @dataclass(frozen=True)
-class Settings:
+class SearchOptions:
     """What to search for and with: see `trtcal search --help`.
 
-    `samples` are for sensitivities, `evaluated` for whole plans; `build` compiles a quantized model,
-    `reader` has the task that is judged.
+    `gpu` is the name of a GPU, or a TOML file of datasheet numbers, that times are estimated for.
+    `samples` are for sensitivities, `evaluated` for whole plans; `batch` is what times are of. `build`
+    compiles a quantized model, `reader` has the task that is judged.
     """
 
-    limits: Limits
-    gpu: Target
+    limits: Limits = field(default_factory=Limits)
+    gpu: str = DEFAULT_GPU
     precision: str = "fp16"
     samples: int = SAMPLES
     evaluated: int = 512
@@ -126,6 +135,8 @@ class Result:
 
     Layers in `always` reach values beyond float16: no plan but all-float leaves them out of INT8.
     `held_back` are samples that had no part in the search; `missing` is what there was no time for.
+    `tested` holds the recommended plan against the limits as `trtcal ab` does, on samples held back, or
+    where there are none on those of the search; `shared_samples` are calibration samples.
     """
 
     sensitivities: Sensitivities
@@ -137,6 +148,8 @@ class Result:
     held_back: HeldBack | None
     missing: tuple[str, ...]
     seconds: float
+    tested: ABTest | None = None
+    shared_samples: Overlap | None = None
 
 
 def cache_beside(
@@ -151,7 +164,7 @@ def find_plans(
     model: Model,
     calibration: Calibration,
     dataset: Dataset,
-    settings: Settings,
+    settings: SearchOptions,
     cache: EvaluationCache,
     reporter: Reporter = silent,
 ) -> Result:
@@ -177,7 +190,7 @@ def find_plans(
     measure = _measure(seen, settings.limits)
     shares = seen.shares(measure)
     work = work_of(model, shares, next(dataset.batches(settings.batch)))
-    costs = Costs(work, settings.gpu, settings.precision, settings.times)
+    costs = Costs(work, find_target(settings.gpu), settings.precision, settings.times)
     if settings.times:
         costs = replace(costs, source="layer times as given")
     evaluated = whole_batches(settings.evaluated, model)
@@ -205,12 +218,58 @@ def find_plans(
         held_back = check_held_back(found, plans, dataset, evaluated, cache, settings.reader)
     elif len(dataset) > evaluated:
         missing = (*missing, "the check on held-back samples")
+    tested = _tested(found, plans, dataset, evaluated, held_back, settings)
+    shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
-    return Result(seen, measure, costs, found, builds, always, held_back, missing, seconds)
+    known = found, builds, always, held_back, missing, seconds, tested, shared
+    return Result(seen, measure, costs, *known)
+
+
+def _tested(
+    found: Found,
+    plans: Plans,
+    dataset: Dataset,
+    evaluated: int,
+    held_back: HeldBack | None,
+    settings: SearchOptions,
+) -> ABTest | None:
+    """Test the recommended plan on samples held back, else on those of the search."""
+    if found.recommended is None:
+        return None
+    span = (0, min(evaluated, len(dataset)))
+    if held_back is not None:
+        span = (held_back.first, held_back.first + held_back.samples)
+    samples = Subset(dataset.name, dataset, (span,))
+    return hold(plans, found.recommended.int8, samples, settings)
+
+
+def hold(plans: Plans, int8: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
+    """Test as `trtcal ab` does whether a plan can replace FP32: by its limits, else the task's.
+
+    Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
+    """
+    limits = (one for one in settings.limits.losses.asked if is_tested(one))
+    with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
+        paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
+        write_onnx(paths[0], plans.model.reference)
+        write_onnx(paths[1], plans.quantized(int8).proto)
+        both = [open_variant(path) for path in paths]
+        given = settings.reader
+        size = fixed_batch(plans.model) or BATCH
+        options = ABOptions(size, task=given.name, outputs=_in(given.wanted, both[0]))
+        return ab_test(both[0], both[1], dataset, Question(tuple(limits)), options)
+
+
+def _in(wanted: Sequence[str], one: Variant) -> tuple[str, ...]:
+    """Return the outputs named that the whole model has: others are those of a body."""
+    return tuple(name for name in wanted if name in {spec.name for spec in one.outputs})
 
 
 def _missing(
-    seen: Sensitivities, found: Found, builds: Mapping[frozenset[str], Built], settings: Settings
+    seen: Sensitivities,
+    found: Found,
+    builds: Mapping[frozenset[str], Built],
+    settings: SearchOptions,
 ) -> Iterator[str]:
     """Yield a phrase for everything that a limit cut short."""
     if seen.missing:
@@ -262,7 +321,7 @@ def _as_built(
 def _build_all(
     front: Sequence[Point],
     plans: Plans,
-    settings: Settings,
+    settings: SearchOptions,
     reporter: Reporter,
     may: Callable[[], bool],
 ) -> dict[frozenset[str], Built]:
@@ -295,7 +354,7 @@ def _without_dominated(
     }
     best, reason = found.recommended, found.reason
     if best is not None and best.int8 in beaten:
-        holding = [one for one in beaten[best.int8] if not limits.broken(one)]
+        holding = [one for one in beaten[best.int8] if one.int8 and not limits.broken(one)]
         if holding:
             best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
             reason += "; of those, the compiler moves fewer bytes for another one, which loses less"

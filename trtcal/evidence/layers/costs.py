@@ -228,6 +228,9 @@ def _bounded(count: int | None) -> int | None:
 
 
 TARGETS = Path(__file__).parent / "targets"
+DEFAULT_GPU = "t4"
+GPU_OF = {"sm75": "t4", "sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
+"""Target of a build -> the GPU of that compute capability whose datasheet is known."""
 LEAST, MOST = 0.001, 1e9
 EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
 RATE = Kind(
