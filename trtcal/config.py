@@ -281,11 +281,14 @@ class ImagesConfig:
 class DataConfig:
     """What all data of a model have in common.
 
-    `constants` are inputs that are the same for all samples: a number, or lists of numbers. Without a
-    `sample_axis` the inputs have no axis that counts samples: each feed is one sample.
+    `constants` are inputs that are the same for all samples: a number, or lists of numbers. `states`
+    are outputs that are fed back to an input at the next sample of a sequence, as output -> input; at
+    its start the input has its constant, or zeros. Without a `sample_axis` the inputs have no axis that
+    counts samples: each feed is one sample.
     """
 
     constants: dict[str, Any] = key(partial(by_name, CONSTANT), dict)
+    states: dict[str, str] = key(partial(by_name, TEXT), dict)
     sample_axis: bool = key(FLAG, True)
 
 

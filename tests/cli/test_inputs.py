@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.backends.test_build import needs_rtx
+from tests.backends.test_states import cell
 from tests.networks import rng, save, weight
 from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build
@@ -124,3 +125,21 @@ def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
     status, _, err = run(capsys, "run")
     assert status == 0, err
     assert "dynamic sizes" not in err
+
+
+def test_states_of_trtcal_toml_are_carried_in_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cell(tmp_path / "cell.onnx")
+    np.savez(tmp_path / "data.npz", x=rng(1).standard_normal((24, 4)).astype(np.float32))
+    (tmp_path / "trtcal.toml").write_text('[data]\nstates = { next = "state" }\n')
+    for command in (
+        ("calibrate", "cell.onnx", "--data", "data.npz", "--method", "minmax"),
+        ("quantize", "cell.onnx", "-o", "q.onnx"),
+        ("compare", "cell.onnx", "q.onnx", "--data", "data.npz", "--rounds", 2),
+        ("sensitivity", "cell.onnx", "--data", "data.npz", "--samples", 8, "-o", "s"),
+        ("quantize", "cell.onnx", "--improve", "fast", "--data", "data.npz", "-o", "i.onnx"),
+    ):
+        status, _, err = run(capsys, *command)
+        assert status == 0, err
+    ranges = json.loads((tmp_path / "calibration.json").read_text())["ranges"]
+    assert 0 < ranges["state"]["amax"] <= 1

@@ -11,7 +11,7 @@ from trtcal.cli.options import Options, option
 from trtcal.cli.output import note, progress
 
 if TYPE_CHECKING:
-    from trtcal.config import ImagesConfig
+    from trtcal.config import Config
     from trtcal.evaluate.equality import Equality
     from trtcal.model import Model
 
@@ -29,8 +29,9 @@ class EqualityOptions(Options):
         metavar="N",
     )
 
-    def run_both(self, given: Model, other: Model, images: ImagesConfig | None) -> Equality | None:
+    def run_both(self, given: Model, other: Model, config: Config) -> Equality | None:
         """Return the difference of two models' outputs on data or random samples; None with neither."""
+        from trtcal.backends.states import carry
         from trtcal.data import open_dataset
         from trtcal.data.feeds import draw_batches
         from trtcal.evaluate.equality import check_equal
@@ -39,7 +40,8 @@ class EqualityOptions(Options):
         if self.data and self.random_samples:
             raise click.UsageError("give --data or --random, not both")
         if self.data:
-            dataset = open_dataset(self.data, given, images)
+            dataset = open_dataset(self.data, given, config.images, settings=config.data)
+            dataset = carry(given, dataset, config.data.states)
             batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
         elif self.random_samples:
             note("note: random inputs show less than data: most of them no network ever sees")

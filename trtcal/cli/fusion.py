@@ -161,7 +161,7 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
         raise InputError(
             "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
         )
-    equality = options.run_both(model, fixed.model, config_here().images)
+    equality = options.run_both(model, fixed.model, config_here())
     if equality and not _holds(fixed, equality):
         raise GateFailed(
             f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "

@@ -241,11 +241,16 @@ class DataOptions(ConfigOptions):
 
     def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
         """Return the data for a model: as given, or as a section of trtcal.toml has them."""
+        from trtcal.backends.states import carry
         from trtcal.data import open_dataset
 
         source = required(self.data or settings.data, "the data", "--data")
         config = self.config
-        return open_dataset(source, model, config.images, settings.labels, config.data)
+        dataset = open_dataset(source, model, config.images, settings.labels, config.data)
+        sizes = len({str(shapes) for _, shapes in dataset.shapes})
+        if sizes > 1:
+            note(f"note: samples of {sizes} sizes: a batch has samples of one size")
+        return carry(model, dataset, config.data.states)
 
 
 class TaskOptions(ConfigOptions):

@@ -55,7 +55,7 @@ class Prepare(
             body, [*settings.skip, *self.skip], [*settings.add, *self.add]
         )
         tail = tail_of(metadata_of(prepared.model.proto))
-        equality = self.run_both(loaded, prepared.model, self.config.images)
+        equality = self.run_both(loaded, prepared.model, self.config)
         if equality:
             _check(equality)
         written = write_onnx(path, prepared.model.proto)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -91,6 +91,17 @@ def labels_digest(labels: Labels | None) -> str | None:
 def changed(path: Path, hint: str = "leave the files alone while trtcal reads them") -> InputError:
     """Return the error for data that were not the same in two passes."""
     return InputError(f"data {path} were not the same when read once more", hint)
+
+
+class CarriedFeeds(Feeds):
+    """A batch whose `states` (output -> input) were carried from sample to sample by the float model.
+
+    `starts` says which of its samples begin a sequence.
+    """
+
+    def __init__(self, feeds: Feeds, states: Mapping[str, str], starts: Sequence[bool]) -> None:
+        super().__init__(feeds)
+        self.states, self.starts = states, starts
 
 
 class Dataset(Protocol):

@@ -50,7 +50,7 @@ class FeedDataset(StreamedDataset):
         digests = [digests_of(feeds) for feeds in first.feeds(source())]
         if not first.samples:
             raise empty(str(path))
-        self.shapes = shape_runs(first.shapes)
+        self.shapes, self.starts = shape_runs(first.shapes), frozenset(first.starts)
         for samples, _ in self.shapes if first.in_batches else ():
             check_batch(str(path), samples, layout.batch)
         inputs, unused = (spec.name for spec in layout.specs), sorted(first.unused)
@@ -105,6 +105,7 @@ class _Pass:
         self.in_batches = False
         self.unused: set[str] = set()
         self.shapes: list[SampleShapes] = []
+        self.starts: list[int] = []
         self._labels: list[Labels] = []
 
     @property
@@ -124,6 +125,7 @@ class _Pass:
             self._keep_labels(where, labels_in(where, found, arrays, placed.samples))
             self.unused |= {str(name) for name in set(found) - set(arrays) - {LABELS}}
             self.in_batches |= placed.in_batches
+            self.starts.append(self.samples)
             self.shapes += [{n: array.shape[1:] for n, array in arrays.items()}] * placed.samples
             yield arrays
 

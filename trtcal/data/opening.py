@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from trtcal.config import DataConfig, ImagesConfig
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import (
@@ -34,7 +36,7 @@ from trtcal.data.feeds import ArrayLike, FeedDataset, arrays_in, constant, is_ar
 from trtcal.data.images import ImageDataset, find_images
 from trtcal.data.polygraphy import JsonInputs, script_named
 from trtcal.errors import InputError
-from trtcal.model import Model
+from trtcal.model import Model, TensorSpec
 
 IN_MEMORY = "arrays in memory"
 Data = (
@@ -115,18 +117,23 @@ def _layout(model: Model, settings: DataConfig) -> Layout:
     """Return where the inputs of a model have samples, and those that are given for all data."""
     layout = layout_of(model)
     types = {spec.name: spec.dtype for spec in layout.specs}
-    for name in settings.constants:
+    for name in (*settings.constants, *settings.states.values()):
         if name not in types:
             raise InputError(
-                f"[data.constants] names {name!r}, which is no input of the model",
+                f"[data] of trtcal.toml names {name!r}, which is no input of the model",
                 f"its inputs are: {', '.join(types)}",
             )
-    given = {
-        name: constant("constants", name, value, types[name])
-        for name, value in settings.constants.items()
-    }
+    fed_back = set(settings.states.values())
+    given = {spec.name: _zeros(spec) for spec in layout.specs if spec.name in fed_back}
+    for name, value in settings.constants.items():
+        given[name] = constant("constants", name, value, types[name])
     alone = layout.alone if settings.sample_axis else frozenset(types)
     return replace(layout, constants=given, alone=alone)
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    """Return the state before a sequence of one sample."""
+    return np.zeros([size if isinstance(size, int) else 1 for size in spec.shape], spec.dtype)
 
 
 def _for_inputs(dataset: Dataset, model: Model) -> Dataset:

@@ -6,18 +6,21 @@ and the reference's outputs, for variants that come later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import onnx
 
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Array, Session, open_session, run_session
+from trtcal.backends.states import fed_back
 from trtcal.data import Feeds
+from trtcal.data.dataset import CarriedFeeds
 from trtcal.errors import BackendError
 from trtcal.evaluate.caches import SpillCache
 from trtcal.evaluate.per_sample import Labels
@@ -94,9 +97,10 @@ def replay(
 ) -> Iterator[Batch]:
     """Yield each batch with everybody's outputs; `labels` are those of all samples.
 
-    `progress` gets the number of samples of each batch.
+    `progress` gets the number of samples of each batch. Where the data have states of a sequence, each
+    variant is fed its own back.
     """
-    start = 0
+    start, variants = 0, [_OwnStates(run) for run in variants]
     for feeds in batches:
         size = max((len(array) for array in feeds.values()), default=1)
         mine = None if labels is None else labels[start : start + size]
@@ -104,6 +108,33 @@ def replay(
         progress(size)
         yield found
         start += size
+
+
+class _OwnStates:
+    """A variant on sequences: it gets the states that it made itself, not those of the float model."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.last = run, Feeds()
+
+    def __call__(self, feeds: Feeds) -> Outputs:
+        if not isinstance(feeds, CarriedFeeds):
+            return self.run(feeds)
+        samples = [
+            self._next(
+                {name: array[i : i + 1] for name, array in feeds.items()}, feeds.states, start
+            )
+            for i, start in enumerate(feeds.starts)
+        ]
+        return {name: np.concatenate([one[name] for one in samples]) for name in samples[0]}
+
+    def _next(self, sample: Feeds, states: Mapping[str, str], is_start: bool) -> Outputs:
+        made = self.run(sample if is_start else sample | self.last)
+        self.last = {
+            name: fed_back(output, made[output], sample[name])
+            for output, name in states.items()
+            if output in made
+        }
+        return made
 
 
 class Recording:

@@ -19,11 +19,12 @@ from typing import Any
 from trtcal.backends import base
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
+from trtcal.backends.states import carry
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.check import check_data as check
 from trtcal.check.issues import DataCheck
-from trtcal.config import Config, ImagesConfig, read_config
+from trtcal.config import Config, DataConfig, ImagesConfig, read_config
 from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
 from trtcal.data.opening import Data
@@ -82,13 +83,18 @@ def open_dataset(
     model: AnyModel,
     images: ImagesConfig | None = None,
     labels: str | None = None,
+    constants: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Open and check data for a model's inputs.
 
     `data`: a path, `{input: array}`, one array for a model of one input, or an iterable of such feeds
     that can be read again, such as a list or a PyTorch DataLoader. Samples lie along the first axis.
     `images` is the preprocessing of image files, `labels` ("csv", "folders") where their classes are.
-    `InputError` if the data do not fit the model, or hold NaN or infinite values.
+    `constants` are inputs that are the same for all samples. `states` are outputs that the model is
+    fed back as inputs at the next sample (output -> input): each feed is a sequence, which begins with
+    zeros or with the input's constant, and is run once here. `InputError` if the data do not fit the
+    model, or hold NaN or infinite values.
 
     >>> len(open_dataset("samples/digits/calibration.npz", "samples/digits/digits.onnx"))
     512
@@ -96,7 +102,9 @@ def open_dataset(
     >>> len(open_dataset(np.zeros((3, 1, 8, 8), np.float32), "samples/digits/digits.onnx"))
     3
     """
-    return open_data(data, _model(model), images, labels)
+    loaded = _model(model)
+    settings = DataConfig(dict(constants or {}), dict(states or {}))
+    return carry(loaded, open_data(data, loaded, images, labels, settings), settings.states)
 
 
 def check_data(model: AnyModel, data: Data) -> DataCheck:

@@ -16,6 +16,7 @@ from pathlib import Path
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
+from trtcal.backends.states import carry
 from trtcal.calibration import (
     Observation,
     ObserveOptions,
@@ -219,7 +220,8 @@ def _open_data(
     model: Model, config: Config, settings: CalibrationConfig | EvaluationConfig, key: str
 ) -> Dataset:
     source = _required(settings.data, key)
-    return open_dataset(source, model, config.images, settings.labels, config.data)
+    dataset = open_dataset(source, model, config.images, settings.labels, config.data)
+    return carry(model, dataset, config.data.states)
 
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:

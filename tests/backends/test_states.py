@@ -1,0 +1,105 @@
+"""States of recurrent networks, fed back from sample to sample of a sequence."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.networks import rng, save, weight
+from trtcal.backends.sessions import open_session
+from trtcal.backends.states import carry
+from trtcal.config import DataConfig
+from trtcal.data import held_back, open_dataset
+from trtcal.errors import InputError
+from trtcal.evaluate.replay import replay, runner
+from trtcal.model import load_model
+
+STATES = {"next": "state"}
+
+
+def cell(path):
+    """next = tanh(x @ w + state @ r), y = next @ v; of one sample at a time."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "in"),
+        helper.make_node("MatMul", ["state", "r"], ["b"], "back"),
+        helper.make_node("Add", ["a", "b"], ["c"], "add"),
+        helper.make_node("Tanh", ["c"], ["next"], "tanh"),
+        helper.make_node("MatMul", ["next", "v"], ["y"], "out"),
+    ]
+    weights = {"w": weight(4, 6), "r": weight(6, 6, seed=1), "v": weight(6, 2, seed=2)}
+    inputs = {"x": [1, 4], "state": [1, 6]}
+    return load_model(save(path, nodes, weights, inputs, {"y": [1, 2], "next": [1, 6]}))
+
+
+def by_hand(model, sequence, state=None):
+    """The states before each step of a sequence, (steps, 6), and the outputs."""
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in model.proto.graph.initializer}
+    state, before, made = np.zeros(6, np.float32) if state is None else state, [], []
+    for x in sequence:
+        before.append(state)
+        state = np.tanh(x @ weights["w"] + state @ weights["r"])
+        made.append(state @ weights["v"])
+    return np.stack(before), np.stack(made)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return cell(tmp_path / "cell.onnx")
+
+
+X = rng().standard_normal((12, 4)).astype(np.float32)
+
+
+def states_of(dataset):
+    return np.concatenate([feeds["state"] for feeds in dataset.batches(1)])
+
+
+def test_states_are_carried_through_a_sequence(model):
+    dataset = carry(model, open_dataset(X, model, settings=DataConfig(states=STATES)), STATES)
+    np.testing.assert_allclose(states_of(dataset), by_hand(model, X)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_each_feed_is_a_sequence_which_begins_with_its_constant(model):
+    settings = DataConfig(states=STATES, constants={"state": [[0.5] * 6]})
+    dataset = carry(model, open_dataset([X[:5], X[5:]], model, settings=settings), STATES)
+    first = np.full(6, 0.5, np.float32)
+    wanted = np.concatenate([by_hand(model, part, first)[0] for part in (X[:5], X[5:])])
+    np.testing.assert_allclose(states_of(dataset), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sample_has_its_own_state_whatever_else_is_read(model):
+    dataset = carry(model, open_dataset(X, model, settings=DataConfig(states=STATES)), STATES)
+    whole = states_of(dataset)
+    for some in held_back(dataset, 4):
+        numbers = np.concatenate([np.arange(*span) for span in some.spans])
+        np.testing.assert_array_equal(states_of(some), whole[numbers])
+
+
+def test_a_variant_is_fed_the_states_that_it_made_itself(model, tmp_path):
+    other = onnx.ModelProto()
+    other.CopyFrom(model.proto)
+    changed = next(one for one in other.graph.initializer if one.name == "r")
+    changed.CopyFrom(onnx.numpy_helper.from_array(weight(6, 6, seed=9), "r"))
+    opened = open_dataset([X[:7], X[7:]], model, settings=DataConfig(states=STATES))
+    dataset = carry(model, opened, STATES)
+    runs = [runner(open_session(one), ["y", "next"]) for one in (model.proto, other)]
+    batches = list(replay(runs[0], runs[1:], dataset.batches(1)))
+    parts = [by_hand(load_model(other), part)[1] for part in (X[:7], X[7:])]
+    made = np.concatenate([batch.outputs[0]["y"] for batch in batches])
+    np.testing.assert_allclose(made, np.concatenate(parts), rtol=1e-4, atol=1e-5)
+    expected = np.concatenate([batch.expected["y"] for batch in batches])
+    parts = [by_hand(model, part)[1] for part in (X[:7], X[7:])]
+    np.testing.assert_allclose(expected, np.concatenate(parts), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        ({"next": "x0"}, "'x0', which is no input"),
+        ({"other": "state"}, "'other', which is no output"),
+        ({"y": "state"}, r"output 'y' is float32\[1, 2\], and cannot be fed back"),
+    ],
+)
+def test_states_that_are_not_there_or_do_not_fit_are_refused(model, states, says):
+    with pytest.raises(InputError, match=says):
+        carry(model, open_dataset(X, model, settings=DataConfig(states=states)), states)
