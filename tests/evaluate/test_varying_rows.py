@@ -13,7 +13,8 @@ from trtcal.data import open_dataset
 from trtcal.evaluate.ab import ABOptions, Question, ab_test
 from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import CompareSettings, Comparison, compare
-from trtcal.evaluate.metrics import load_metric
+from trtcal.evaluate.metrics import load_metric, task_rows
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import open_variant
 from trtcal.limits import parse_limits
 from trtcal.model import load_model
@@ -162,6 +163,21 @@ def test_the_commands_take_task_and_outputs_and_say_them(tmp_path, data, monkeyp
     status, text = run("ab", "a.onnx", "b.onnx", "--outputs", "maps")
     assert (status, "there is no output 'maps'" in text) == (2, True)
     assert run("ab", "a.onnx", "b.onnx", "--task", "nonsense")[0] == 2
+
+
+@pytest.mark.parametrize(("layout", "is_of_boxes"), [("raw maps", False), ("rows", True)])
+def test_the_noise_of_boxes_is_that_of_cells_where_there_are_any(
+    tmp_path, data, layout, is_of_boxes
+):
+    a, b = (
+        open_variant(detector(tmp_path / f"{name}.onnx", layout, noise=how))
+        for name, how in (("a", 0.0), ("b", 1e-4))
+    )
+    names = [one.name for one in a.outputs]
+    outputs = [one.runner(names)({"x": data[:8]}) for one in (a, b)]
+    rows = task_rows(TaskReader(), (*outputs, 8), None)
+    assert (rows["agreement"] == 1).all()
+    assert (rows["error"] == 0).all() == is_of_boxes
 
 
 def test_the_report_of_a_detector_names_its_figures(tmp_path, data):

@@ -21,8 +21,8 @@ class Sensitivity(
 
     Each layer is quantized alone, and left alone in float with all others in INT8. Its share is the
     mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
-    FP32: KL divergence where they are class scores, else noise over signal; of boxes the share that is
-    not found again.
+    FP32: KL divergence where they are class scores, else noise over signal; of boxes after a
+    NonMaxSuppression the share that is not found again.
     """
 
     samples: int = option("The first so many.", default=64, least=2)

@@ -251,7 +251,10 @@ class _Data:
         if where is not None:
             before, after = before[where], after[where]
         same = self.rule.alone and metric in LEAST
-        return compare_means(before, after, level, REACH.get(metric), same)
+        found = compare_means(before, after, level, REACH.get(metric), same)
+        if metric not in PERCENT:
+            return found
+        return replace(found, difference=found.difference.within(-1.0, 1.0))
 
 
 def ask(

@@ -71,6 +71,13 @@ class Decoder:
     background: int | None = None
     score: str = ""
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether there is a row for each cell: nothing was selected or sorted."""
+        return self.layout == GRID or (
+            self.layout == SEPARATE and not {"selected", "classes", "count"} & set(self.names)
+        )
+
     def decode(self, outputs: Mapping[str, Array], size: int) -> list[Boxes]:
         """Return the boxes of each of `size` samples that score `SCORE` or more."""
         found = {role: np.asarray(outputs[name], np.float64) for role, name in self.names.items()}

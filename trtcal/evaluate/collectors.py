@@ -15,7 +15,7 @@ import numpy as np
 
 from trtcal.data import Dataset
 from trtcal.data.slices import Attribute, classes_of, read_attributes
-from trtcal.errors import InputError
+from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import (
     Accuracy,
     AccuracyMeter,
@@ -57,10 +57,13 @@ def read_task(
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
     try:
         return _probe(run, dataset, batch if is_fixed else min(batch, PROBED), name, wanted), batch
-    except UnsampledError:
-        if is_fixed or batch == 1:
+    except UnsampledError as error:
+        if batch == 1:
             raise
-    return _probe(run, dataset, 1, name, wanted), 1
+        try:
+            return _probe(run, dataset, 1, name, wanted), 1
+        except BackendError:  # it takes no other batch than its own
+            raise error from None
 
 
 PROBED = 8  # samples that a task is read from

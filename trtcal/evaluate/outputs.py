@@ -54,6 +54,11 @@ class Output:
         """Whether it has decisions that can agree."""
         return self.kind in DECIDING
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether it has a row for each cell of a detector, in the same place in every model."""
+        return self.decoder is not None and self.decoder.has_cells
+
     def rows(self, outputs: Mapping[str, Array], size: int) -> Array | list[Boxes]:
         """Return its values with samples along the first axis, or its boxes."""
         if self.decoder is not None:

@@ -184,6 +184,8 @@ def _of_mean(limit: Limit, mean: Mean, level: float) -> Interval | None:
     if not limit.is_change:
         return mean.interval(level, reach).scaled(factor)
     found = mean.difference(level, reach, limit.metric in LEAST)
+    if limit.metric in PERCENT:
+        found = found.within(-1.0, 1.0)
     if limit.is_relative:
         base = mean.value.mean - mean.change.mean
         return found.scaled(100.0 / abs(base)) if base else None
