@@ -143,3 +143,43 @@ def test_states_of_trtcal_toml_are_carried_in_every_command(tmp_path, monkeypatc
         assert status == 0, err
     ranges = json.loads((tmp_path / "calibration.json").read_text())["ranges"]
     assert 0 < ranges["state"]["amax"] <= 1
+
+
+def one_image(path):
+    """conv -> relu -> conv -> pool -> product over one image, of which no axis counts samples."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["u"], "unsqueeze"),
+        helper.make_node("Conv", ["u", "w1", "b"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w2", "b"], ["c"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("MatMul", ["f", "w3"], ["m"], "head"),
+        helper.make_node("Squeeze", ["m", "axis"], ["y"], "squeeze"),
+    ]
+    weights = {"w1": weight(8, 3, 3, 3), "w2": weight(8, 8, 3, 3, seed=1), "w3": weight(8, 5)}
+    weights |= {"b": rng(2).standard_normal(8).astype(np.float32), "axis": np.array([0])}
+    save(path, nodes, weights, {"x": [3, 8, 8]}, {"y": [5]})
+
+
+def test_a_model_without_an_axis_for_samples_goes_through_every_command(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    one_image(tmp_path / "net.onnx")
+    images = rng(1).standard_normal((24, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=images, labels=np.arange(24) % 5)
+    data = ("--data", "data.npz")
+    for command in (
+        ("check-data", "net.onnx", *data),
+        ("calibrate", "net.onnx", *data, "--method", "minmax"),
+        ("quantize", "net.onnx", "-o", "q.onnx"),
+        ("compare", "net.onnx", "q.onnx", *data, "--rounds", 2),
+        ("sensitivity", "net.onnx", *data, "--samples", 8, "-o", "s"),
+        ("search", "net.onnx", *data, "--samples", 8, "--evaluate", 16, "-o", "found"),
+        ("quantize", "net.onnx", "--improve", "best", *data, "-o", "i.onnx"),
+    ):
+        status, _, err = run(capsys, *command)
+        assert status in (0, 1), (command, err)
+    comparison = json.loads((tmp_path / "comparison.json").read_text())
+    assert comparison["samples"] == 24

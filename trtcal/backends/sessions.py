@@ -60,20 +60,11 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
 
     def without_samples(self, feeds: Feeds) -> set[str]:
         """Return the inputs of which an array has an axis more than the model: that of the samples."""
-        return {name for name, array in feeds.items() if array.ndim - 1 == self.ranks.get(name)}
+        return _without_samples(self.ranks, feeds)
 
     def runs_of(self, feeds: Feeds) -> list[dict[str, Array]]:
-        """Return what to feed in each run: one for all samples, or one for each.
-
-        An input without an axis for samples is fed once if it is the same for all of them.
-        """
-        alone = self.without_samples(feeds)
-        if all((feeds[name] == feeds[name][:1]).all() for name in alone):
-            return [{n: array[0] if n in alone else array for n, array in feeds.items()}]
-        return [
-            {n: array[i] if n in alone else array[i : i + 1] for n, array in feeds.items()}
-            for i in range(_samples(feeds))
-        ]
+        """Return what to feed in each run that a batch takes."""
+        return runs_of(self.ranks, feeds)
 
     def joined(self, name: str, made: Sequence[Array], feeds: Feeds) -> Array:
         """Return what one output is for all samples, which are along the first axis then."""
@@ -85,6 +76,25 @@ class Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no 
         if alone == set(feeds) or self.firsts.get(name) not in (None, samples):
             return np.broadcast_to(output, (samples, *output.shape))
         return output
+
+
+def _without_samples(ranks: Mapping[str, int | None], feeds: Feeds) -> set[str]:
+    return {name for name, array in feeds.items() if array.ndim - 1 == ranks.get(name)}
+
+
+def runs_of(ranks: Mapping[str, int | None], feeds: Feeds) -> list[dict[str, Array]]:
+    """Return what to feed in each run: one for all samples, or one for each.
+
+    `ranks` are the numbers of axes of the inputs. One without an axis for samples that is the same for
+    all of them is fed once.
+    """
+    alone = _without_samples(ranks, feeds)
+    if all((feeds[name] == feeds[name][:1]).all() for name in alone):
+        return [{n: array[0] if n in alone else array for n, array in feeds.items()}]
+    return [
+        {n: array[i] if n in alone else array[i : i + 1] for n, array in feeds.items()}
+        for i in range(_samples(feeds))
+    ]
 
 
 def _samples(feeds: Feeds) -> int:

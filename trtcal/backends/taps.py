@@ -12,7 +12,7 @@ its tensor asked for plainly, and a session without any tap is always possible.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -369,6 +369,13 @@ class Inside:
         outputs = run_session(self.session, self.names, dict(feeds)) if self.names else []
         found = dict(zip(self.names, outputs, strict=True))
         return {name: found[name] if name in found else feeds[name] for name in self.tensors}
+
+    def read_each(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Yield the tensors of each run that a batch takes, with the axes that the model gives them."""
+        for run in self.session.runs_of(feeds):
+            outputs = run_once(self.session, self.names, run)
+            found = {**run, **dict(zip(self.names, outputs, strict=True))}
+            yield {name: found[name] for name in self.tensors}
 
 
 def showing(proto: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:

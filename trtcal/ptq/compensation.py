@@ -46,8 +46,9 @@ def find_extremes(
     inside = Inside(model.proto, list(axes))
     least: dict[str, Floats] = {}
     largest: dict[str, Floats] = {}
-    for feeds in dataset.batches(fixed_batch(model) or BATCH, 0, samples):
-        for name, values in inside.read(feeds).items():
+    batches = dataset.batches(fixed_batch(model) or BATCH, 0, samples)
+    for read in (one for feeds in batches for one in inside.read_each(feeds)):
+        for name, values in read.items():
             others = tuple(i for i in range(values.ndim) if i != axes[name])
             least[name] = np.minimum(least.get(name, np.inf), values.min(axis=others))
             largest[name] = np.maximum(largest.get(name, -np.inf), values.max(axis=others))

@@ -19,7 +19,14 @@ from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.sessions import Array, Session, give_back, open_session, run_session
+from trtcal.backends.sessions import (
+    Array,
+    Session,
+    give_back,
+    open_session,
+    run_session,
+    runs_of,
+)
 from trtcal.calibration.job import tensor_bytes
 from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch
@@ -131,7 +138,10 @@ class LayerwiseReconstruction:
     ) -> Int8Overrides:
         """Run all layers once, and return what was found for them, one step of progress each."""
         size = fixed_batch(self.model) or BATCH
-        for number, feeds in enumerate(self.dataset.batches(size, 0, self.samples)):
+        ranks = {spec.name: len(spec.shape) for spec in self.model.inputs}
+        batches = self.dataset.batches(size, 0, self.samples)
+        runs = (run for feeds in batches for run in runs_of(ranks, feeds))
+        for number, feeds in enumerate(runs):  # with the axes that the model gives its tensors
             for side in SIDES:
                 self.spill.keep(side, number, feeds)
             self.masks.append(mask_of(feeds))
