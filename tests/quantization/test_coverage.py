@@ -1,6 +1,7 @@
 """How much of the compute is in INT8: networks whose share is counted by hand, through the commands."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.cli.main import run_command
+from trtcal.config import Config
+from trtcal.evidence.diagnosis.build_diagnosis import check_build
+from trtcal.evidence.manifest import read_build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
 from trtcal.model import load_model
 from trtcal.model.work import NodeWork, Work
@@ -142,6 +146,10 @@ def test_a_build_says_how_much_of_the_compute_it_runs_in_int8(tmp_path, capsys):
     document = json.loads((tmp_path / "build" / "build.json").read_text())
     assert document["coverage"]["share"] == pytest.approx(share, rel=0.01)
     assert document["coverage"]["is_built"]
+    before = replace(read_build(tmp_path / "build"), coverage=None)
+    for model, known in ((None, None), (load_model(tmp_path / "int8.onnx"), share)):
+        found = check_build(before, Config(), model).coverage
+        assert (found and found.share) == (known and pytest.approx(known, rel=0.01))
 
 
 def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_path, capsys):

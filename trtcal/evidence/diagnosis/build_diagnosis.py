@@ -313,12 +313,15 @@ def check_build(
     logs = [build.log, *logs]
     if build.target == "cpu":
         return check_case(Case(coverage=build.coverage), config, logs)
+    coverage = build.coverage  # builds of before have none
+    if coverage is None and model is not None:
+        coverage = built_coverage(model, build.outcomes)
     case = Case(
         build.outcomes,
         build.skipped,
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
-        coverage=build.coverage,
+        coverage=coverage,
         asks_int8=bool(build.skipped) or any(one.asked == "int8" for one in build.outcomes),
     )
     timed = (build.folder / LAYER_TIMES).exists()
