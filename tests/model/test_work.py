@@ -206,6 +206,12 @@ def test_open_sizes_are_those_given_else_batch_one_and_said():
     )
 
 
+def test_an_input_without_an_axis_for_samples_takes_the_sizes_of_one():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    found = count_work(model(nodes, {"x": ("steps", 4)}, ["y"], {"w": (4, 3)}), {"x": (1, 7, 4)})
+    assert (found.macs, found.assumed) == (7 * 4 * 3, ())
+
+
 def test_shapes_that_the_graph_computes_are_followed():
     """Shape, Gather, Unsqueeze and Concat give a Reshape its sizes, as old exports write it."""
     constant = numpy_helper.from_array

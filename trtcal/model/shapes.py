@@ -90,6 +90,8 @@ def bound_inputs(graph: onnx.GraphProto, sizes: Mapping[str, Shape]) -> tuple[Sc
     scope, assumed = Scope(), list[str]()
     for value in fed:
         given, dims = sizes.get(value.name), _dims(value)
+        if given is not None and len(given) == len(dims) + 1:  # of an input without samples' axis
+            given = given[1:]
         if given is None or len(given) != len(dims):
             given = tuple(_assumed(value, named, assumed))
         pairs = zip(dims, given, strict=True)  # what the model fixes goes before what is given
