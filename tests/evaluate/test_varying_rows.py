@@ -22,6 +22,7 @@ from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import render
 from trtcal.reporting.verdict import judge
+from trtcal.runs.figures import figures_of_run
 
 SAMPLES, INPUTS, CELLS, CLASSES = 64, 10, 24, 3
 LAYOUTS = ("selected", "rows", "separate", "raw maps")
@@ -190,6 +191,8 @@ def test_the_report_of_a_detector_names_its_figures(tmp_path, data):
         assert "detection" in page
         assert "Top-1, %" not in page
     assert not schema_errors(document)
+    assert "top-1" not in comparison._repr_html_()
+    assert figures_of_run(document)["b", "score_error"] < 0.1
     assert Comparison.read(folder / "comparison.json") == comparison
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -63,12 +63,23 @@ def _show_simulation(row: Row) -> None:
         if row.quantization:
             say(f"{row.name}: not held against a simulation in float")
         return
-    template = (
-        "{name}: Q/DQ executed in float: top-1 {simulation.accuracy.top1:.2f} %, agreement "
-        "{simulation.accuracy.agreement:.2f} %, SQNR {simulation.accuracy.sqnr_db:.1f} dB; "
-        "integer kernels agree with it on {simulation.same:.2f} %"
-    )
-    say(filled(template, row, "-"))
+    known = ", ".join(filled(one, found) for one in SIMULATED if _is_known(one, found))
+    same = filled("; integer kernels agree with it on {same:.2f} %", found, "")
+    say(f"{row.name}: Q/DQ executed in float: {known}{same if found.same is not None else ''}")
+
+
+def _is_known(template: str, thing: Any) -> bool:
+    """Tell whether the field that a template has is there."""
+    return MISSING not in filled(template, thing, MISSING)
+
+
+MISSING = "\0"
+SIMULATED = (
+    "top-1 {accuracy.top1:.2f} %",
+    "agreement {accuracy.agreement:.2f} %",
+    "SQNR {accuracy.sqnr_db:.1f} dB",
+)
+"""What is said of a simulation, as far as it is known."""
 
 
 def _show_groups(name: str, found: Breakdown) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -124,8 +124,13 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: one row for each variant."""
-        head = "".join(f"<th>{name}</th>" for name in ("variant", *SHOWN))
-        rows = "".join(f"<tr>{_html_row(row)}</tr>" for row in self.rows)
+        shown = {
+            title: column
+            for title, column in SHOWN.items()
+            if any(attrgetter(column[0])(row) is not None for row in self.rows)
+        }
+        head = "".join(f"<th>{name}</th>" for name in ("variant", *shown))
+        rows = "".join(f"<tr>{_html_row(row, shown.values())}</tr>" for row in self.rows)
         return f"<table><tr>{head}</tr>{rows}</table>"
 
 
@@ -138,12 +143,15 @@ SHOWN: Mapping[str, tuple[str, str, float]] = {
     "speed-up": ("latency.speedup", "", 1.0),
     "size": ("size_bytes", " MB", 1e6),
 }
-"""Columns of a notebook's table: the figure of a row, its unit, and what it is divided by."""
+"""Columns of a notebook's table: the figure of a row, its unit, and what it is divided by.
+
+Those are left out that no row has.
+"""
 
 
-def _html_row(row: Row) -> str:
+def _html_row(row: Row, columns: Iterable[tuple[str, str, float]]) -> str:
     cells = [html.escape(row.name)]
-    for name, unit, size in SHOWN.values():
+    for name, unit, size in columns:
         value = attrgetter(name)(row)
         cells.append("-" if value is None else f"{value / size:.4g}{unit}")
     return "".join(f"<td>{cell}</td>" for cell in cells)

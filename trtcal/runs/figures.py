@@ -10,7 +10,10 @@ from trtcal.limits import INT8_MACS
 Figures = dict[tuple[str, str], float]
 """(variant, figure) -> value; the variant of a build is `model for target`."""
 
-ACCURACY = ("top1", "top1_drop", "top5", "agreement", "sqnr_db", "cosine", "kl")
+OF_ERRORS = ("sqnr_db", "cosine", "relative_error", "score_error", "kl")
+ACCURACY = ("top1", "top1_drop", "top5", "agreement", *OF_ERRORS)
+BY_LABELS = {"miou": 100.0, "mae": 1.0}
+"""Figure of labels of pixels and values -> what its mean is multiplied by."""
 KINDS = {
     "silent_fallbacks": "silent_fallback",
     "uncalibrated": "missing_range",
@@ -31,6 +34,9 @@ def _of_rows(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         for key in ACCURACY:
             if row["accuracy"].get(key) is not None:
                 yield (name, key), float(row["accuracy"][key])
+        for key, unit in BY_LABELS.items():
+            if key in row.get("means", {}):
+                yield (name, key), unit * float(row["means"][key]["value"]["mean"])
         for key in LATENCY:
             figure = key if key == "speedup" else f"latency_{key.removesuffix('_ms')}"
             yield (name, figure), float(measured["latency"][key])
