@@ -23,6 +23,7 @@ REFUSED = (  # what builders say of a node that they have nothing for
     re.compile(r"(?P<layer>\S{1,300}) has no runners that implement it"),
     re.compile(r"(?P<op>\w{1,100})\(-?\d+\) is not a registered function/op"),
 )
+PREPARE = "trtcal prepare"
 NAMED = 3  # nodes that a message names
 ELSEWHERE = "build for a target that has it, or write a plug-in for it"
 
@@ -89,7 +90,7 @@ def hint_to_cut(path: str, proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProt
     if not tensors:
         return f"no layer that multiplies comes before: {ELSEWHERE}"
     body = re.sub(r"(\.onnx)?$", "-body.onnx", path, count=1)
-    words = ["trtcal", "prepare", path, "--outputs", ",".join(tensors), "-o", body]
+    words = [*PREPARE.split(), path, "--outputs", ",".join(tensors), "-o", body]
     heavy = sum(node.op_type in HEAVY for node in proto.graph.node)
     kept = sum(node.op_type in HEAVY for node in before(proto, nodes))
     share = "" if kept == heavy else f", {heavy - kept} of {heavy} heavy layers with it"

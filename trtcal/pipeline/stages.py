@@ -17,6 +17,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.backends.states import carry
+from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
     Observation,
     ObserveOptions,
@@ -394,6 +395,13 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
             advance(1)
 
 
+def _why(error: BackendError, model: Model) -> str:
+    """Return why a build failed, and the command that helps where it is a cut, without folders."""
+    if f"{PREPARE} " not in (error.hint or ""):
+        return error.message
+    return f"{error.message}; {error.hint}".replace(f"{model.path.parent}/", "")
+
+
 def build_one(
     model: Model, target: str, config: Config, journal: Journal, sizes: SizeRanges
 ) -> None:
@@ -411,7 +419,7 @@ def build_one(
             built = build(model, backend, options, journal.folder / output)
             record(built.digest)
     except BackendError as error:
-        journal.lineage.missing[f"{model.name} for {target}"] = error.message
+        journal.lineage.missing[f"{model.name} for {target}"] = _why(error, model)
         return
     with journal.step("log", f"{output}/events.json") as record:
         document = log_document(journal.folder / output / "build.log")

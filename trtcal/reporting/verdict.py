@@ -215,8 +215,7 @@ def warnings(
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
-    if row.shared_samples is not None:
-        reasons.append(f"{row.shared_samples}: new data may lose more.")
+    reasons += _of_evaluation(row)
     if not own:
         reasons.append("No engine was built from it: which layers get INT8 is not known.")
         if row.coverage and row.coverage.is_low:
@@ -230,8 +229,15 @@ def warnings(
         layers = text.count(len(skipped), "layer")
         reasons.append(f"{layers} could not be quantized: {text.some(sorted(skipped))}.")
     for what, why in (failed_builds or {}).items():
-        reasons.append(f"Could not be built: {what} ({text.shorten(why, REASON_SHOWN)}).")
+        reasons.append(f"Could not be built: {what} ({text.shorten(why, 2 * REASON_SHOWN)}).")
     return tuple(reasons)
+
+
+def _of_evaluation(row: Row) -> list[str]:
+    """Return what is known of the samples and outputs that a variant was judged on."""
+    shared = row.shared_samples and f"{row.shared_samples}: new data may lose more."
+    cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
+    return [one for one in (shared, cut) if one]
 
 
 def _larger_engines(
