@@ -214,7 +214,7 @@ class Search:
             if asked
             else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
         )
-        of_loss = f"{share:.0%} of its loss ({self.measure})"
+        of_loss = f"{share:.0%} of the loss of all INT8 ({self.measure})"
         if not whole.loss.is_fit:
             of_loss = "all of INT8 gives outputs that are not finite"
         if not best.int8:
@@ -242,9 +242,7 @@ class Search:
 def _kept(best: Point, whole: Point) -> str:
     """Return how much of the speed-up of all of INT8 a plan keeps."""
     if best.speedup > whole.speedup:
-        return (
-            f"{best.speedup:.3g} times as fast as FP32, and all of INT8 {whole.speedup:.3g} times"
-        )
+        return f"{best.speedup:.3g} times as fast as FP32 (all of INT8: {whole.speedup:.3g} times)"
     kept = best.speedup / whole.speedup
     return f"{kept:.0%} of the INT8 speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 
