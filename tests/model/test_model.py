@@ -106,6 +106,17 @@ def test_nameless_nodes_get_names_and_named_ones_keep_theirs(tmp_path):
     assert len(set(names)) == len(names)
 
 
+def test_annotations_without_a_shape_are_left_out(tmp_path):
+    proto = onnx.load(conv_net(tmp_path / "net.onnx"))
+    proto.graph.value_info.add(name="a").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    onnx.save(proto, tmp_path / "old.onnx")
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(proto)
+    for source in (tmp_path / "old.onnx", proto):
+        onnx.checker.check_model(load_model(source).proto)
+    assert [one.name for one in proto.graph.value_info] == ["a"]
+
+
 def listed(path, ir_version):
     """A model of which every weight is an input of the graph too, as older exporters write it."""
     proto = onnx.load(conv_net(path))

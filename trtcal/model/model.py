@@ -174,11 +174,10 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
         raise InputError(
             f"the model has a weight that is broken: {error}", "export it again"
         ) from error
-    if _initialized_inputs(proto):
+    if _initialized_inputs(proto) or _shapeless(proto):
         given, proto = proto, onnx.ModelProto()
         proto.CopyFrom(given)
-    defaults = _drop_initialized_inputs(proto)
-    return Model(Path(f"{name}.onnx"), proto, _combined([digest]), defaults=defaults)
+    return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
 
 
 def _of_file(path: Path, embedded: int) -> Model:
@@ -194,7 +193,23 @@ def _of_file(path: Path, embedded: int) -> Model:
             f"model {path} cannot be read as ONNX: {first_line(error)}",
             "export it again, and keep its external data files beside it",
         ) from error
+    return _normalized(path, proto, fingerprint)
+
+
+def _normalized(path: Path, proto: onnx.ModelProto, fingerprint: str) -> Model:
+    """Return a model whose inputs are no constants, and without annotations that ONNX does not allow."""
+    for value in _shapeless(proto):
+        proto.graph.value_info.remove(value)
     return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
+
+
+def _shapeless(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return inner tensors that are annotated with a type without a shape, as old exporters did."""
+    return [
+        value
+        for value in proto.graph.value_info
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
 
 
 def _initialized_inputs(proto: onnx.ModelProto) -> list[str]:
