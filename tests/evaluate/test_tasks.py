@@ -5,6 +5,7 @@ import pytest
 from scipy import special
 
 from trtcal.errors import InputError
+from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
 from trtcal.evaluate.tasks import KINDS, default_limits, find_task, unlimited
 
@@ -253,3 +254,22 @@ def test_the_mean_absolute_error_is_of_the_labels():
     found = task.compare(rows, [rows[0] + 0.5], values[:, 0].astype(np.float64) - 1.0)
     assert found["mae"] == pytest.approx(np.full(SIZE, 1.5), rel=1e-5)
     assert "mae" not in task.compare(rows, rows, np.zeros((SIZE, 3)))
+
+
+def contrast_of(classes, batch):
+    """The contrast of a classifier that gives these classes, batch by batch."""
+    scores = np.eye(4, dtype=np.float32)[np.asarray(classes)] * 5
+    task = find_task({"y": scores[:batch]}, batch)
+    contrast = Contrast(task)
+    for start in range(0, len(scores), batch):
+        part = scores[start : start + batch]
+        contrast.add(task.rows({"y": part}, len(part)))
+    return contrast.result()
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_samples_in_the_order_of_their_classes_are_distinguished(batch):
+    sorted_ones = np.repeat(np.arange(4), 64)
+    assert contrast_of(sorted_ones, batch)["agreement"] < 0.9
+    assert contrast_of(np.arange(256) % 4, batch)["agreement"] < 0.9
+    assert contrast_of(np.zeros(256, int), batch)["agreement"] == 1.0

@@ -81,22 +81,30 @@ class Contrast:
     """How near the outputs for one sample are to those for another: what a limit has to tell apart.
 
     A limit that the outputs of other samples hold too, or those of a model that lies halfway to them,
-    shows nothing. The figures are of the reference, each sample beside the one before it.
+    shows nothing. The figures are of the reference: the samples of the first batch beside each other,
+    and those of ever fewer later ones beside the first, since samples often come in order.
     """
 
     task: Task
     samples: int = 0
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     powers: dict[str, Values] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
-    last: Rows | None = None
+    batches: int = 0
+    first: Rows | None = None
 
     def add(self, rows: Rows) -> None:
-        """Take in a batch of the reference's rows, up to `CONTRASTED` samples."""
-        if self.samples >= CONTRASTED:
+        """Take in a batch of the reference's rows."""
+        number, size = self.batches, len(rows[0])
+        self.batches += 1
+        if not _is_due(number):
             return
-        alone = len(rows[0]) == 1
-        before = self.last if alone else [_rolled(one) for one in rows]
-        self.last = rows
+        if self.first is None:
+            self.first = rows
+            before = None if size == 1 else [_rolled(one, 1) for one in rows]
+        else:  # moved, since samples may come in turns that a batch is a multiple of
+            size = min(size, len(self.first[0]))
+            rows, before = ([one[:size] for one in each] for each in (rows, self.first))
+            before = [_rolled(one, number % size) for one in before]
         if before is None or not all(map(_are_alike, rows, before)):
             return
         by_output = self.task.by_output(rows, before)
@@ -119,13 +127,20 @@ class Contrast:
         return {name: rounded(value) for name, value in found.items()}
 
 
-CONTRASTED = 256
+def _is_due(number: int) -> bool:
+    """Whether a batch is held beside the first: up to four between two powers of two."""
+    below = 1 << max(number.bit_length() - 1, 0)
+    return number == 0 or (number - below) % max(below // 4, 1) == 0
+
+
 COMPARED = frozenset(WHAT) | {"relative_error", "score_error"}
 """The figures of outputs beside others that have a contrast."""
 
 
-def _rolled(rows: Any) -> Any:
-    return [rows[-1], *rows[:-1]] if isinstance(rows, list) else np.roll(rows, 1, axis=0)
+def _rolled(rows: Any, by: int) -> Any:
+    if isinstance(rows, list):
+        return [*rows[len(rows) - by :], *rows[: len(rows) - by]]
+    return np.roll(rows, by, axis=0)
 
 
 def _are_alike(rows: Any, before: Any) -> bool:
