@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.backends.base import build
-from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes
+from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
 from trtcal.backends.registry import find_backend
 from trtcal.backends.states import carry
 from trtcal.backends.unsupported import PREPARE
@@ -181,6 +181,9 @@ def run_stages(
     record_tails(inputs, list(calibrations.values()), journal)
     variants = quantize_all(inputs, calibrations, journal)
     sizes = size_ranges(inputs.model, inputs.calibration_data)
+    shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
+    for name in set(shapes) - set(inputs.config.build.shapes):
+        journal.say(f"shapes of {name}, from the sizes of the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
     journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
