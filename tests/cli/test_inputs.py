@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.backends.test_build import needs_rtx
-from tests.backends.test_states import cell
+from tests.evaluate.test_states import cell
 from tests.networks import rng, save, weight
 from trtcal.cli.main import run_command
 from trtcal.evidence.manifest import read_build

@@ -241,8 +241,8 @@ class DataOptions(ConfigOptions):
 
     def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
         """Return the data for a model: as given, or as a section of trtcal.toml has them."""
-        from trtcal.backends.states import carry
         from trtcal.data import open_dataset
+        from trtcal.evaluate.replay import carry
 
         source = required(self.data or settings.data, "the data", "--data")
         config = self.config

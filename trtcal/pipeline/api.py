@@ -19,7 +19,6 @@ from typing import Any
 from trtcal.backends import base
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
-from trtcal.backends.states import carry
 from trtcal.calibration import ObserveOptions, observe
 from trtcal.calibration.observation import calibrate as choose_ranges
 from trtcal.check.check import check_data as check
@@ -35,7 +34,7 @@ from trtcal.evaluate.ab import ab_test as test
 from trtcal.evaluate.collectors import Wanted
 from trtcal.evaluate.comparison import CompareSettings, Comparison
 from trtcal.evaluate.comparison import compare as compare_variants
-from trtcal.evaluate.replay import silent
+from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
 from trtcal.evaluate.tasks import TaskReader

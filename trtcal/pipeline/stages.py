@@ -16,7 +16,6 @@ from pathlib import Path
 from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
 from trtcal.backends.registry import find_backend
-from trtcal.backends.states import carry
 from trtcal.backends.unsupported import PREPARE
 from trtcal.calibration import (
     Observation,
@@ -38,7 +37,7 @@ from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import CompareSettings, compare, with_layers
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
-from trtcal.evaluate.replay import Reporter, silent
+from trtcal.evaluate.replay import Reporter, carry, silent
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis

@@ -7,11 +7,10 @@ from onnx import helper
 
 from tests.networks import rng, save, weight
 from trtcal.backends.sessions import open_session
-from trtcal.backends.states import carry
 from trtcal.config import DataConfig
 from trtcal.data import held_back, open_dataset
 from trtcal.errors import InputError
-from trtcal.evaluate.replay import replay, runner
+from trtcal.evaluate.replay import carry, replay, runner
 from trtcal.model import load_model
 
 STATES = {"next": "state"}
