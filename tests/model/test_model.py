@@ -111,8 +111,7 @@ def test_annotations_without_a_shape_are_left_out(tmp_path):
     proto.graph.value_info.add(name="a").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     onnx.save(proto, tmp_path / "old.onnx")
     for source in (tmp_path / "old.onnx", proto):
-        shown = showing(load_model(source).proto, ["a"])
-        onnx.checker.check_model(shown)
+        assert not [one for one in load_model(source).proto.graph.value_info if one.name == "a"]
     assert [one.name for one in proto.graph.value_info] == ["a"]
 
 
