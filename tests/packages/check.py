@@ -76,6 +76,7 @@ COMMANDS = (
 CONFIG = f"""\
 model = "model.onnx"
 output = "run"
+history = "history.sqlite"
 [calibration]
 data = "calibration.npz"
 methods = ["minmax", "percentile"]
