@@ -12,9 +12,11 @@ from trtcal.stats import (
     mcnemar,
     mcnemar_mid_p,
     mean_interval,
+    one_sided,
     paired_difference,
     proportion,
     samples_needed,
+    share_lost,
     unseen,
 )
 
@@ -116,3 +118,18 @@ def test_samples_needed_halve_the_interval_at_four_times_as_many():
     assert samples_needed((-0.5, -1.5, 0.5), -1.0, 100) == 400
     assert samples_needed((-1.0, -1.5, 0.5), -1.0, 100) is None
     assert samples_needed((-0.5, -np.inf, 0.5), -1.0, 100) is None
+
+
+@pytest.mark.parametrize("truth", [0.005, 0.01, 0.05, 0.3])
+@pytest.mark.parametrize("samples", [20, 200])
+def test_each_end_of_the_share_lost_errs_as_seldom_as_its_level_says(samples, truth):
+    chances = stats.binom.pmf(range(samples + 1), samples, truth)
+    found = [share_lost(lost, samples, one_sided(0.95)) for lost in range(samples + 1)]
+    too_high = sum(chance for chance, one in zip(chances, found, strict=True) if one.low > -truth)
+    too_low = sum(chance for chance, one in zip(chances, found, strict=True) if one.high < -truth)
+    assert max(too_high, too_low) <= 0.05
+
+
+def test_two_of_24_lost_are_more_than_one_percent():
+    assert share_lost(2, 24, one_sided(0.95)).high < -0.01
+    assert share_lost(0, 24, 0.9) == Interval(0.0, -unseen(24, 0.9), 0.0)

@@ -79,6 +79,11 @@ def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     return Interval(successes / samples, float(found.low), float(found.high))
 
 
+def share_lost(lost: int, samples: int, level: float = LEVEL) -> Interval:
+    """Return the change of a proportion that was 1: minus the share lost, with the exact interval."""
+    return proportion(lost, samples, level).scaled(-1.0)
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def paired_difference(
     lost: int, won: int, samples: int, level: float = LEVEL, strict: bool = False

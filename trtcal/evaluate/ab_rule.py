@@ -49,6 +49,7 @@ from trtcal.stats import (
     paired_difference,
     proportion,
     ratio_of_blocks,
+    share_lost,
 )
 
 SHIP, CARE, BACK, OPEN = "SHIP", "SHIP WITH CARE", "ROLL BACK", "INCONCLUSIVE"
@@ -234,9 +235,9 @@ class _Data:
             return found, self.level
         level = one_sided(self.level)
         lost, won = self.discordant(metric, where)
-        strict = paired_difference(won, lost, found.samples, level, strict=True)
         if self.rule.alone and metric in LEAST:
-            strict = strict.within(-1.0, max(0.0, strict.value))
+            return replace(found, difference=share_lost(lost, found.samples, level)), level
+        strict = paired_difference(won, lost, found.samples, level, strict=True)
         return replace(found, difference=strict), level
 
     def discordant(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from trtcal.evaluate.outputs import Figures
 from trtcal.evaluate.per_sample import Labels, Values
 from trtcal.evaluate.tasks import Rows, Task
 from trtcal.limits import HOLDS, Limit
-from trtcal.stats import Interval, Moments, paired_difference, proportion
+from trtcal.stats import Interval, Moments, paired_difference, proportion, share_lost
 
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
@@ -81,6 +81,8 @@ class Mean:
 
         It is the exact paired one where values are 0 and 1, with both ends corrected.
         """
+        if self.lost is not None and same:
+            return share_lost(self.lost, self.change.count, level)
         if self.lost is not None and self.won is not None:
             found = paired_difference(self.won, self.lost, self.change.count, level, strict=True)
             found = found.within(-1.0, 1.0)
