@@ -57,12 +57,18 @@ def test_a_command_is_called_with_its_fields():
         ("m o", "Missing option '-o' / '--output'"),
         ("m o -o z --kind c", "'c' is not one of 'a', 'b'"),
         ("m o -o z -c 1", "1 is not in the range x>=2"),
+        ("m o --output", "Option '--output' requires an argument"),
     ],
 )
 def test_what_an_annotation_forbids_is_refused(words, says):
     done = run(*words.split())
     assert done.exit_code == 2
     assert says in done.output
+
+
+@pytest.mark.parametrize("words", ["m o -o -rf", "m o --output=-rf", "m o --output -rf"])
+def test_a_value_may_begin_with_a_hyphen(words):
+    assert "output=PosixPath('-rf')" in run(*words.split()).output
 
 
 def test_the_docstring_is_the_help_and_common_options_stand_last():

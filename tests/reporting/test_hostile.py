@@ -86,7 +86,7 @@ def dashboard_shapes(texts: list[str]) -> list[Shape]:
         database = here / "history.sqlite"
         run = write_hostile_run(here, texts)
         write_report(run, here / "page.html")
-        added = ("history", "add", here / "page.json", "--name", texts[0], "--db", database)
+        added = ("history", "add", here / "page.json", f"--name={texts[0]}", "--db", database)
         assert said(*added)[0] == 0
         status, output = said("history", "dashboard", "--db", database, "-o", here / "site")
         assert status == 0, output
@@ -103,6 +103,7 @@ def harmless_dashboard() -> list[Shape]:
 
 @settings(max_examples=10)
 @example(list(NASTY))
+@example(["-rf"])
 @given(TEXTS)
 def test_no_text_adds_one_to_the_dashboard(harmless_dashboard, texts):
     assert dashboard_shapes(recordable(texts)) == harmless_dashboard

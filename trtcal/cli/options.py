@@ -113,7 +113,7 @@ def _parameter(name: str, kind: Any, declared: Mapping[str, Any]) -> click.Param
     return click.Option(
         [name, *_flags(name, declared["names"])],
         required=required and not (is_flag or repeats),
-        is_flag=is_flag,
+        is_flag=is_flag or None,  # False: an option whose value may be left out
         multiple=repeats,
         nargs=1 if repeats else len(items),
         show_default="default" in given,
