@@ -95,6 +95,8 @@ REQUEST = read_request() if __name__ == "__main__" else {"module": "tensorrt_rtx
 os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if REQUEST["module"] == "tensorrt_rtx" else "0"
 
 
+# Written out, so that the check of what TensorRT's versions have can read it.
+VERBOSITIES = {"detailed": "DETAILED", "layer_names_only": "LAYER_NAMES_ONLY", "none": "NONE"}
 PLUGIN_LAYERS = {"PLUGIN_V2": "IPluginV2Layer", "PLUGIN_V3": "IPluginV3Layer"}
 
 
@@ -170,7 +172,7 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
     pools = None if workspace is None else {trt.MemoryPoolType.WORKSPACE: workspace}
     return {
         "profiles": [_profile(shapes) for shapes in request["profiles"]] or None,
-        "profiling_verbosity": getattr(trt.ProfilingVerbosity, request["verbosity"].upper()),
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[request["verbosity"]]),
         "memory_pool_limits": pools,
         "builder_optimization_level": level,
         "load_timing_cache": request.get("timing_cache"),
