@@ -19,9 +19,10 @@ from scipy import stats
 
 from trtcal.evaluate.ab import ANALYSES, InterimAnalyses
 from trtcal.evaluate.ab_rule import OPEN, rule_for
+from trtcal.evaluate.accuracy import Accuracy
 from trtcal.evaluate.comparison import Comparison, Row
 from trtcal.evaluate.latency import Latency
-from trtcal.evaluate.metrics import Accuracy
+from trtcal.evaluate.tasks import TaskRecord
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.limits import HOLDS, overall, parse_limits
 from trtcal.stats import Values, paired_difference, proportion
@@ -141,12 +142,15 @@ def wald_ships(case: Case, drawn: Drawn) -> bool:
 TIMING = Latency(32, 60, 1.0, 1.2, 1.5, (0.9, 1.1), 2.0, (1.9, 2.1))
 
 
+TASK = TaskRecord("classification", False, {"y": "classes"})
+
+
 def best_ships(case: Case, drawn: list[Drawn]) -> bool:
     """Return whether a report ships the best of several variants."""
     rows = [_row("fp32", drawn[0][0], drawn[0][0])]
     rows += [_row(f"v{i}", *both) for i, both in enumerate(drawn)]
     limits = parse_limits([f"top1 >= -{case.limit:g}"])
-    compared = Comparison("", "", case.samples, 32, limits, tuple(rows))
+    compared = Comparison("", "", case.samples, 32, limits, TASK, tuple(rows))
     return any(overall(judged) == HOLDS for judged in judge_variants(compared).values())
 
 

@@ -36,7 +36,9 @@ from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import Dataset, fixed_batch, open_dataset
 from trtcal.data.dataset import Labels
-from trtcal.evaluate.metrics import Accuracy, AccuracyMeter, class_scores
+from trtcal.evaluate.accuracy import Accuracy, AccuracyMeter
+from trtcal.evaluate.per_sample import class_scores
+from trtcal.evaluate.tasks import find_task
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
 
@@ -141,10 +143,14 @@ def infer(proto: onnx.ModelProto, dataset: Dataset, batch: int) -> list[list[Arr
 
 def judge(reference: list[list[Array]], said: list[list[Array]], labels: Labels | None) -> Accuracy:
     """Return the figures of a candidate's outputs."""
-    meter, done = AccuracyMeter(), 0
+    names = [f"output {i}" for i in range(len(reference[0]))]
+    first = dict(zip(names, reference[0], strict=True))
+    task, done = find_task(first, len(reference[0][0])), 0
+    meter = AccuracyMeter(task)
     for expected, outputs in zip(reference, said, strict=True):
         size = len(expected[0])
-        meter.update(expected, outputs, None if labels is None else labels[done : done + size])
+        rows = [task.rows(dict(zip(names, one, strict=True)), size) for one in (expected, outputs)]
+        meter.update(rows[0], rows[1], None if labels is None else labels[done : done + size])
         done += size
     return meter.result()
 

@@ -43,7 +43,7 @@ from trtcal.backends.base import build
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.sessions import Array
 from trtcal.data import Dataset, fixed_batch, open_dataset
-from trtcal.evaluate.metrics import Accuracy
+from trtcal.evaluate.accuracy import Accuracy
 from trtcal.model import Model, load_model
 from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import OPTIMIZATIONS, ImproveOptions
