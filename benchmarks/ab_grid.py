@@ -150,7 +150,7 @@ def best_ships(case: Case, drawn: list[Drawn]) -> bool:
     rows = [_row("fp32", drawn[0][0], drawn[0][0])]
     rows += [_row(f"v{i}", *both) for i, both in enumerate(drawn)]
     limits = parse_limits([f"top1 >= -{case.limit:g}"])
-    compared = Comparison("", "", case.samples, 32, limits, TASK, tuple(rows))
+    compared = Comparison("", "", case.samples, 32, TASK, limits, tuple(rows))
     return any(overall(judged) == HOLDS for judged in judge_variants(compared).values())
 
 
