@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import Dataset
 from trtcal.evaluate.metrics import Loss, rows_of, total
-from trtcal.evaluate.search.costs import Costs, Storage
+from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.limits import Plan, Point
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
@@ -105,15 +105,15 @@ class Least(Costs):
 
     undecided: frozenset[str] = frozenset()
 
-    def storage(self, int8: Iterable[str]) -> dict[str, Storage]:
+    def stored(self, int8: Collection[str]) -> set[str]:
         """Return what the decided layers ask for; a tensor that none asks for is stored in INT8."""
         kernels = (
             replace(one, reads=tuple(r for r in one.reads if r.unit not in self.undecided))
             for one in self.work.kernels
         )
-        asked = Costs(replace(self.work, kernels=tuple(kernels)), self.target, self.precision)
-        least = dict.fromkeys(self.work.sizes, Storage(int8=True, float=False))
-        return least | asked.storage(set(int8))
+        work = replace(self.work, kernels=tuple(kernels))
+        asked = Costs(work, self.target, self.precision).stored(int8)
+        return asked | {f"i {name}" for name in self.work.sizes if f"f {name}" not in asked}
 
 
 def quick_plans(units: Sequence[str], costs: Costs, most_ms: float) -> Iterator[Plan]:

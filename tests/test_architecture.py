@@ -1,6 +1,7 @@
 """Lower rooms never import higher ones, and what only some rooms may do stays there."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -137,3 +138,8 @@ def test_no_retired_word_stands_in_the_sources():
         ):
             found = pattern.search(path.read_text())
             assert not found, f"{path.relative_to(root)}: {found[0]}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")))
+def test_every_benchmark_can_be_started(path):
+    importlib.import_module(f"benchmarks.{path.stem}")

@@ -34,8 +34,8 @@ def layer_norm_spelled_out():
     a = net.linear("one", "x", 16, 16)
     a = net.add("Sub", a, net.add("ReduceMean", a, axes=[-1]))
     variance = net.add("ReduceMean", net.add("Pow", a, net.value(2)), axes=[-1])
-    spread = net.add("Sqrt", net.add("Add", variance, net.value(1e-5)))
-    return net.done(net.linear("two", net.add("Div", a, spread), 16, 16))
+    deviation = net.add("Sqrt", net.add("Add", variance, net.value(1e-5)))
+    return net.done(net.linear("two", net.add("Div", a, deviation), 16, 16))
 
 
 def split_heads(net, x, length, heads, size, perm=(0, 2, 1, 3)):

@@ -23,5 +23,5 @@ class Sigma:
             raise EmptyHistogramError("there is nothing but zeros")
         low, high, counts = histogram.magnitudes()
         squares = float((((low + high) / 2) ** 2 * counts).sum())
-        spread = math.sqrt(squares / histogram.count)
-        return Range(min(self.sigmas * spread, histogram.amax))
+        deviation = math.sqrt(squares / histogram.count)
+        return Range(min(self.sigmas * deviation, histogram.amax))

@@ -243,7 +243,7 @@ def test_what_a_curve_says(ends, answer, words):
     assert words in curve.sentence
 
 
-def test_both_parts_of_the_spread_are_found_again():
+def test_both_parts_of_the_variance_are_found_again():
     """Subsets simulated with a known rounding part and a known sampling part."""
     random = rng(3)
     means = {

@@ -152,11 +152,16 @@ def cases(limits=LIMITS):
     return [(task, limit) for task in HEADS for limit in limits if has_metric(task, limit)]
 
 
-@pytest.mark.parametrize("broken", BROKEN_ONES)
-@pytest.mark.parametrize(("task", "limit"), cases())
+@pytest.mark.parametrize(
+    ("task", "limit", "broken"),
+    [
+        (task, limit, broken)
+        for task, limit in cases()
+        for broken in BROKEN_ONES
+        if (task, broken) != ("regression", "another order of classes")  # one value has no order
+    ],
+)
 def test_a_broken_network_never_ships(verdicts, task, limit, broken):
-    if broken == "another order of classes" and task == "regression":
-        pytest.skip("one value has no order")
     report, test = verdicts(task, limit, 96, **BROKEN_ONES[broken])
     assert report.word in ("DO NOT SHIP", "INCONCLUSIVE")
     assert not test.is_good

@@ -55,10 +55,10 @@ def unlabelled(agreement: float | None, samples: int = SAMPLES) -> Accuracy:
     return Accuracy(samples, None, None, None, agreement, 25.0, 0.99)
 
 
-def latency(p50: float = 1.0, speedup: float = 2.0, spread: float = 0.1) -> Latency:
-    """Return a latency with an interval of `spread` (a share) to both sides."""
-    around = (p50 * (1 - spread), p50 * (1 + spread))
-    between = (speedup * (1 - spread), speedup * (1 + spread))
+def latency(p50: float = 1.0, speedup: float = 2.0, margin: float = 0.1) -> Latency:
+    """Return a latency with an interval of `margin` (a share) to both sides."""
+    around = (p50 * (1 - margin), p50 * (1 + margin))
+    between = (speedup * (1 - margin), speedup * (1 + margin))
     return Latency(32, 60, p50, p50 * 1.2, p50 * 1.5, around, speedup, between)
 
 

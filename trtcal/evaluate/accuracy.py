@@ -171,7 +171,7 @@ class MeanCollector:
 
 
 def noise_shares(signal: Values, error: Values) -> Values:
-    """Return values whose mean is error over signal power, and their spread that of the ratio.
+    """Return values whose mean is error over signal power, and their deviation that of the ratio.
 
     The first order of the ratio of two means around its value (the delta method), for each sample.
     """

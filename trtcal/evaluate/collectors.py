@@ -78,7 +78,7 @@ def _probe(run: Run, dataset: Dataset, size: int, name: str | None, wanted: Sequ
 
 @dataclass
 class Contrast:
-    """How near the outputs for one sample are to those for another: what a limit has to tell apart.
+    """How near the outputs for one sample are to those for another: what a limit has to distinguish.
 
     A limit that the outputs of other samples hold too, or those of a model that lies halfway to them,
     shows nothing. The figures are of the reference: the samples of the first batch beside each other,

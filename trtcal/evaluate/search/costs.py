@@ -227,7 +227,7 @@ class Costs:
 
     def plan_ms(self, int8: Collection[str]) -> float:
         """Return what a plan takes with these layers in INT8."""
-        stored = self._stored(int8)
+        stored = self.stored(int8)
         pairs = zip(self.work.kernels, self.moved_bytes, strict=True)
         kernels = sum(self._kernel_ms(one, *moved, stored) for one, moved in pairs)
         return kernels + sum(
@@ -238,7 +238,7 @@ class Costs:
         """Return what a cast takes: it reads the float values; what it writes is stored anyway."""
         return self.memory_ms(self.work.sizes[tensor] * self.float_bytes)
 
-    def _stored(self, int8: Collection[str]) -> set[str]:
+    def stored(self, int8: Collection[str]) -> set[str]:
         """Return the variables that are 1 in a plan, from the last reader to the first."""
         found = {*(f"x {name}" for name in int8), *(f"f {name}" for name in self.work.shown)}
         for kernel in reversed(self.work.kernels):
