@@ -13,6 +13,8 @@ Anything else that escapes is a defect of trtcal and is reported as one.
 from __future__ import annotations
 
 INTERRUPTED = 130
+MODEL = "MODEL"
+"""Stands in hints for the model's path without `.onnx`, where those who raise them do not know it."""
 
 
 class TrtcalError(Exception):

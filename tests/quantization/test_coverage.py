@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from tests.kinds import KINDS
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.cli.main import run_command
@@ -23,60 +23,12 @@ STEPS, CHANNELS, HIDDEN, CLASSES = 20, 8, 32, 5
 TOKENS, WIDTH, INNER = 12, 16, 64
 
 
-def recurrent(path, op, gates):
-    """Conv over 20 steps, a recurrent layer of 32 units in two directions, and a Gemm."""
-    names = ["x2", "w", "r"]
-    nodes = [
-        helper.make_node("Conv", ["x", "k"], ["x0"], "conv", pads=[1, 1]),
-        helper.make_node("Relu", ["x0"], ["x1"], "relu"),
-        helper.make_node("Transpose", ["x1"], ["x2"], "turn", perm=[2, 0, 1]),
-        helper.make_node(op, names, ["h"], "cells", hidden_size=HIDDEN, direction="bidirectional"),
-        helper.make_node("ReduceMean", ["h"], ["m"], "mean", axes=[0, 1], keepdims=0),
-        helper.make_node("Gemm", ["m", "g"], ["y"], "gemm", transB=1),
-    ]
-    weights = {
-        "k": weight(16, CHANNELS, 3, seed=1),
-        "w": weight(2, gates * HIDDEN, 16, seed=2),
-        "r": weight(2, gates * HIDDEN, HIDDEN, seed=3),
-        "g": weight(CLASSES, HIDDEN, seed=4),
-    }
-    return save(path, nodes, weights, {"x": ["n", CHANNELS, STEPS]}, {"y": ["n", CLASSES]})
-
-
 def recurrent_by_hand(gates):
     """Return the multiply-accumulates in INT8, and those of the cells, for one sample."""
     convolution = 16 * STEPS * CHANNELS * 3
     gemm = CLASSES * HIDDEN
     cells = 2 * STEPS * gates * HIDDEN * (16 + HIDDEN)
     return convolution + gemm, cells
-
-
-def transformer(path):
-    """Attention as one operator of ONNX Runtime's own, then two MatMuls with a Gelu of its own."""
-    own = {"domain": "com.microsoft"}
-    nodes = [
-        helper.make_node("Attention", ["x", "qkv", "b"], ["a"], "attention", num_heads=2, **own),
-        helper.make_node("MatMul", ["a", "up"], ["u"], "up"),
-        helper.make_node("FastGelu", ["u"], ["v"], "gelu", **own),
-        helper.make_node("MatMul", ["v", "down"], ["y"], "down"),
-    ]
-    weights = {
-        "qkv": weight(WIDTH, 3 * WIDTH, seed=1),
-        "b": np.zeros(3 * WIDTH, np.float32),
-        "up": weight(WIDTH, INNER, seed=2),
-        "down": weight(INNER, WIDTH, seed=3),
-    }
-    shape = ["n", TOKENS, WIDTH]
-    graph = helper.make_graph(
-        nodes,
-        "transformer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
 
 
 def transformer_by_hand():
@@ -87,9 +39,9 @@ def transformer_by_hand():
 
 
 NETWORKS = {
-    "LSTM": (lambda path: recurrent(path, "LSTM", 4), recurrent_by_hand(4), (CHANNELS, STEPS)),
-    "GRU": (lambda path: recurrent(path, "GRU", 3), recurrent_by_hand(3), (CHANNELS, STEPS)),
-    "transformer": (transformer, transformer_by_hand(), (TOKENS, WIDTH)),
+    "LSTM": (KINDS["LSTM"].save, recurrent_by_hand(4), (CHANNELS, STEPS)),
+    "GRU": (KINDS["GRU"].save, recurrent_by_hand(3), (CHANNELS, STEPS)),
+    "transformer": (KINDS["custom operator"].save, transformer_by_hand(), (TOKENS, WIDTH)),
 }
 REASONS = {
     "LSTM": ("cells", "TensorRT has no INT8 kernel for it"),

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
-from trtcal.errors import BackendError
+from trtcal.errors import MODEL, BackendError
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
 
@@ -162,7 +162,10 @@ def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     if isinstance(model, onnx.ModelProto):
         nodes = lacking(model, refused_operators(text, model))
         if nodes:
-            return hint_to_cut("model.onnx", model, nodes)
+            hint = hint_to_cut(f"{MODEL}.onnx", model, nodes, "what is cut off is not judged")
+            return (
+                hint or "no layer that multiplies comes before it: replace it by ONNX's operators"
+            )
     return "run it in ONNX Runtime alone, and export it anew or update onnxruntime"
 
 

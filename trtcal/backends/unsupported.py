@@ -13,6 +13,7 @@ from trtcal.model.cut import before, cut_before
 from trtcal.model.files import with_inner
 from trtcal.model.graph import STANDARD
 from trtcal.model.ops import HEAVY, LACKED
+from trtcal.model.shapes import CONTRIB
 
 REFUSED = (  # what builders say of a node that they have nothing for
     re.compile(
@@ -25,7 +26,6 @@ REFUSED = (  # what builders say of a node that they have nothing for
 )
 PREPARE = "trtcal prepare"
 NAMED = 3  # nodes that a message names
-ELSEWHERE = "build for a target that has it, or write a plug-in for it"
 
 
 def refused_operators(text: str, proto: onnx.ModelProto) -> set[str]:
@@ -68,30 +68,47 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
     more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
     shown = ", ".join(f"{node.name!r} ({node.op_type})" for node in nodes[:NAMED])
     message = f"{backend} has no implementation of node {shown}{more}; {_who_has(nodes, backend)}"
-    return message, hint_to_cut(str(model.path), model.proto, nodes)
+    path = str(model.path)
+    return message, hint_to_cut(path, model.proto, nodes) or hint_to_other(path)
 
 
 def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
     inner = [one for node in nodes for one in with_inner([node])]
-    if any(one.domain not in STANDARD for one in nodes):
-        return "an operator of another domain than ONNX's needs a plug-in everywhere"
     others = [
         name
         for name, lacked in LACKED.items()
-        if name != backend and not any(one.op_type in lacked for one in inner)
+        if name != backend and all(_knows(name, one) and one.op_type not in lacked for one in inner)
     ]
+    if not others and any(one.domain not in STANDARD for one in inner):
+        return "an operator of another domain than ONNX's needs a plug-in everywhere"
     has = "has" if len(others) == 1 else "have"
     return f"{' and '.join(others)} {has} it" if others else "no other backend has it"
 
 
-def hint_to_cut(path: str, proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> str:
-    """Return the command that cuts nodes off, with the tensors just before them."""
-    tensors = cut_before(proto, nodes)
+def hint_to_other(path: str) -> str:
+    """Return the command that builds for ONNX Runtime, which was able to run the model before."""
+    folder = f"{path.removesuffix('.onnx')}-cpu"
+    words = ["trtcal", "build", path, "--target", "cpu", "-o", folder]
+    return f"write a plug-in for it, or build for a target that has it: `{shlex.join(words)}`"
+
+
+def _knows(backend: str, node: onnx.NodeProto) -> bool:
+    """Tell whether a backend can have an operator of this node's domain."""
+    return node.domain in STANDARD or (backend == "onnxruntime" and node.domain == CONTRIB)
+
+
+def hint_to_cut(
+    path: str,
+    proto: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    rest: str = "ONNX Runtime computes the rest",
+) -> str | None:
+    """Return the command that cuts nodes off; None if no layer that multiplies comes before them."""
+    stem, tensors = path.removesuffix(".onnx"), cut_before(proto, nodes)
     if not tensors:
-        return f"no layer that multiplies comes before: {ELSEWHERE}"
-    body = re.sub(r"(\.onnx)?$", "-body.onnx", path, count=1)
-    words = [*PREPARE.split(), path, "--outputs", ",".join(tensors), "-o", body]
+        return None
+    words = [*PREPARE.split(), path, "--outputs", ",".join(tensors), "-o", f"{stem}-body.onnx"]
     heavy = sum(node.op_type in HEAVY for node in proto.graph.node)
     kept = sum(node.op_type in HEAVY for node in before(proto, nodes))
     share = "" if kept == heavy else f", {heavy - kept} of {heavy} heavy layers with it"
-    return f"cut the model before: `{shlex.join(words)}`; ONNX Runtime computes the rest{share}"
+    return f"cut the model before: `{shlex.join(words)}`; {rest}{share}"

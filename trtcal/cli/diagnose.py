@@ -61,9 +61,8 @@ command = Diagnose.command()
 
 
 def _diagnose(options: Diagnose) -> Diagnosis:
-    from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
+    from trtcal.evidence.diagnosis.build_diagnosis import check_engine, check_folder
     from trtcal.evidence.layers.reading import Engine, read_engine
-    from trtcal.evidence.manifest import read_build
     from trtcal.model import load_model
 
     config = replace(
@@ -77,7 +76,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
         )
     model = load_model(options.model) if options.model else None
     if options.folder:
-        return check_build(read_build(options.folder), config, model, options.logs)
+        return check_folder(options.folder, config, options.logs, model)
     engine = (
         read_engine(options.layers, options.profile) if options.layers else Engine("no layers", ())
     )

@@ -18,6 +18,8 @@ are what several commands share.
 from __future__ import annotations
 
 import inspect
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -29,7 +31,7 @@ import click
 
 from trtcal.cli.output import note, print_json, say, say_written
 from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
-from trtcal.errors import InputError
+from trtcal.errors import MODEL, InputError, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset
@@ -73,12 +75,27 @@ class Options:
     def _run(self) -> None:
         raise NotImplementedError
 
+    def _start(self) -> None:
+        """Do the work; hints on the model name the file given."""
+        try:
+            self._run()
+        except TrtcalError as error:
+            if error.hint and MODEL in error.hint:
+                error.hint = self._with_file(error.hint)
+            raise
+
+    def _with_file(self, hint: str) -> str:
+        names = ("model", "reference", "baseline")
+        path = next((one for name in names if (one := getattr(self, name, None))), MODEL)
+        stem = str(path).removesuffix(".onnx")
+        return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda one: shlex.quote(stem + one[1]), hint)
+
     @classmethod
     def command(cls) -> click.Command:
         """Return the command, called like the class."""
         return click.Command(
             cls.__name__.lower(),
-            callback=lambda **given: cls(**given)._run(),
+            callback=lambda **given: cls(**given)._start(),
             params=_parameters(cls),
             help=inspect.getdoc(cls),
             epilog=f"Example: {cls.example}",

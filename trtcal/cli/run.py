@@ -27,6 +27,13 @@ class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
     config: Path = argument(default=Path(FILE))
     no_history: bool = option("Do not record the run in the history.")
 
+    @property
+    def model(self) -> Path | None:
+        """The model that the configuration names."""
+        from trtcal.config import read_config
+
+        return read_config(self.config).model
+
     def _run(self) -> None:
         from trtcal.config import read_config
         from trtcal.evaluate.comparison import Comparison

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from trtcal.data import Dataset
+from trtcal.backends.sessions import open_session
+from trtcal.data import Dataset, fixed_batch
 from trtcal.data.slices import Attribute, classes_of, read_attributes
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import (
@@ -31,10 +32,11 @@ from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, W
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
-from trtcal.evaluate.replay import Batch, Outputs, Run, replay
-from trtcal.evaluate.tasks import LEAST, Rows, Task, find_task
+from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
+from trtcal.evaluate.tasks import LEAST, Rows, Task, TaskReader, find_task
 from trtcal.evaluate.variants import Variant, open_simulation
 from trtcal.limits import METRICS
+from trtcal.model import Model
 
 KEPT = ("top1", "top5", "miou", "mae", "agreement", "cosine", "kl", "relative_error", "score_error")
 SQNR = "sqnr_db"
@@ -55,15 +57,37 @@ def read_task(
     """
     run = reference.runner([spec.name for spec in reference.outputs])
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
+    return _read(run, dataset, (batch, is_fixed), name, wanted)
+
+
+def _read(
+    run: Run, dataset: Dataset, batch: tuple[int, bool], name: str | None, wanted: Sequence[str]
+) -> tuple[Task, int]:
+    size, is_fixed = batch
     try:
-        return _probe(run, dataset, batch if is_fixed else min(batch, PROBED), name, wanted), batch
+        return _probe(run, dataset, size if is_fixed else min(size, PROBED), name, wanted), size
     except UnsampledError as error:
-        if batch == 1:
+        if size == 1:
             raise
         try:
             return _probe(run, dataset, 1, name, wanted), 1
         except BackendError:  # it takes no other batch than its own
             raise error from None
+
+
+def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
+    """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
+    size = fixed_batch(model)
+    given = {spec.shape[:1] for spec in model.inputs}
+    if (
+        reader.batch is None
+        and size is None
+        and any(o.shape[:1] not in given for o in model.outputs)
+    ):
+        run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
+        wanted = reader.name, reader.wanted
+        reader.known, reader.batch = _read(run, dataset, (most, False), *wanted)
+    return size or min(reader.batch or most, most)
 
 
 PROBED = 8  # samples that a task is read from

@@ -241,12 +241,13 @@ def find_task(
 class TaskReader:
     """The task and the outputs that count, where the user named them, and what they are found to be.
 
-    The task is read from the first outputs seen.
+    The task is read from the first outputs seen. `batch` is the batch size in which rows are samples.
     """
 
     name: str | None = None
     wanted: tuple[str, ...] = ()
     known: Task | None = None
+    batch: int | None = None
 
     def read(self, outputs: Mapping[str, Array], size: int) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""

@@ -39,12 +39,17 @@ from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.evaluate.variants import Variant, batch_for, open_variant
-from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, check_build, check_engine
+from trtcal.evidence.diagnosis.build_diagnosis import (
+    Diagnosis,
+    check_build,
+    check_engine,
+    check_folder,
+)
 from trtcal.evidence.layers.reading import read_engine
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.summary import summarize
-from trtcal.evidence.manifest import MANIFEST, Build, read_build
+from trtcal.evidence.manifest import Build
 from trtcal.limits import parse_limits
 from trtcal.model import Model, ModelSource, load_model
 from trtcal.model.files import write_onnx
@@ -257,8 +262,8 @@ def diagnose(
         return check_build(source, settings, loaded, paths)
     _check_path(source, "a build", "the Build that `build` gives")
     path = Path(source)
-    if (path / MANIFEST).is_file():
-        return check_build(read_build(path), settings, loaded, paths)
+    if path.is_dir():
+        return check_folder(path, settings, paths, loaded)
     return check_engine(read_engine(path, None), settings, paths, loaded)
 
 

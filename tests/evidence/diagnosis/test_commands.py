@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from tests.evidence.diagnosis.test_structure import image, pair, weight, wrong_axis
+from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
 from trtcal.config import read_config
@@ -105,6 +106,13 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
     assert "build_error: " in err
     assert "fix: " in err
     assert not (here / "made" / "engine.plan").exists()
+    assert run_command(["diagnose", "made"]) == 0
+    assert "build_error" in capsys.readouterr().out
+    assert diagnose("made").counts["log_events"] > 0
+    assert run_command(["layers", "show", "made"]) == 2
+    assert (
+        "a build that failed\nhint: see why: `trtcal log made/build.log`" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from onnx import helper
 
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.data.dataset import fixed_batch
 from trtcal.evaluate.caches import EvaluationCache
+from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
 from trtcal.evaluate.search.limits import Plan as Int8
@@ -106,7 +106,7 @@ class Reference:
         """The samples, and what the float model gives for them."""
         if self.known is None:
             stop = self.start + self.samples
-            size = fixed_batch(self.model) or BATCH
+            size = batch_of_rows(self.reader, self.model, self.dataset, BATCH)
             labels = self.dataset.labels
             self.known = Recording(
                 runner(open_session(self.model.reference), self.names),

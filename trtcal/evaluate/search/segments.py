@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import Session, give_back, open_session, run_session
 from trtcal.data import Dataset, Feeds
-from trtcal.data.dataset import fixed_batch
+from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.per_sample import Values
 from trtcal.evaluate.replay import Batch, Recording
@@ -221,7 +221,7 @@ class Rerun:
         layers = self.placement.layers
         self.ops = {one.name: one.op for one in layers if one.name in self.pair.quantizable}
         self.parts = self.pair.segments(self.ops)
-        self.batch = fixed_batch(model) or BATCH
+        self.batch = batch_of_rows(self.reader, model, dataset, BATCH)
         self.samples = min(samples, len(dataset))
         self.chosen: dict[str, Collection[str]] = {"float": (), "int8": self.pair.quantizable}
         self.sessions = {

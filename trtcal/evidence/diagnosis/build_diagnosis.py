@@ -36,9 +36,9 @@ from trtcal.evidence.layers.outcomes import (
     layer_coverage,
 )
 from trtcal.evidence.layers.reading import Engine, read_engine
-from trtcal.evidence.log.reader import events_of_file
+from trtcal.evidence.log.reader import events_of_file, parse_file
 from trtcal.evidence.log.recognition import Event
-from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, Build
+from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build
 from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
@@ -358,6 +358,19 @@ def _fusions(model: Model, layers: Engine | None = None) -> Iterator[Finding]:
     for finding in checked.findings:
         if finding.subject in wanted[finding.kind]:
             yield replace(finding, why=sentence(finding.why), fix=sentence(finding.fix))
+
+
+def check_folder(
+    path: Path, config: Config, logs: Sequence[Path] = (), model: Model | None = None
+) -> Diagnosis:
+    """Diagnose a build by its folder or manifest, one that failed by the log that it left."""
+    if path.is_file() or (path / MANIFEST).is_file():
+        return check_build(read_build(path), config, model, logs)
+    log = path / LOG
+    if not log.is_file():
+        return check_engine(read_engine(path), config, logs, model)
+    engine = Engine(str(log), ()) if parse_file(log).is_failed else read_engine(path)
+    return check_engine(engine, config, (log, *logs), model)
 
 
 def check_engine(

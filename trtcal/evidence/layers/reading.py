@@ -115,6 +115,8 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
         raise InputError(f"{path} {fault}", HINT)
     if document is None:
         parsed = parse_file(path)
+        if parsed.is_failed:
+            raise InputError(f"{path} is of a build that failed", f"see why: `trtcal log {path}`")
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
     if document.get("kind") == KIND:
         return _of_build(path), None

@@ -173,6 +173,11 @@ class ParsedLog:
     events: tuple[Event, ...]
     layers: tuple[Layer, ...]
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether it lists no engine and says that none was made."""
+        return not self.layers and any("fatal" in event.tags for event in self.events)
+
 
 def events_of(portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
     """Yield the events of lines without their ends, in order, while they come.
