@@ -250,7 +250,7 @@ net (int64[n,12] ids, int64[n,12] mask) => (float[n,12,50] logits)
 }""",
         _words,
     ),
-    "detector": Kind(
+    "detector with NMS": Kind(
         """\
 net (float[n,3,16,16] x) => (int64[k,3] selected, float[k,4] boxes, float[k] scores)
 <float[8,3,3,3] w, float[4,8,1,1] place, float[3,8,1,1] class, float four = {40.0},

@@ -67,7 +67,7 @@ NETWORKS = {
 
 def main() -> int:
     """Check the networks named, or all of packages; return the exit status."""
-    known = NETWORKS | KINDS
+    known: dict[str, Network | Kind] = {**NETWORKS, **KINDS}
     wanted = sys.argv[1:] or list(NETWORKS)
     failed = sum([check(name, known[name]) for one in wanted for name in GROUPS.get(one, [one])])
     print(f"{len(wanted)} networks, {len(COMMANDS)} commands each, {failed} without an answer")
@@ -103,7 +103,7 @@ def answers(name: str, command: str, place: Path) -> bool:
     again = [shlex.split(hints[-1])]
     if arguments[0] == "build" and again[0][0] == "prepare":
         again.append(["build", again[0][-1], *arguments[2:]])
-    return all([run(name, one, place).returncode in ANSWERS for one in again])
+    return all(run(name, one, place).returncode in ANSWERS for one in again)
 
 
 def run(name: str, arguments: list[str], place: Path) -> subprocess.CompletedProcess[str]:
