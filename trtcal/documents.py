@@ -301,15 +301,15 @@ class Sealed:
         """The document's digest."""
         return str(self.to_document()["digest"])
 
-    def write(self, path: Path) -> Document:
+    def write(self, path: str | os.PathLike[str]) -> Document:
         """Write the document to `path` and return it."""
-        return write_document(path, self.to_document())
+        return write_document(Path(path), self.to_document())
 
     @classmethod
-    def read(cls: type[Kind], path: Path) -> Kind:
+    def read(cls: type[Kind], path: str | os.PathLike[str]) -> Kind:
         """Read what `write` wrote; `InputError` if it is missing, altered, older or malformed."""
-        document = read_document(path, cls.kind, cls.schema_version, cls.command)
-        return parsing(path, lambda: cls.from_document(document))
+        document = read_document(Path(path), cls.kind, cls.schema_version, cls.command)
+        return parsing(Path(path), lambda: cls.from_document(document))
 
 
 def to_fields(value: Any) -> dict[str, Any]:

@@ -131,10 +131,10 @@ class Search(
     """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
 
     Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
-    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup and latency_p50 (the time of a
-    batch), as in "top1 >= -0.3". Without one the plan is recommended that loses least and keeps 90 % of
-    the INT8 speed-up. What was measured is kept in the output folder, so that the same command goes on
-    where it was stopped. The status is 1 if no plan holds the limits.
+    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup, latency_p50 (the time of a
+    batch) and int8_macs, as in "top1 >= -0.3". Without one the plan is recommended that loses least and
+    keeps 90 % of the INT8 speed-up. What was measured is kept in the output folder, so that the same
+    command goes on where it was stopped. The status is 1 if no plan holds the limits.
     """
 
     data: Path | None = option("What plans are judged on.")

@@ -7,6 +7,7 @@ import pytest
 from onnx import helper
 
 import trtcal
+from tests.kinds import KINDS
 from tests.networks import save
 from trtcal.cli.main import run_command
 
@@ -58,3 +59,21 @@ def test_a_search_keeps_its_measurements_apart_by_outputs(place):
     assert run_command([*words, "--outputs", "y2", "-o", "s"]) == 0
     assert len((place / "s" / "evaluations.jsonl").read_text().splitlines()) > first
     assert run_command([*words, "--outputs", "y3", "-o", "s"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "broken"),
+    [("agreement >= -60", False), ("agreement >= 0", True), ("int8_macs >= 80%", False)],
+)
+def test_boxes_and_the_share_in_int8_are_limits_of_a_search(tmp_path, monkeypatch, limit, broken):
+    monkeypatch.chdir(tmp_path)
+    kind = KINDS["detector with NMS"]
+    feeds = kind.make(np.random.default_rng(0), 24)
+    np.savez("data.npz", **feeds)
+    trtcal.calibrate(kind.save(tmp_path / "net.onnx"), feeds, "minmax").write("calibration.json")
+    words = ["search", "net.onnx", "--data", "data.npz", "--samples", "8", "--evaluate", "24"]
+    run_command([*words, "--plans", "6", "--limit", limit])
+    document = json.loads((tmp_path / "search" / "search.json").read_text())
+    recommended = document["plans"][document["recommended"]]
+    assert recommended["int8_macs"] >= 80 or limit != "int8_macs >= 80%"
+    assert (recommended["disagreement"] == 0) == broken

@@ -101,7 +101,7 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
         "float_layers": _floats(point.int8, result),
         "finite": point.loss.is_fit,
         **_loss(point.loss),
-        "int8_macs": result.costs.work.coverage(point.int8).share,
+        "int8_macs": point.int8_macs,
         "cost_ms": point.cost_ms,
         "speedup": point.speedup,
         "built": None if built is None else vars(built),

@@ -10,6 +10,7 @@ from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.costs import Costs
 from trtcal.evaluate.search.limits import Limits, Plan, Point, Relief, pareto, reliefs
 from trtcal.evaluate.search.milp import Programme, Surrogate
+from trtcal.limits import INT8_MACS
 
 SWEEP = (0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1, 0.05, 0.02)  # of the all-INT8 loss
 NONE_HOLDS = "no plan holds all limits"
@@ -55,7 +56,9 @@ class Search:
     ) -> None:
         self.units = list(shares)
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
-        self.programme, self.surrogate = Programme(self.units, costs, always), Surrogate(shares)
+        least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
+        self.programme = Programme(self.units, costs, always, least)
+        self.surrogate = Surrogate(shares)
         self.points: dict[Plan, Point] = {}
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
@@ -72,6 +75,8 @@ class Search:
         self._aim()
         best = self._exchange()
         front = pareto(self._fit, self.measure)
+        if best is not None and best not in front:  # what a limit asks for may cost both
+            front = sorted([*front, best], key=lambda one: one.cost_ms)
         reason = self._reason(best, whole, asked)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
@@ -89,8 +94,8 @@ class Search:
     def _measure(self, plan: Plan) -> Point:
         if plan not in self.points:
             self.left -= 1
-            cost = self.costs.plan_ms(plan)
-            self.points[plan] = Point(plan, self.evaluate(plan), cost, self.float_ms / cost)
+            cost, macs = self.costs.plan_ms(plan), self.costs.work.coverage(plan).share
+            self.points[plan] = Point(plan, self.evaluate(plan), cost, self.float_ms / cost, macs)
             self.surrogate.learn([(one.int8, one.loss.of(self.measure)) for one in self._fit])
         return self.points[plan]
 

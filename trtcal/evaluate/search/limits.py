@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
-from trtcal.limits import HOLDS, Figure, Judgement, Limit, parse_limits
+from trtcal.limits import HOLDS, INT8_MACS, Figure, Judgement, Limit, parse_limits
 
 Plan = frozenset[str]
 """The layers that are in INT8."""
@@ -16,12 +16,16 @@ Plan = frozenset[str]
 
 @dataclass(frozen=True)
 class Point:
-    """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32."""
+    """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32.
+
+    `int8_macs` is the percentage of multiply-accumulates in INT8, None where none are known.
+    """
 
     int8: Plan
     loss: Loss
     cost_ms: float
     speedup: float
+    int8_macs: float | None = None
 
 
 def _lost(lost: float | None) -> float:
@@ -35,9 +39,13 @@ FIGURES: Mapping[str, Callable[[Point], float]] = {
     "sqnr_db >=": lambda point: point.loss.sqnr_db,
     "speedup >=": lambda point: point.speedup,
     "latency_p50 <=": lambda point: point.cost_ms,
+    f"{INT8_MACS} >=": lambda point: -math.inf if point.int8_macs is None else point.int8_macs,
 }
 """The limits that a search takes, without their bounds, and the figure of a plan that each is about."""
-HINT = 'a search takes "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", "speedup >= 2" and '
+HINT = (
+    'a search takes "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", "speedup >= 2", '
+    '"latency_p50 <= 3" and "int8_macs >= 80%"'
+)
 
 
 def _form(limit: Limit) -> str:
@@ -53,7 +61,7 @@ class Limits:
     def __post_init__(self) -> None:
         for one in self.asked:
             if not is_searched(one) or one.is_relative or one.variant is not None:
-                raise InputError(f"no plan can be searched for {one}", f'{HINT}"latency_p50 <= 3"')
+                raise InputError(f"no plan can be searched for {one}", HINT)
 
     @classmethod
     def of(cls, *texts: str) -> Limits:
@@ -96,7 +104,7 @@ class Limits:
         return [one.limit.metric for one in self.judge(point) if one.state != HOLDS]
 
 
-COSTS = ("speedup", "latency_p50")
+COSTS = ("speedup", "latency_p50", INT8_MACS)
 
 
 def is_searched(limit: Limit) -> bool:

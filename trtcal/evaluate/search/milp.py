@@ -61,10 +61,17 @@ SOLVER_S = 10.0
 
 
 class Programme:
-    """Solves for plans of one network; layers in `always` are in INT8 in all of them."""
+    """Solves for plans of one network; layers in `always` are in INT8 in all of them.
+
+    At least `int8_macs` multiply-accumulates are in INT8.
+    """
 
     def __init__(
-        self, units: Iterable[str], costs: Costs, always: Collection[str] = frozenset()
+        self,
+        units: Iterable[str],
+        costs: Costs,
+        always: Collection[str] = frozenset(),
+        int8_macs: float = 0.0,
     ) -> None:
         self.units, self.costs, self.always = list(units), costs, always
         self.places: dict[str, int] = {}
@@ -80,12 +87,19 @@ class Programme:
                 self._least({stored: 1.0, **terms}, 0.0 if decides and value else 1.0)
         for name in costs.work.shown:
             self._least({f"f {name}": 1.0}, 1.0)
-        for name in costs.work.sizes:
-            if f"i {name}" in self.places and f"f {name}" in self.places:
-                self._least({f"b {name}": 1.0, f"i {name}": -1.0, f"f {name}": -1.0}, -1.0)
-                self.price[f"b {name}"] = costs.cast_ms(name)
+        self._cast()
         for kernel, moved in zip(costs.work.kernels, costs.moved_bytes, strict=True):
             self._time(kernel, *moved)
+        if int8_macs:
+            layers = [one for one in costs.work.kernels if one.unit]
+            self._least({f"x {one.unit}": one.macs / int8_macs for one in layers}, 1.0)
+
+    def _cast(self) -> None:
+        """State that a tensor that is stored in both types is cast."""
+        for name in self.costs.work.sizes:
+            if f"i {name}" in self.places and f"f {name}" in self.places:
+                self._least({f"b {name}": 1.0, f"i {name}": -1.0, f"f {name}": -1.0}, -1.0)
+                self.price[f"b {name}"] = self.costs.cast_ms(name)
 
     def cheapest(
         self, losses: Mapping[str, float], most: float, but: Iterable[Plan] = ()

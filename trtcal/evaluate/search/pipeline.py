@@ -283,11 +283,12 @@ def _missing(
 
 def _measure(seen: Sensitivities, limits: Limits) -> str:
     """Return what to add up: divergence where outputs are class scores, else noise."""
-    if limits.on_classes and seen.measure != "kl":
-        raise InputError(
-            "top-1 and agreement need class scores, which the outputs are not",
-            'use --limit "sqnr_db >= 30"',
-        )
+    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+        if limits.bound(metric) is not None and lost is None:
+            raise InputError(
+                f"{metric} is not known here: it needs labels, or outputs that agree or do not",
+                'use --limit "sqnr_db >= 30", or name the task: --task',
+            )
     return seen.measure if limits.bound("sqnr_db") is None else "noise"
 
 
