@@ -152,3 +152,22 @@ def test_a_cut_keeps_what_the_outputs_need_and_carries_the_rest(tmp_path, capsys
     status, _, err = run(capsys, "prepare", "net.onnx", "--outputs", "boxen", "-o", "b.onnx")
     assert status == 2
     assert "the nearest names: boxes" in err
+
+
+def test_a_build_of_a_body_stands_beside_the_whole_model_and_the_body(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    detection_net(tmp_path / "net.onnx")
+    samples(tmp_path / "labelled.npz")
+    with np.load("labelled.npz") as labelled:
+        np.savez("data.npz", x=labelled["x"])
+    cut = run(capsys, "prepare", "net.onnx", "--outputs", "boxes,scores", "-o", "body.onnx")
+    assert cut[0] == 0
+    (tmp_path / "other.onnx").write_bytes((tmp_path / "body.onnx").read_bytes())
+    assert run(capsys, "build", "other.onnx", "--target", "cpu", "-o", "built")[0] == 0
+    for reference in ("net.onnx", "body.onnx"):
+        words = "compare", reference, "built", "--data", "data.npz", "--rounds", "2"
+        status, out, err = run(capsys, *words)
+        assert status == 0, err
+        assert "ONNX Runtime computes y from where it was cut" in out + err

@@ -29,6 +29,7 @@ from trtcal.evidence.manifest import (
     Build,
 )
 from trtcal.model import Model, uniquely_named
+from trtcal.model.cut import metadata_of, tail_of, whole_outputs
 from trtcal.quantization.coverage import Coverage, asked_coverage
 from trtcal.quantization.qdq import asked_precisions, provenance, quantization_record
 
@@ -191,6 +192,7 @@ def _describe(
         **json.loads((workplace / "measured.json").read_text()),
     }
     outcomes = _outcomes(model, backend, options, made.layers, workplace / LOG)
+    tail = tail_of(metadata_of(model.proto))
     return Build(
         folder=workplace,
         backend=backend.name,
@@ -206,6 +208,7 @@ def _describe(
         measured=measured,
         inputs=model.inputs,
         outputs=model.outputs,
+        whole=() if tail is None else whole_outputs(model.outputs, tail),
         plugins=made.plugins,
         gpu=made.gpu,
         options=options.to_document(),

@@ -15,6 +15,7 @@ from trtcal.documents import digest_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import MANIFEST, Build, read_manifest
 from trtcal.model import Model, TensorSpec
+from trtcal.model.cut import metadata_of, tail_of
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (OnnxRuntime(), TensorRTRTX(), TensorRT())
@@ -69,7 +70,9 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     _check_place(made)
     if model is not None:
         _check_signature(made, "input", made.inputs, model.inputs)
-        _check_signature(made, "output", made.outputs, model.outputs)
+        is_cut = tail_of(metadata_of(model.proto)) is not None
+        ours = made.outputs if is_cut or not made.whole else made.whole
+        _check_signature(made, "output", ours, model.outputs)
     _check_plugins(made)
     return CheckedEngine(made, data)
 

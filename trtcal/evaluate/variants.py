@@ -16,6 +16,7 @@ from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
+from trtcal.model.cut import whole_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
@@ -98,9 +99,9 @@ def _outputs(
         open_session(tail.proto)
     except BackendError as error:
         return own, f"judged at {last}: the part after the cut does not run here ({error.message})"
-    known = {spec.name: spec for spec in (*own, *load_model(tail.proto).outputs)}
-    outputs = tuple(known[name] for name in tail.outputs)
-    return outputs, f"ONNX Runtime computes {', '.join(tail.outputs)} from {last}, in no time shown"
+    made = ", ".join(name for name in tail.outputs if name not in tail.cut)
+    said = f"ONNX Runtime computes {made} from where it was cut; latencies are without that"
+    return whole_outputs(own, tail), said
 
 
 def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Variant:

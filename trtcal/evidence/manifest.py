@@ -26,6 +26,7 @@ LAYER_TIMES = "layer-times.json"
 class Build:
     """An engine that was built, with its layers and what each node got of what it was asked.
 
+    `whole` are the outputs of the model that this one was cut from, none if it was not cut.
     `coverage` is how much of the compute that makes; of ONNX Runtime's CPU what Q/DQ ask for.
     """
 
@@ -43,6 +44,7 @@ class Build:
     measured: dict[str, Any]
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    whole: tuple[TensorSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     gpu: str | None = None
     options: dict[str, Any] = field(default_factory=dict)

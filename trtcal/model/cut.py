@@ -20,7 +20,7 @@ from trtcal.documents import digest_bytes
 from trtcal.errors import InputError
 from trtcal.model.files import embedded, size_of, stand_in
 from trtcal.model.graph import reads
-from trtcal.model.model import Model, load_model
+from trtcal.model.model import Model, TensorSpec, load_model
 from trtcal.model.ops import HEAVY
 from trtcal.model.tensors import producers_of
 
@@ -74,6 +74,12 @@ def tail_of(metadata: Mapping[str, str]) -> Tail | None:
             f"the model's metadata {KEY!r} are damaged: {type(error).__name__}",
             "cut the model again: `trtcal prepare model.onnx --outputs ... -o body.onnx`",
         ) from error
+
+
+def whole_outputs(own: Sequence[TensorSpec], tail: Tail) -> tuple[TensorSpec, ...]:
+    """Return the outputs of the model that a body with these outputs was cut from."""
+    known = {spec.name: spec for spec in (*own, *load_model(tail.proto).outputs)}
+    return tuple(known[name] for name in tail.outputs)
 
 
 def metadata_of(proto: onnx.ModelProto) -> dict[str, str]:
