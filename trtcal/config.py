@@ -328,7 +328,7 @@ class CalibrationConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The data to compare on, the batch size, and the rounds of latency to measure.
+    """The data to compare on, the batch size, and the runs of each to time, few if none are asked for.
 
     `labels` says where the labels of an image folder stand. `slices` is a CSV file of attributes,
     `metric` a Python file with figures of the user's own, `layer_samples` the number of samples on
@@ -338,7 +338,7 @@ class EvaluationConfig:
     data: Path | None = key(FILE_NAME, None)
     labels: str | None = key(one_of(*LABELS), None)
     batch: int = key(COUNT, 32)
-    rounds: int = key(COUNT, 60)
+    rounds: int | None = key(COUNT, None)
     slices: Path | None = key(FILE_NAME, None)
     metric: Path | None = key(FILE_NAME, None)
     layer_samples: int = key(COUNT, 64)
@@ -438,7 +438,15 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
-    table = read_toml(path, "write one: see samples/digits/trtcal.toml")
+    return _of_table(read_toml(path, "write one: `trtcal init MODEL.onnx --data DATA`"), path)
+
+
+def parse_config(text: str, path: Path) -> Config:
+    """Read the text of a `trtcal.toml` that is, or would be, at this path."""
+    return _of_table(tomllib.loads(text), path)
+
+
+def _of_table(table: dict[str, Any], path: Path) -> Config:
     with naming(path):
         return _absolute(replace(read_section(Config, table), path=path), path.parent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from trtcal.check.evidence import Evidence, advantage, check_label_numbers, check_labels, weigh
 from trtcal.check.issues import DataCheck, DataIssue
-from trtcal.check.preprocessing import FIXES, Change, changes
+from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
 from trtcal.check.samples import (
     ImageInput,
@@ -152,13 +153,17 @@ class _ImageChecks:
 
     def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
         low, high = (float(one) for one in np.quantile(array, (0.001, 0.999)))
+        settings = settings_of(change.wanted.name, self.image.planes(array).shape[1])
+        keys = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
         return DataIssue(
             change.fault,
             self.image.name,
             f"{self.image.name!r} has values of {low:.4g} to {high:.4g}, which look like pixels as "
             f"{change.had.text}; as {change.wanted.text}, {evidence.sentence()}",
             {"lowest": low, "highest": high, **evidence.figures()},
-            f"{FIXES[change.fault]} (the model seems to want pixels as {change.wanted.text})",
+            f"{FIXES[change.fault]} (the model seems to want pixels as {change.wanted.text}; for image "
+            f"files, under [images]: {keys})",
+            settings,
         )
 
     def channel_order(self, samples: Samples) -> Checked:
@@ -177,8 +182,9 @@ class _ImageChecks:
             f"the channels of {self.image.name!r} look swapped: "
             f"with red and blue exchanged {evidence.sentence()}",
             evidence.figures(),
-            "read the images as BGR if they are RGB now, as RGB if they are BGR "
-            "(`channels` in [images])",
+            "read the images as BGR if they are RGB now, as RGB if they are BGR: `channels` under "
+            "[images], in Python x[:, ::-1] (x[..., ::-1] for channels last)",
+            {"channels": "BGR"},
         )
         return issue, self._exchanged(samples)
 

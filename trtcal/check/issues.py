@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from trtcal.documents import Sealed
 
@@ -12,7 +13,8 @@ class DataIssue:
     """One thing that is wrong with data for a model.
 
     `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` what was measured,
-    `evidence` its figures by name, `fix` what to do.
+    `evidence` its figures by name, `fix` what to do. `settings` are the keys of [images] that do it, if
+    some do, for image files.
     """
 
     kind: str
@@ -20,6 +22,7 @@ class DataIssue:
     sentence: str
     evidence: dict[str, float]
     fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.sentence}; {self.fix}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,23 @@ SIGNED = UNIT.then(HALF, HALF, "signed", "-1 to 1")
 NORMAL = UNIT.then(MEAN, STD, "normal", "0 to 1 minus ImageNet's mean, over its std")
 MEAN_SUBTRACTED = RAW.then(CAFFE_MEAN, ONE, "mean-subtracted", "0 to 255 minus (104, 117, 123)")
 VALID = (RAW, UNIT, SIGNED, NORMAL, MEAN_SUBTRACTED)
+SETTINGS: dict[str, dict[str, Any]] = {
+    RAW.name: {"scale": 1, "mean": [0], "std": [1]},
+    UNIT.name: {"scale": "1/255", "mean": [0], "std": [1]},
+    SIGNED.name: {"scale": "1/255", "mean": [0.5], "std": [0.5]},
+    NORMAL.name: {"scale": "1/255", "mean": list(MEAN), "std": list(STD)},
+    MEAN_SUBTRACTED.name: {"scale": 1, "mean": list(CAFFE_MEAN), "std": [1]},
+}
+"""The keys of [images] that make each valid form of images of three channels."""
+
+
+def settings_of(form: str, channels: int) -> dict[str, Any]:
+    """Return the keys of [images] that give images of so many channels a valid form."""
+    found = dict(SETTINGS[form])
+    for name in ("mean", "std"):
+        if len(found[name]) > channels:
+            found[name] = [round(float(np.mean(found[name])), 3)]
+    return found
 
 
 def over_255(form: Form) -> Form:

@@ -221,6 +221,7 @@ def check_layout(image: ImageInput, array: Array) -> DataIssue | None:
         return None
     wanted, had = ("NHWC", "NCHW") if image.channels_last else ("NCHW", "NHWC")
     figures = {"given": float(np.median(before)), "transposed": float(np.median(after))}
+    axes = "0, 2, 3, 1" if image.channels_last else "0, 3, 1, 2"
     return DataIssue(
         "layout",
         image.name,
@@ -228,7 +229,7 @@ def check_layout(image: ImageInput, array: Array) -> DataIssue | None:
         f"{figures['given']:.2f} times the difference of any two pixels, "
         f"read as {had} by {figures['transposed']:.2f} times",
         figures,
-        f"transpose the images from {had} to {wanted} instead of reshaping them",
+        f"transpose the images from {had} to {wanted} instead of reshaping them: x.transpose({axes})",
     )
 
 

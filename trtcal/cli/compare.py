@@ -174,7 +174,9 @@ class Compare(
     reference: Path = argument()
     variants: tuple[Path, ...] = argument()
     batch: int | None = option("Samples run together.  [default: 32]", least=1)
-    rounds: int | None = option("Runs timed of each one.  [default: 60]", least=2)
+    rounds: int | None = option(
+        "Runs timed of each one.  [default: 60 if a limit is about times, else a few]", least=2
+    )
     interval: float | None = option(
         "Time more runs until the 95 % intervals of the speed-ups are as narrow.",
         type=click.FloatRange(0, min_open=True),

@@ -16,7 +16,8 @@ from trtcal import __version__
 from trtcal.errors import INTERRUPTED, TrtcalError
 
 COMMANDS = {
-    "run": "Do the whole job that trtcal.toml describes, and write a report.",
+    "init": "Write trtcal.toml from what a model and data show.",
+    "run": "Do the whole job, as trtcal.toml or options describe it, and write a report.",
     "prepare": "Make a model ready for Q/DQ, and show what that changed.",
     "check-data": "Check whether data are prepared as a model needs them.",
     "calibrate": "Choose the range of every tensor from data.",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trtcal.limits import Limit
     from trtcal.model import Model
     from trtcal.model.files import OnnxFile
+    from trtcal.pipeline.guess import Draft
 
 PATH = click.Path(path_type=Path)
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
@@ -213,6 +214,32 @@ class LimitOptions(Options):
         "--limit",
         metavar="LIMIT",
     )
+
+
+class GivenOptions(Options):
+    """The options of a command that reads from model and data what no option says."""
+
+    data: Path | None = option("Data to calibrate on: see `trtcal calibrate --help`.")
+    test: Path | None = option("Data to judge on.  [default: a part of --data, held back]")
+    labels: str | None = option(
+        "Where the labels of images are: in labels.csv, or by folders.  [default: as it looks]",
+        metavar="csv|folders",
+    )
+    targets: tuple[str, ...] = option(
+        "What to build for; may be repeated.  [default: sm89]", "--target", metavar="TARGET"
+    )
+
+    def guess(self, path: Path, folder: Path, output: Path | None = None) -> tuple[Config, Draft]:
+        """Return the configuration of a model, as it stands in a folder, and what of it is guessed."""
+        from trtcal.model import load_model
+        from trtcal.pipeline.guess import Given, guess_config
+
+        data = required(self.data, "the data", "--data")
+        given = Given(data, self.test, self.labels, self.targets, output)
+        config, draft = guess_config(load_model(path), given, folder.absolute())
+        for line in draft.guesses:
+            note(f"guessed: {line}")
+        return config, draft
 
 
 class TrustOptions(Options):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import JsonOptions, argument, option
+from trtcal.cli.options import GivenOptions, JsonOptions, argument, option
 from trtcal.cli.output import note, print_limits, progress, say
-from trtcal.config import FILE
+from trtcal.config import FILE, read_config
 from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
@@ -18,32 +20,63 @@ if TYPE_CHECKING:
     from trtcal.runs.history import History
 
 
-class Run(JsonOptions, example="trtcal run samples/digits/trtcal.toml"):
-    """Do all of CONFIG: calibrate, quantize, build, read the log, compare, report.
+class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data images/ --target sm89"):
+    """Do the whole job for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
-    The status is 1 if the verdict is DO NOT SHIP, or if a limit on builds or data is broken.
+    For a model, what the options do not say is read from it and its data, and what is guessed is said;
+    `trtcal init` writes the same into a file. The status is 1 if the verdict is DO NOT SHIP, or if a
+    limit on builds or data is broken.
     """
 
-    config: Path = argument(default=Path(FILE))
+    source: Path = argument(default=Path(FILE), metavar="[MODEL|CONFIG]")
+    output: Path | None = option("Folder for all that is made.  [default: MODEL-run]", "-o")
     no_history: bool = option("Do not record the run in the history.")
 
     @property
     def model(self) -> Path | None:
         """The model that the configuration names."""
-        from trtcal.config import read_config
+        return self.source if self._is_model else read_config(self.source).model
 
-        return read_config(self.config).model
+    @property
+    def _is_model(self) -> bool:
+        return self.source.suffix.lower() == ".onnx"
+
+    def _settings(self) -> Config:
+        """Return what trtcal.toml says, or what is guessed; options go before the file."""
+        if self._is_model:
+            folder = self.output or Path(f"{self.source.stem}-run")
+            return self.guess(self.source, Path(), folder)[0]
+        config = read_config(self.source)
+        calibration, evaluation = config.calibration, config.evaluation
+        return replace(
+            config,
+            output=self.output or config.output,
+            calibration=replace(
+                calibration,
+                data=self.data or calibration.data,
+                labels=self.labels or calibration.labels,
+            ),
+            evaluation=replace(evaluation, data=self.test or evaluation.data),
+            build=replace(config.build, targets=self.targets or config.build.targets),
+        )
+
+    @property
+    def _command_line(self) -> str:
+        """The command as the report shows it, without folders."""
+        words = ["trtcal", "run", self.source.name]
+        for name in ("data", "test", "labels"):
+            if value := getattr(self, name):
+                words += [f"--{name}", Path(value).name]
+        return shlex.join([*words, *(w for one in self.targets for w in ("--target", one))])
 
     def _run(self) -> None:
-        from trtcal.config import read_config
         from trtcal.evaluate.comparison import Comparison
         from trtcal.limits import require
         from trtcal.pipeline import run
 
-        command_line = f"trtcal run {self.config.name}"
-        settings = read_config(self.config)
+        settings = self._settings()
         history = None if self.no_history else _history(settings)
-        result = run(settings, command_line, progress, _note, history, warn)
+        result = run(settings, self._command_line, progress, _note, history, warn)
         if history is not None:
             _record(history, result)
         verdict = result.report["measured"]["verdict"]

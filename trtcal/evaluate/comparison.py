@@ -21,10 +21,15 @@ from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
-from trtcal.evaluate.latency import Latency, measure, measure_throughput
+from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.evaluate.tasks import TaskRecord, no_limit_on
-from trtcal.evaluate.variant_limits import about_outputs, judge_variants, without_limit
+from trtcal.evaluate.variant_limits import (
+    about_outputs,
+    is_about_times,
+    judge_variants,
+    without_limit,
+)
 from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
@@ -162,11 +167,12 @@ class CompareSettings:
     """What `compare` runs, collects and times.
 
     `batch` is in samples. `rounds` are the runs timed of each, more if the speed-ups' intervals are to
-    have a relative `width`; `batch_sizes` are those to measure throughput at.
+    have a relative `width`; without them it is `ROUNDS` if a limit is about times, else a few.
+    `batch_sizes` are those to measure throughput at.
     """
 
     batch: int = 32
-    rounds: int = 60
+    rounds: int | None = None
     wanted: Wanted = field(default_factory=Wanted)
     width: float | None = None
     batch_sizes: Sequence[int] = ()
@@ -192,7 +198,9 @@ def compare(
     wanted = settings.wanted
     task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
     found, contrast = evaluate(everyone, dataset, batch, task, wanted, progress)
-    latencies = measure(*_runs(everyone, dataset, batch), settings.rounds, settings.width)
+    is_asked = settings.width or settings.batch_sizes or any(map(is_about_times, limits))
+    rounds = settings.rounds or (ROUNDS if is_asked else None)
+    latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
     for size in settings.batch_sizes:
         rates = measure_throughput(*_runs(everyone, dataset, size))
         latencies = [
@@ -279,7 +287,7 @@ NAMED = 3
 def warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one sentence for each thing that the table of means does not show."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
-    return (*unjudged(comparison), *accuracy, *_of_latency(comparison.rows))
+    return (*unjudged(comparison), *accuracy, *_of_latency(comparison))
 
 
 def unjudged(comparison: Comparison) -> tuple[str, ...]:
@@ -299,10 +307,13 @@ def _of_row(row: Row) -> Iterator[str]:
         yield from _dropped(breakdown)
 
 
-def _of_latency(rows: Sequence[Row]) -> Iterator[str]:
-    """Say each thing once for all that it is true of."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
+def _of_latency(comparison: Comparison) -> Iterator[str]:
+    """Say where times were taken, and each other thing once for all that it is true of."""
+    runs, found = comparison.rows[0].latency.runs, dict[str, list[str]]()
+    if comparison.machine.get("timed_on") == "CPU":
+        glance = f", {runs} runs of each: a glance; --rounds 60 measures them" * (runs <= GLANCE)
+        yield f"times are ONNX Runtime's on this CPU{glance}; they say nothing of a GPU"
+    for row in comparison.rows:
         for warning in row.latency.warnings:
             found.setdefault(warning, []).append(row.name)
     for warning, names in found.items():

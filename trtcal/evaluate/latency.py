@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ FIRST_ROUNDS = 40  # of an A/B test
 MOST_ROUNDS = 640  # however wide the interval
 WIDTH = 0.02  # wanted of an A/B test's interval of the speed-up
 RUNS_AT_A_SIZE = 24
+ROUNDS = 60  # runs of each, where somebody asks for times
+GLANCE = 6  # where nobody does
 MAX_WARM_UP = 50  # runs of each
 WINDOW = 5  # runs whose median is held against that of the runs before
 STEADY = 0.02  # relative change of that median that counts as settled
@@ -188,12 +190,16 @@ class Latency:
 
 
 def measure(
-    runs: Sequence[Run], batch: int, count: int, width: float | None = None
+    runs: Sequence[Run], batch: int, count: int | None, width: float | None = None
 ) -> list[Latency]:
     """Time each callable `count` times (one more if odd), the first being the reference.
 
     `width` is that of `time_rounds`. It warms up for no more than half as many runs as are timed.
+    Without a count it is a glance: a few runs, of which no more is said.
     """
+    if count is None:
+        blocks = time_rounds(runs, GLANCE // 2, None, GLANCE // 2)
+        return [replace(_summary(one, batch), warnings=()) for one in blocks]
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
     blocks = time_rounds(runs, (count + 1) // 2, width, most)
     is_rough = blocks[0].warm_up == most

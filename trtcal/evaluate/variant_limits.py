@@ -50,6 +50,11 @@ def with_default(comparison: Comparison) -> tuple[Limit, ...]:
     return (*parse_limits(default_limits(comparison.task.outputs, known)), *comparison.limits)
 
 
+def is_about_times(limit: Limit) -> bool:
+    """Tell whether a limit is about how long a variant takes."""
+    return limit.metric == "speedup" or limit.metric in PERCENTILES
+
+
 def about_outputs(limits: Iterable[Limit]) -> list[Limit]:
     """Return the limits that are about what the outputs are."""
     return [limit for limit in limits if limit.metric not in NOT_OF_OUTPUTS and is_compared(limit)]

@@ -340,15 +340,16 @@ def compare(
     data: Data,
     limits: Sequence[str] = (),
     batch: int = 32,
-    rounds: int = 60,
+    rounds: int | None = None,
     task: str | None = None,
     outputs: Sequence[str] = (),
 ) -> Comparison:
     """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
 
     `variants` are models or builds, by name in a dict or in a list. `limits` are written like
-    "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each.
-    `task` and the `outputs` that count are guessed from the reference's outputs if not given.
+    "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each: 60
+    where a limit is about times, else 6. `task` and the `outputs` that count are guessed from the
+    reference's outputs if not given.
     `InputError` if two of them bear one name, the reference included.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"

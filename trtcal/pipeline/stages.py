@@ -29,13 +29,22 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
-from trtcal.data import CountedDataset, Dataset, counted, open_dataset, size_ranges
+from trtcal.data import (
+    CountedDataset,
+    Dataset,
+    counted,
+    fixed_batch,
+    held_back,
+    open_dataset,
+    size_ranges,
+)
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import Document, read_document, to_fields, unwritable, write_json
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
 from trtcal.evaluate.comparison import CompareSettings, compare, with_layers
+from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, carry, silent
 from trtcal.evaluate.variant_limits import is_compared
@@ -203,8 +212,13 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     if config.build.tune_placement is not None:
         find_backend(None, config.build.tune_placement)
     calibration, evaluation = config.calibration, config.evaluation
-    calibration_data = counted(_open_data(model, config, calibration, "calibration.data"))
-    evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
+    data = _open_data(model, config, calibration, "calibration.data")
+    if evaluation.data is None:
+        data, evaluation_data = _split(model, data)
+        say(f"no test data: {len(evaluation_data)} of the samples are held back to judge by")
+    else:
+        evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
+    calibration_data = counted(data)
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
     metric, task = evaluation.metric, config.task
@@ -215,8 +229,23 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
         name: _checked_plan(config, name, plan, prepared.model)
         for name, plan in config.plans.items()
     }
-    data = calibration_data, evaluation_data
-    return Inputs(config, model, prepared.model, *data, wanted, plans)
+    both = calibration_data, evaluation_data
+    return Inputs(config, model, prepared.model, *both, wanted, plans)
+
+
+HELD_BACK = 0.3  # of the samples, where there are no others to judge by
+
+
+def _split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
+    """Return the samples to calibrate on and those held back, from all over the data."""
+    unit = fixed_batch(model) or 1
+    held = int(HELD_BACK * len(data)) // unit * unit
+    if not 0 < held < len(data):
+        raise InputError(
+            f"data {data.name} have {len(data)} samples: too few to hold some back to judge by",
+            "give more, or test data: --test, or `data` under [evaluation]",
+        )
+    return held_back(data, held, unit)
 
 
 def _open_data(
@@ -236,7 +265,9 @@ def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) 
 
 def _required(value: Path | None, key: str) -> Path:
     if value is None:
-        raise InputError(f"trtcal.toml does not say `{key}`", "see samples/digits/trtcal.toml")
+        raise InputError(
+            f"trtcal.toml does not say `{key}`", "`trtcal init MODEL.onnx --data DATA` writes one"
+        )
     return value
 
 
@@ -440,6 +471,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     reference = open_variant(inputs.model.path)
     others = [open_variant(path) for path in variants]
+    is_priced = inputs.config.report.price_per_hour is not None
+    rounds = settings.rounds or (ROUNDS if is_priced else None)
     with journal.step("compare", "comparison.json") as record:
         with journal.progress("comparing", len(data)) as advance:
             comparison = compare(
@@ -447,9 +480,7 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
                 others,
                 data,
                 tuple(filter(is_compared, inputs.config.limits)),
-                CompareSettings(
-                    batch_for(inputs.model, settings.batch), settings.rounds, inputs.wanted
-                ),
+                CompareSettings(batch_for(inputs.model, settings.batch), rounds, inputs.wanted),
                 advance,
             )
         samples = min(settings.layer_samples, len(data))

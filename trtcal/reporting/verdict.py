@@ -168,13 +168,13 @@ def _merit(is_holding: bool) -> Callable[[_Judged], tuple[float, ...]]:
 
 
 def _ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    sentence = _holding_sentence(comparison.rows[0], best.row)
+    sentence = _holding_sentence(comparison.rows[0], best.row, best.judges_speed)
     word = WITH_CARE if reasons else SHIP
     rule = _rule(comparison, best)
     return Verdict(word, best.row.name, sentence, rule, reasons, best.limits)
 
 
-def _holding_sentence(reference: Row, row: Row) -> str:
+def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
     accuracy = row.accuracy
     share = row.size_bytes / max(reference.size_bytes, 1)
     if accuracy.top1 is not None and reference.accuracy.top1 is not None:
@@ -189,8 +189,12 @@ def _holding_sentence(reference: Row, row: Row) -> str:
         first = (
             f"has outputs of a cosine of {cosine} with FP32's, over {accuracy.samples:,} samples"
         )
-    speed = f"runs at {text.number(row.latency.speedup)} times its speed on this machine"
-    return f"{row.name} {first}; it {speed} and takes {text.number(100 * share, 0)} % of its size."
+    size = f"takes {text.number(100 * share, 0)} % of its size"
+    if judges_speed:
+        size = (
+            f"runs at {text.number(row.latency.speedup)} times its speed on this machine and {size}"
+        )
+    return f"{row.name} {first}; it {size}."
 
 
 def _agreeing(row: Row) -> str:

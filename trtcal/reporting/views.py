@@ -60,7 +60,7 @@ def shown(document: Document) -> View:
         "chosen": chosen,
         "the_verdict": verdict,
         "verdict_class": CLASSES.get(verdict["word"], "open"),
-        "figures": _figures(chosen, rows[0], agreement_name(document)) if chosen else [],
+        "figures": _figures(chosen, rows[0], document) if chosen else [],
         "engine_summaries": [
             summary_of(one)
             for one in document["builds"]
@@ -156,9 +156,13 @@ def _by_output(rows: Sequence[View]) -> list[View]:
     return [] if is_plain else found
 
 
-def _figures(row: View, reference: View, agreement: str) -> list[tuple[str | None, str, str, str]]:
-    """Return the verdict's figures: the glossary's key, the name, the figure, what stands beside it."""
-    accuracy, latency = row["accuracy"], row["latency"]
+Tile = tuple[str | None, str, str, str]
+"""The glossary's key, the name, the figure, what stands beside it."""
+
+
+def _figures(row: View, reference: View, document: Document) -> list[Tile]:
+    """Return the verdict's figures."""
+    accuracy, agreement = row["accuracy"], agreement_name(document)
     if accuracy["top1"] is not None:
         beside = f"FP32 {text.number(reference['accuracy']['top1'])} %"
         first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
@@ -170,15 +174,42 @@ def _figures(row: View, reference: View, agreement: str) -> list[tuple[str | Non
     else:
         beside = f"cosine {text.number(accuracy['cosine'], 5)}"
         first = ("sqnr", "SQNR", f"{text.number(accuracy['sqnr_db'], 1)} dB", beside)
-    ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
-    times = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
     sizes = f"{text.size(row['size_bytes'])}, FP32 {text.size(reference['size_bytes'])}"
     share = text.number(100 * row["size_bytes"] / max(reference["size_bytes"], 1), 0)
     return [
         first,
-        (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", times),
+        _speed(row, reference, document),
         (None, "Model file", f"{share} % of FP32", sizes),
     ]
+
+
+def _speed(row: View, reference: View, document: Document) -> Tile:
+    """Return the speed on a target that is no CPU, as its datasheet has it; else that measured here."""
+    latency = row["latency"]
+    ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
+    here = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
+    targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
+    if not targets:
+        return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
+    for target in dict.fromkeys(targets):
+        known = {
+            one["model"]: (one["estimated_on"], _least_ms(one))
+            for one in document["builds"]
+            if one["target"] == target
+        }
+        gpu, mine = known.get(row["model"], (None, None))
+        _, plain = known.get(reference["model"], (None, None))
+        if gpu and mine and plain:
+            figure = f"about {text.number(plain / mine)} {text.TIMES} FP32"
+            beside = f"estimated from the datasheet of {gpu.upper()}; not measured"
+            return (None, f"Speed on {target}", figure, beside)
+    return (None, f"Speed on {targets[0]}", "not measured", f"says nothing of it: {here}")
+
+
+def _least_ms(build: View) -> float | None:
+    """Return the least time of all layers by a datasheet, None where one's is not known."""
+    times = [one["estimated_ms"] for one in build["layers"]]
+    return math.fsum(times) if times and None not in times else None
 
 
 def interval_of(judgement: View) -> str:

@@ -1,0 +1,111 @@
+"""`trtcal init`, and `trtcal run MODEL --data ...` without a file."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.kinds import KINDS
+from tests.networks import conv_net, rng
+from trtcal.cli.main import run_command
+from trtcal.config import read_config
+
+
+def images(folder, classes=5, each=8, size=(12, 12)):
+    """Write smooth images of random colours in a folder for each class."""
+    for label in range(classes):
+        (folder / f"class{label}").mkdir(parents=True)
+        for number in range(each):
+            coarse = rng(100 * label + number).integers(0, 256, (4, 4, 3), np.uint8)
+            Image.fromarray(coarse).resize(size).save(folder / f"class{label}" / f"{number}.png")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_net(tmp_path / "net.onnx")
+    images(tmp_path / "images")
+    return tmp_path
+
+
+def test_a_file_is_written_from_model_and_images(place, capsys):
+    assert run_command(["init", "--data", "images"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "next: trtcal run"
+    config = read_config(place / "trtcal.toml")
+    assert (config.model, config.calibration.data) == (place / "net.onnx", place / "images")
+    assert (config.images.layout, config.images.channels) == ("NCHW", "RGB")
+    assert (config.images.resize, config.images.crop) == (9, (8, 8))
+    assert (config.task, config.calibration.labels) == ("classification", "folders")
+    assert config.evaluation.data is None
+    text = (place / "trtcal.toml").read_text()
+    guessed = [line for line in text.splitlines() if "# guessed: " in line]
+    assert err.count("guessed: ") == len(guessed) >= 5
+    assert run_command(["init", "--data", "images"]) == 2
+    assert "trtcal.toml is there already" in capsys.readouterr().err
+    assert (place / "trtcal.toml").read_text() == text
+
+
+def test_the_file_runs_and_holds_data_back(place, capsys):
+    assert run_command(["init", "--data", "images", "--target", "cpu"]) == 0
+    assert run_command(["run", "--no-history"]) in (0, 1)
+    captured = capsys.readouterr()
+    assert "no test data: 12 of the samples are held back" in captured.err
+    report = json.loads((place / "reports" / "report.json").read_text())
+    assert report["comparison"]["samples"] == 12
+    assert report["comparison"]["rows"][1]["shared_samples"] is None
+    assert {build["target"] for build in report["builds"]} == {"cpu"}
+
+
+def test_a_model_and_data_are_enough_for_a_run(place, capsys):
+    images(place / "test", each=4)
+    words = ["run", "net.onnx", "--data", "images", "--test", "test", "--target", "cpu"]
+    assert run_command([*words, "--no-history"]) in (0, 1)
+    captured = capsys.readouterr()
+    assert 'guessed: labels = "folders"' in captured.err
+    assert "glance" in captured.out
+    report = json.loads((place / "net-run" / "report.json").read_text())
+    assert report["comparison"]["samples"] == 20
+    command = "trtcal run net.onnx --data images --test test --target cpu"
+    assert report["measured"]["run"]["command"] == command
+    assert not (place / "trtcal.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("LSTM", "classification"), ("segmentation", "segmentation"), ("BERT", "tokens")],
+)
+def test_arrays_need_no_images(place, name, task):
+    KINDS[name].save(place / "other.onnx")
+    np.savez("data.npz", **KINDS[name].make(rng(), 24))
+    assert run_command(["init", "other.onnx", "--data", "data.npz", "-o", "a/b.toml"]) == 0
+    config = read_config(place / "a" / "b.toml")
+    assert (config.model, config.task, config.images) == (place / "other.onnx", task, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["init", "net.onnx", "--data", "nowhere"], "nowhere"),
+        (["init", "net.onnx"], "the data is not given"),
+        (
+            ["init", "other.onnx", "--data", "images"],
+            "no input of the model is known to take images",
+        ),
+        (["run", "other.onnx"], "the data is not given"),
+    ],
+)
+def test_what_cannot_be_read_is_one_error(place, capsys, words, says):
+    KINDS["LSTM"].save(place / "other.onnx")
+    assert run_command(words) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert "hint: " in captured.err
+    assert not (place / "trtcal.toml").exists()
+
+
+def test_two_models_are_not_chosen_between(place, capsys):
+    KINDS["LSTM"].save(place / "other.onnx")
+    assert run_command(["init", "--data", "images"]) == 2
+    assert "2 .onnx files" in capsys.readouterr().err

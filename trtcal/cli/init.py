@@ -1,0 +1,42 @@
+"""`trtcal init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtcal.cli.options import GivenOptions, argument, option
+from trtcal.cli.output import say
+from trtcal.config import FILE
+from trtcal.errors import InputError
+
+
+class Init(GivenOptions, example="trtcal init model.onnx --data images/ --test test/"):
+    """Write a trtcal.toml for MODEL from what it and its data show: layout, sizes, task, labels.
+
+    Lines that are guessed say so, with the reason. `trtcal run` then does what the file says.
+    """
+
+    model: Path | None = argument()
+    output: Path = option("The file.", "-o", default=Path(FILE))
+    force: bool = option("Write it even if it is there.")
+
+    def _run(self) -> None:
+        from trtcal.documents import write_text
+
+        if self.output.exists() and not self.force:
+            raise InputError(f"{self.output} is there already", "say --force to write it anew")
+        _, draft = self.guess(self.model or _only_model(Path()), self.output.parent)
+        write_text(self.output, draft.text)
+        say(f"wrote {self.output}")
+        say(f"next: trtcal run {self.output}" if self.output != Path(FILE) else "next: trtcal run")
+
+
+def _only_model(folder: Path) -> Path:
+    found = sorted(folder.glob("*.onnx"))
+    if len(found) != 1:
+        what = "no .onnx file" if not found else f"{len(found)} .onnx files"
+        raise InputError(f"there are {what} here", "name one: trtcal init MODEL.onnx --data DATA")
+    return found[0]
+
+
+command = Init.command()
