@@ -42,10 +42,10 @@ def test_the_readme_begins_with_the_two_commands():
     assert commands[1].startswith("make test")
 
 
-def test_the_readme_has_three_commands_for_a_model_of_ones_own():
+def test_the_readme_has_the_commands_for_a_model_of_ones_own():
     block = README.split("## Your own model", 1)[1].split("`pip install", 1)[0]
     commands = [line.split()[:2] for line in block.splitlines() if line.startswith("    trtcal ")]
-    assert [words[1] for words in commands] == ["calibrate", "quantize", "compare"]
+    assert [words[1] for words in commands] == ["run", "calibrate", "quantize", "compare"]
 
 
 def test_the_stages_of_the_documents_work_in_order(tmp_path, monkeypatch):
