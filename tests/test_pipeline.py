@@ -76,7 +76,11 @@ def by_hand(place):
     models.append(hand / "models/mixed.onnx")
     ranges = hand / "calibrations/entropy.json"
     command("quantize", "net.onnx", "--calibration", ranges, "--plan", plan, "-o", models[-1])
-    for model in (place / "net.onnx", *models):
+    half, floats = hand / "plans" / "fp16.json", hand / "models/fp16.onnx"
+    half.write_text(json.dumps({"default": "fp16"}))
+    ranges = hand / "calibrations/percentile.json"
+    command("quantize", "net.onnx", "--calibration", ranges, "--plan", half, "-o", floats)
+    for model in (place / "net.onnx", *models, floats):
         for target in TARGETS:
             build = hand / f"builds/{model.stem}-{target}"
             command("build", model, "--target", target, "-o", build)
@@ -88,8 +92,8 @@ def by_hand(place):
     shutil.copy(hand / "calibrations/minmax.data-check.json", hand / "data_check.json")
     tails = ("--data", "data.npz", "-o", hand / "tails.json")
     command("calibration", "tails", "net.onnx", *ranges, *tails)
-    per_layer = ("--per-layer", "--layer-samples", 64)
-    command("compare", "net.onnx", *models, *data, *per_layer, "-o", comparison)
+    further = ("--per-layer", "--layer-samples", 64, "--beside", floats)
+    command("compare", "net.onnx", *models, *data, *further, "-o", comparison)
     command("report", hand, "-o", hand / "report.html")
     return hand
 

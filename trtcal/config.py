@@ -312,7 +312,7 @@ class CalibrationConfig:
 
     data: Path | None = key(FILE_NAME, None)
     labels: str | None = key(one_of(*LABELS), None)
-    methods: tuple[str, ...] = key(STRINGS, METHODS)
+    methods: tuple[str, ...] = key(STRINGS, ())
     method: str = key(TEXT, "")
     batch: int = key(COUNT, 32)
     workers: int = key(COUNT, 1)
@@ -321,6 +321,8 @@ class CalibrationConfig:
     parameters: dict[str, Parameters] = key(partial(by_name, partial(by_name, SCALAR)), dict)
 
     def __post_init__(self) -> None:
+        if not self.methods:
+            object.__setattr__(self, "methods", (self.method,) if self.method else METHODS)
         if not self.method:
             preferred = "percentile" if "percentile" in self.methods else self.methods[0]
             object.__setattr__(self, "method", preferred)
@@ -369,13 +371,20 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 class BuildConfig:
     """What to build for, the shapes of dynamic inputs, and a time limit in seconds for each build.
 
-    `tune_placement` is a target on whose compiler light nodes are tried, or None.
+    `tune_placement` is a target on whose compiler light nodes are tried, or None. With `fp16` a variant
+    in FP16 stands beside those in INT8 where a target is a GPU.
     """
 
     targets: tuple[str, ...] = key(STRINGS, ("cpu", "sm89"))
     shapes: dict[str, str] = key(_texts, dict)
     time_limit_s: float = key(NUMBER, 1800.0)
     tune_placement: str | None = key(TEXT, None)
+    fp16: bool = key(FLAG, True)
+
+    @property
+    def compares_fp16(self) -> bool:
+        """Whether FP16 is what INT8 stands beside."""
+        return self.fp16 and any(target != "cpu" for target in self.targets)
 
 
 def _limits(value: object) -> tuple[Limit, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,9 @@ class Compare(
     rounds: int | None = option(
         "Runs timed of each one.  [default: 60 if a limit is about times, else a few]", least=2
     )
+    beside: Path | None = option(
+        "A variant that stands beside the others and is no candidate, as one in FP16."
+    )
     interval: float | None = option(
         "Time more runs until the 95 % intervals of the speed-ups are as narrow.",
         type=click.FloatRange(0, min_open=True),
@@ -207,12 +211,11 @@ class Compare(
 
         model = load_model(self.reference)
         dataset = self.open_data(model, self.config.evaluation)
-        first, *others = (
-            open_variant(path, trust=self.trust, reference=model)
-            for path in (self.reference, *self.variants)
-        )
+        given = (self.reference, *self.variants, *([self.beside] if self.beside else []))
+        first, *others = (open_variant(one, trust=self.trust, reference=model) for one in given)
         limits = self.limits_of(self.limits, is_compared)
         settings = _settings(self, model, dataset)
+        settings = replace(settings, alternative=others[-1].name if self.beside else None)
         with progress("comparing", len(dataset)) as advance:
             result = compare(first, others, dataset, limits, settings, advance)
         if self.per_layer:

@@ -49,7 +49,8 @@ class Row:
     user's own figures, `breakdowns` the figures by slices and classes, `worst` the samples of the
     largest error, `layers` the quantized tensors in the graph's order, None if they were not asked for.
     `coverage` is how much of the compute is in INT8, `cut` says who computes outputs after a cut, and
-    `shared_samples` how many of the samples are calibration samples.
+    `shared_samples` how many of the samples are calibration samples. `is_alternative` is what stands
+    beside the others and is no candidate, as FP16 beside INT8.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Row:
     coverage: Coverage | None = None
     cut: str | None = None
     shared_samples: Overlap | None = None
+    is_alternative: bool = False
 
     def lasting(self) -> dict[str, Any]:
         """Return the JSON form of what does not rest on times."""
@@ -88,6 +90,16 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     limits: tuple[Limit, ...]
     rows: tuple[Row, ...]
     machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> tuple[Row, ...]:
+        """The variants that are judged."""
+        return tuple(row for row in self.rows[1:] if not row.is_alternative)
+
+    @property
+    def alternative(self) -> Row | None:
+        """The variant that the others stand beside, None if there is none."""
+        return next((row for row in self.rows if row.is_alternative), None)
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
@@ -168,7 +180,7 @@ class CompareSettings:
 
     `batch` is in samples. `rounds` are the runs timed of each, more if the speed-ups' intervals are to
     have a relative `width`; without them it is `ROUNDS` if a limit is about times, else a few.
-    `batch_sizes` are those to measure throughput at.
+    `batch_sizes` are those to measure throughput at, `alternative` is the variant that is no candidate.
     """
 
     batch: int = 32
@@ -176,6 +188,7 @@ class CompareSettings:
     wanted: Wanted = field(default_factory=Wanted)
     width: float | None = None
     batch_sizes: Sequence[int] = ()
+    alternative: str | None = None
 
 
 def compare(
@@ -210,7 +223,14 @@ def compare(
     sizes, numbers = sample_sizes(next(dataset.batches(settings.batch))), numbers_of(dataset)
     rows = tuple(_row(*one, sizes) for one in zip(everyone, found, latencies, strict=True))
     pairs = zip(rows, everyone, strict=True)
-    rows = tuple(replace(row, shared_samples=one.shared_with(numbers)) for row, one in pairs)
+    rows = tuple(
+        replace(
+            row,
+            shared_samples=one.shared_with(numbers),
+            is_alternative=row.name == settings.alternative,
+        )
+        for row, one in pairs
+    )
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)

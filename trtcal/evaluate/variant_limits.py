@@ -73,7 +73,7 @@ def judge_variants(comparison: Comparison) -> Judged:
     `trtcal.stats.holm_levels`. Without limits on the outputs those that have no default one are held
     to a suggested one, which decides nothing. `InputError` if a limit is about an unknown variant.
     """
-    reference, *rows = comparison.rows
+    reference, rows = comparison.rows[0], comparison.candidates
     limits = list(filter(is_compared, with_default(comparison)))
     _check_variants(limits, [row.name for row in rows])
     suggested = [] if about_outputs(comparison.limits) else without_limit(comparison)

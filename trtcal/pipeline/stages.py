@@ -76,6 +76,7 @@ from trtcal.runs.history import History
 from trtcal.runs.lineage import KIND as RUN
 from trtcal.runs.lineage import Lineage, Step
 
+ALTERNATIVE = "fp16"
 DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
@@ -355,6 +356,8 @@ def quantize_all(
     asked = [(f"int8-{method}", calibrations[method], Plan()) for method in settings.methods]
     for name, plan in inputs.config.plans.items():
         asked.append((name, calibrations[plan.method or settings.method], inputs.plans[name]))
+    if inputs.config.build.compares_fp16:
+        asked.append((ALTERNATIVE, calibrations[settings.method], Plan(default="fp16")))
     made = [write_variant(inputs, inputs.prepared, *one, journal) for one in asked]
     if settings.improve is not None:
         found = optimize(inputs, settings.improve, journal)
@@ -416,14 +419,14 @@ def tuned_plan(
 def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:
     """Build every model for every target; what could not be built is recorded with the reason.
 
-    The first is the reference, which no limit on INT8 is about.
+    No limit on INT8 is about the first, which is the reference, and FP16.
     """
     jobs = [(model, target) for model in models for target in config.build.targets]
     of_floats = tuple(one for one in config.limits if one.metric != INT8_MACS)
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:
-            settings = plain if model is models[0] else config
+            settings = plain if model is models[0] or model.name == ALTERNATIVE else config
             build_one(model, target, settings, journal, sizes)
             advance(1)
 
@@ -480,7 +483,12 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
                 others,
                 data,
                 tuple(filter(is_compared, inputs.config.limits)),
-                CompareSettings(batch_for(inputs.model, settings.batch), rounds, inputs.wanted),
+                CompareSettings(
+                    batch_for(inputs.model, settings.batch),
+                    rounds,
+                    inputs.wanted,
+                    alternative=ALTERNATIVE if inputs.config.build.compares_fp16 else None,
+                ),
                 advance,
             )
         samples = min(settings.layer_samples, len(data))

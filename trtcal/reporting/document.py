@@ -40,6 +40,7 @@ from trtcal.model import Model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
+from trtcal.reporting.estimates import ESTIMATED_ON
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, without_comparison
 
@@ -48,8 +49,6 @@ VERSION = 4
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
-# The GPU of an architecture for which a layer's least time is estimated; the page names it.
-ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
 COMPARED = ("digest", "dataset", "dataset_name", "samples", "batch", "task", "limits", "rows")
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")

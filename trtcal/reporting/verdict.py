@@ -8,8 +8,8 @@ comparison and what builds say of the same models; it does not know what a lost 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trtcal.documents import Document
@@ -20,6 +20,7 @@ from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
+from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
@@ -29,7 +30,10 @@ NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: `reasons` are the warnings, `limits` those of the variant it is about."""
+    """The answer: `reasons` are the warnings, `limits` those of the variant it is about.
+
+    `estimates` is how fast that is on the targets, by datasheets, beside FP32 and FP16.
+    """
 
     word: str
     variant: str | None
@@ -37,11 +41,14 @@ class Verdict:
     rule: str
     reasons: tuple[str, ...] = ()
     limits: tuple[Judgement, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
         limits = [judgement.to_document() for judgement in self.limits]
-        return {**vars(self), "reasons": list(self.reasons), "limits": limits}
+        estimates = [vars(one) for one in self.estimates]
+        lists = {"reasons": list(self.reasons), "limits": limits, "estimates": estimates}
+        return {**vars(self), **lists}
 
 
 @dataclass(frozen=True)
@@ -97,22 +104,38 @@ def judge(
     """
     broken = breaches or {}
     known = (builds, failed_builds, comparison.rows[0].model)
-    limits = judge_variants(comparison) if len(comparison.rows) > 1 else {}
+    limits = judge_variants(comparison) if comparison.candidates else {}
     judged = [
         _Judged(row, limits[row.name], tuple(broken.get(row.model, ())))
-        for row in comparison.rows[1:]
+        for row in comparison.candidates
     ]
     if not judged:
         return Verdict(INCONCLUSIVE, None, "Nothing was compared with FP32.", _rule(comparison))
     holding = [one for one in judged if one.state == HOLDS]
     undecided = [one for one in judged if one.state == UNDECIDED]
     if not (holding or undecided):
-        nearest = min(judged, key=lambda one: one.shortfall)
-        reasons = warnings(nearest.row, nearest.judges_speed, *known)
-        return _do_not_ship(comparison, nearest, reasons)
-    best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
-    reasons = (*unjudged(comparison), *warnings(best.row, best.judges_speed, *known))
-    return (_ship if holding else _inconclusive)(comparison, best, reasons)
+        best, give = min(judged, key=lambda one: one.shortfall), _do_not_ship
+    else:
+        best = max(holding or undecided, key=_merit(is_holding=bool(holding)))
+        give = _ship if holding else _inconclusive
+    others = [row for row in (comparison.rows[0], comparison.alternative) if row is not None]
+    found = estimates(builds, best.row, others)
+    reasons = warnings(best.row, best.judges_speed, *known)
+    if holding or undecided:
+        reasons = (*unjudged(comparison), *reasons)
+    reasons += tuple(_not_paid(comparison, found))
+    return replace(give(comparison, best, reasons), estimates=found)
+
+
+def _not_paid(comparison: Comparison, found: Iterable[Estimate]) -> Iterator[str]:
+    """Yield for which targets INT8 is no faster than FP16, as far as datasheets say."""
+    other = comparison.alternative
+    for one in found:
+        if other is not None and one.against == other.name and one.ratio < PAYS:
+            yield (
+                f"INT8 does not pay over FP16 on {one.target}: {text.number(one.ratio)} times as fast, "
+                f"estimated from its layers and the datasheet of {one.gpu.upper()}."
+            )
 
 
 def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> Verdict:
@@ -321,13 +344,13 @@ def _change(one: Judgement) -> str:
     return "change of " if one.limit.is_change else ""
 
 
-def _do_not_ship(comparison: Comparison, nearest: _Judged, reasons: tuple[str, ...]) -> Verdict:
-    failing = [one for one in nearest.limits if one.state == BROKEN]
-    one = "The only variant" if len(comparison.rows) == 2 else "The nearest variant"
-    parts = " and ".join([*map(_failure, failing), *nearest.breaches])
-    sentence = f"{one}, {nearest.row.name}, fails: {parts}."
-    rule = _rule(comparison, nearest)
-    return Verdict(DO_NOT, nearest.row.name, sentence, rule, reasons, nearest.limits)
+def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
+    failing = [one for one in best.limits if one.state == BROKEN]
+    one = "The only variant" if len(comparison.candidates) == 1 else "The nearest variant"
+    parts = " and ".join([*map(_failure, failing), *best.breaches])
+    sentence = f"{one}, {best.row.name}, fails: {parts}."
+    rule = _rule(comparison, best)
+    return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
 
 
 def _failure(one: Judgement) -> str:
@@ -343,7 +366,7 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     parts = [f"{one.limit}{_here(one)}" for one in judged] or map(str, comparison.limits)
     chosen = "smallest loss, then the highest SQNR,"
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
-    count = len(comparison.rows) - 1
+    count = len(comparison.candidates)
     together = (
         f" The intervals of the {count} variants are wider than for one, so that all hold together "
         "(Holm's correction)."

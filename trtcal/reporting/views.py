@@ -191,25 +191,20 @@ def _speed(row: View, reference: View, document: Document) -> Tile:
     targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
     if not targets:
         return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
-    for target in dict.fromkeys(targets):
-        known = {
-            one["model"]: (one["estimated_on"], _least_ms(one))
-            for one in document["builds"]
-            if one["target"] == target
-        }
-        gpu, mine = known.get(row["model"], (None, None))
-        _, plain = known.get(reference["model"], (None, None))
-        if gpu and mine and plain:
-            figure = f"about {text.number(plain / mine)} {text.TIMES} FP32"
-            beside = f"estimated from the datasheet of {gpu.upper()}; not measured"
-            return (None, f"Speed on {target}", figure, beside)
-    return (None, f"Speed on {targets[0]}", "not measured", f"says nothing of it: {here}")
-
-
-def _least_ms(build: View) -> float | None:
-    """Return the least time of all layers by a datasheet, None where one's is not known."""
-    times = [one["estimated_ms"] for one in build["layers"]]
-    return math.fsum(times) if times and None not in times else None
+    known = document["measured"]["verdict"].get("estimates", [])
+    first = [one for one in known if one["target"] == known[0]["target"]]
+    if not first:
+        return (None, f"Speed on {targets[0]}", "not measured", f"on another machine: {here}")
+    ratios = [
+        f"{text.number(one['ratio'])} {text.TIMES} "
+        + ("FP32" if one["against"] == reference["name"] else "FP16")
+        for one in first
+    ]
+    beside = [
+        *ratios[1:],
+        f"estimated from the datasheet of {first[0]['gpu'].upper()}, not measured",
+    ]
+    return (None, f"Speed on {first[0]['target']}", f"about {ratios[0]}", "; ".join(beside))
 
 
 def interval_of(judgement: View) -> str:
