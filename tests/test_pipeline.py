@@ -77,7 +77,7 @@ def by_hand(place):
     ranges = hand / "calibrations/entropy.json"
     command("quantize", "net.onnx", "--calibration", ranges, "--plan", plan, "-o", models[-1])
     half, floats = hand / "plans" / "fp16.json", hand / "models/fp16.onnx"
-    half.write_text(json.dumps({"default": "fp16"}))
+    half.write_text(json.dumps({"default": "fp16", "layers": {}}))
     ranges = hand / "calibrations/percentile.json"
     command("quantize", "net.onnx", "--calibration", ranges, "--plan", half, "-o", floats)
     for model in (place / "net.onnx", *models, floats):
