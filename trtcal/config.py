@@ -176,7 +176,18 @@ SCALAR = Kind(
     lambda value: isinstance(value, (int, float, str)) and not isinstance(value, bool),
 )
 CONSTANT = Kind("a number, true or false, or lists of them", _are_numbers)
-LABELS = ("csv", "folders")
+
+
+def are_annotations(labels: object) -> bool:
+    """Tell whether labels are in a file of COCO's annotations, not in `csv` or `folders`."""
+    return isinstance(labels, (str, Path)) and str(labels).endswith(".json")
+
+
+LABELLED_BY = Kind(
+    "one of 'csv', 'folders', or a .json file of COCO annotations",
+    lambda value: value in ("csv", "folders") or are_annotations(value),
+    lambda value: Path(value) if are_annotations(value) else value,
+)
 
 
 def one_of(*allowed: str) -> Kind:
@@ -306,12 +317,13 @@ class CalibrationConfig:
 
     `method` is the one used where one is wanted: `percentile` if it is among them, else the first.
     `workers` is the number of processes that observe; they share the cores. `labels` says where the
-    labels of an image folder stand. `improve` is the effort of post-training optimization, None for
-    no such variant; `improve_time_limit_s` is its limit in seconds.
+    labels of an image folder stand, or is a file of annotations. `improve` is the effort of
+    post-training optimization, None for no such variant; `improve_time_limit_s` is its limit in
+    seconds.
     """
 
     data: Path | None = key(FILE_NAME, None)
-    labels: str | None = key(one_of(*LABELS), None)
+    labels: str | Path | None = key(LABELLED_BY, None)
     methods: tuple[str, ...] = key(STRINGS, ())
     method: str = key(TEXT, "")
     batch: int = key(COUNT, 32)
@@ -332,13 +344,13 @@ class CalibrationConfig:
 class EvaluationConfig:
     """The data to compare on, the batch size, and the runs of each to time, few if none are asked for.
 
-    `labels` says where the labels of an image folder stand. `slices` is a CSV file of attributes,
-    `metric` a Python file with figures of the user's own, `layer_samples` the number of samples on
-    which the error is followed from tensor to tensor.
+    `labels` says where the labels of an image folder stand, or is a file of annotations in COCO's JSON.
+    `slices` is a CSV file of attributes, `metric` a Python file with figures of the user's own,
+    `layer_samples` the number of samples on which the error is followed from tensor to tensor.
     """
 
     data: Path | None = key(FILE_NAME, None)
-    labels: str | None = key(one_of(*LABELS), None)
+    labels: str | Path | None = key(LABELLED_BY, None)
     batch: int = key(COUNT, 32)
     rounds: int | None = key(COUNT, None)
     slices: Path | None = key(FILE_NAME, None)

@@ -222,8 +222,9 @@ class GivenOptions(Options):
     data: Path | None = option("Data to calibrate on: see `trtcal calibrate --help`.")
     test: Path | None = option("Data to judge on.  [default: a part of --data, held back]")
     labels: str | None = option(
-        "Where the labels of images are: in labels.csv, or by folders.  [default: as it looks]",
-        metavar="csv|folders",
+        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to judge "
+        "on.  [default: as it looks]",
+        metavar="csv|folders|FILE.json",
     )
     targets: tuple[str, ...] = option(
         "What to build for; may be repeated.  [default: sm89]", "--target", metavar="TARGET"
@@ -282,6 +283,10 @@ class DataOptions(ConfigOptions):
     data: Path | None = option(
         "An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script."
     )
+    labels: str | None = option(
+        "Where labels are: in labels.csv of an image folder, or by its folders, or COCO's annotations.",
+        metavar="csv|folders|FILE.json",
+    )
 
     def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
         """Return the data for a model: as given, or as a section of trtcal.toml has them."""
@@ -290,7 +295,8 @@ class DataOptions(ConfigOptions):
 
         source = required(self.data or settings.data, "the data", "--data")
         config = self.config
-        dataset = open_dataset(source, model, config.images, settings.labels, config.data)
+        labels = self.labels or settings.labels
+        dataset = open_dataset(source, model, config.images, labels, config.data)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
             note(f"note: samples of {sizes} sizes: a batch has samples of one size")

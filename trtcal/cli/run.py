@@ -11,7 +11,7 @@ from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
 from trtcal.cli.options import GivenOptions, JsonOptions, argument, option
 from trtcal.cli.output import note, print_limits, progress, say
-from trtcal.config import FILE, read_config
+from trtcal.config import FILE, are_annotations, read_config
 from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
@@ -48,15 +48,19 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
             return self.guess(self.source, Path(), folder)[0]
         config = read_config(self.source)
         calibration, evaluation = config.calibration, config.evaluation
+        test, labels = self.test or evaluation.data, self.labels
+        is_of_test = labels is not None and test is not None and are_annotations(labels)
         return replace(
             config,
             output=self.output or config.output,
             calibration=replace(
                 calibration,
                 data=self.data or calibration.data,
-                labels=self.labels or calibration.labels,
+                labels=calibration.labels if is_of_test else labels or calibration.labels,
             ),
-            evaluation=replace(evaluation, data=self.test or evaluation.data),
+            evaluation=replace(
+                evaluation, data=test, labels=labels if is_of_test else evaluation.labels
+            ),
             build=replace(config.build, targets=self.targets or config.build.targets),
         )
 

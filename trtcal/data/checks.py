@@ -199,5 +199,5 @@ def labels_in(
             f"data {where}: labels are {labels.dtype}{list(labels.shape)}, not numbers of each sample",
             f"save them as integers of shape ({samples},); of pixels ({samples}, height, width)",
         )
-    rows = labels[:]
+    rows = labels[:].reshape(samples) if labels.shape[1:] == (1,) else labels[:]
     return rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from trtcal.config import DataConfig, ImagesConfig
+from trtcal.config import LABELLED_BY, DataConfig, ImagesConfig, are_annotations
 from trtcal.data.arrays import Rows, direct, open_npy, open_npz
 from trtcal.data.checks import (
     BLOCK,
@@ -23,6 +23,7 @@ from trtcal.data.checks import (
     layout_of,
     values_of,
 )
+from trtcal.data.coco import with_annotations
 from trtcal.data.dataset import (
     Array,
     ArrayDataset,
@@ -60,7 +61,7 @@ def open_dataset(
     data: Data,
     model: Model,
     images: ImagesConfig | None = None,
-    labels: str | None = None,
+    labels: str | Path | None = None,
     settings: DataConfig | None = None,
 ) -> Dataset:
     """Open and check data for a model's inputs.
@@ -78,11 +79,19 @@ def open_dataset(
     sizes, where the model takes them: a batch has samples of one size.
 
     `images` says how images are preprocessed, `labels` ("csv", "folders") where those of an image
-    folder stand, `settings` which inputs are the same for all samples; other data bring their own as
-    `labels`. `InputError` if they are missing, corrupt, empty or of a type that is not taken, if names,
-    shapes or types don't fit the model, or if a value is NaN or infinite.
+    folder stand, or is a file of annotations in COCO's JSON for data of any form; `settings` says which
+    inputs are the same for all samples. Other data bring their own as `labels`. `InputError` if they
+    are missing, corrupt, empty or of a type that is not taken, if names, shapes or types don't fit the
+    model, or if a value is NaN or infinite.
     """
-    dataset = _open(data, model, images, labels, settings or DataConfig())
+    if labels and not LABELLED_BY.fits(labels):
+        raise InputError(f"labels {labels} must be {LABELLED_BY.wanted}", "see docs/data.md")
+    if labels and are_annotations(labels):
+        dataset = _open(data, model, images, None, settings or DataConfig())
+        is_cropped = images is not None and images.crop is not None
+        return with_annotations(dataset, Path(labels), is_cropped)
+    kind = None if labels is None else str(labels)
+    dataset = _open(data, model, images, kind, settings or DataConfig())
     if labels and dataset.labels is None:
         raise InputError(
             f"data {dataset.name} have no labels; labels = {labels!r} is only for a folder of images",

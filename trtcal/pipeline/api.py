@@ -86,7 +86,7 @@ def open_dataset(
     data: Data,
     model: AnyModel,
     images: ImagesConfig | None = None,
-    labels: str | None = None,
+    labels: str | Path | None = None,
     constants: Mapping[str, Any] | None = None,
     states: Mapping[str, str] | None = None,
 ) -> Dataset:
@@ -94,11 +94,11 @@ def open_dataset(
 
     `data`: a path, `{input: array}`, one array for a model of one input, or an iterable of such feeds
     that can be read again, such as a list or a PyTorch DataLoader. Samples lie along the first axis.
-    `images` is the preprocessing of image files, `labels` ("csv", "folders") where their classes are.
-    `constants` are inputs that are the same for all samples. `states` are outputs that the model is
-    fed back as inputs at the next sample (output -> input): each feed is a sequence, which begins with
-    zeros or with the input's constant, and is run once here. `InputError` if the data do not fit the
-    model, or hold NaN or infinite values.
+    `images` is the preprocessing of image files, `labels` ("csv", "folders") where their classes are,
+    or a file of annotations in COCO's JSON. `constants` are inputs that are the same for all samples.
+    `states` are outputs that the model is fed back as inputs at the next sample (output -> input): each
+    feed is a sequence, which begins with zeros or with the input's constant, and is run once here.
+    `InputError` if the data do not fit the model, or hold NaN or infinite values.
 
     >>> len(open_dataset("samples/digits/calibration.npz", "samples/digits/digits.onnx"))
     512

@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,15 @@ from PIL import Image
 from trtcal.check.check import check_data
 from trtcal.check.preprocessing import NORMAL, UNIT, settings_of
 from trtcal.check.samples import ImageInput, find_image_input
-from trtcal.config import FILE, Config, DataConfig, ImagesConfig, parse_config, read_section
+from trtcal.config import (
+    FILE,
+    Config,
+    DataConfig,
+    ImagesConfig,
+    are_annotations,
+    parse_config,
+    read_section,
+)
 from trtcal.data import Dataset, open_dataset
 from trtcal.data.images import CSV, find_images, image_labels
 from trtcal.errors import InputError
@@ -43,6 +51,11 @@ class Given:
     labels: str | None = None
     targets: tuple[str, ...] = ()
     output: Path | None = None
+
+    @property
+    def to_calibrate(self) -> Given:
+        """What of it is about the data to calibrate on; annotations are of those to test on."""
+        return replace(self, labels=None) if are_annotations(self.labels) else self
 
 
 @dataclass
@@ -81,7 +94,7 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     draft.lines += ["# all keys.", "", f"model = {_path(model.path, folder)}"]
     if given.output is not None:
         draft.lines.append(f"output = {_path(given.output, folder)}")
-    labels, why = _labels(given)
+    labels, why = _labels(given if given.test is None else given.to_calibrate)
     images = _images(model, given.data, labels)
     dataset = open_dataset(given.data, model, images.config, labels, DataConfig())
     _add_task(draft, model, dataset)
@@ -89,13 +102,13 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     images.add_to(draft)
     draft.section("calibration")
     draft.lines.append(f"data = {_path(given.data, folder)}")
-    _add_labels(draft, labels, why)
+    _add_labels(draft, labels, why, folder)
     draft.section("evaluation")
     if given.test is None:
         draft.lines.append("# data = ...  # without test data a part of the others is held back")
     else:
         draft.lines.append(f"data = {_path(given.test, folder)}")
-        _add_labels(draft, *_labels(Given(given.test, labels=given.labels)))
+        _add_labels(draft, *_labels(Given(given.test, labels=given.labels)), folder)
     draft.section("build")
     if given.targets:
         draft.add("targets", list(given.targets))
@@ -141,8 +154,10 @@ def _labels(given: Given) -> tuple[str | None, str]:
     return "folders", f"every image lies in one of {len(folders)} folders, taken for its class"
 
 
-def _add_labels(draft: Draft, labels: str | None, why: str) -> None:
-    if labels is not None:
+def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> None:
+    if are_annotations(labels):
+        draft.lines.append(f"labels = {_path(Path(str(labels)), folder)}")
+    elif labels is not None:
         draft.add("labels", labels, why)
 
 

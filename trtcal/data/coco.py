@@ -1,0 +1,188 @@
+"""Annotations of objects in COCO's JSON, as labels: a record for each sample.
+
+Boxes are in shares of the image, so that any input that shows the whole image has the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtcal.data.dataset import Array, Dataset, Feeds, Labels, labels_digest
+from trtcal.data.subsets import Subset
+from trtcal.documents import canonical_json, digest_bytes
+from trtcal.errors import InputError
+
+HINT = "give COCO's instances: images (id, width, height), annotations (bbox), categories (id)"
+CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class LabelledDataset(Subset):
+    """All samples of a dataset, with labels from a file of their own."""
+
+    given: Labels
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of the file, one record or row a sample."""
+        return self.given
+
+    def _derived(self, digest: str) -> str:
+        return digest_bytes(canonical_json({"whole": digest, "labels": labels_digest(self.given)}))
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Feeds]:
+        """Yield feeds of `size` samples in order from `start` up to `stop`; the last may be smaller."""
+        return self.whole.batches(size, start, stop)
+
+
+def are_boxes(labels: Array | None) -> bool:
+    """Tell whether labels are annotations of boxes, as `with_annotations` gives them."""
+    return labels is not None and labels.dtype.names is not None
+
+
+def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> LabelledDataset:
+    """Return a dataset whose labels are the annotations of a file, a record for each sample.
+
+    Its fields are `boxes` (x1, y1, x2, y2 in shares of the image), `classes` (the place of the category
+    among all, by id; -1 where there is no further box), `crowd`, `categories` (how many there are) and
+    `size` (width and height of the model's input). Samples are found by the names of their files, else
+    they are in the order of the images' ids. `InputError` if file and samples do not fit.
+    """
+    if is_cropped and dataset.files is not None:
+        raise InputError(
+            "[images] crops, and annotations are scaled with the whole image",
+            "set resize = [height, width] without a crop; or judge boxes by --metric-file",
+        )
+    document = _read(path)
+    images = _images_of(path, document["images"], dataset)
+    places = {one["id"]: place for place, one in enumerate(_sorted(document["categories"]))}
+    found = defaultdict[Any, list[Mapping[str, Any]]](list)
+    for one in document["annotations"]:
+        if one["category_id"] not in places:
+            raise _wrong(path, f"category {one['category_id']} is in no `categories`")
+        found[one["image_id"]].append(one)
+    most = max((len(found[one["id"]]) for one in images), default=0)
+    if not most:
+        raise _wrong(path, f"no image of the data {dataset.name} has an annotation")
+    labels = np.zeros(len(images), _form(most))
+    labels["classes"], labels["categories"] = -1, len(places)
+    labels["size"] = _sizes(dataset)
+    for record, image in zip(labels, images, strict=True):
+        _fill(path, record, image, found[image["id"]], places)
+    return LabelledDataset(dataset.name, dataset, ((0, len(dataset)),), labels)
+
+
+def _form(most: int) -> np.dtype[Any]:
+    return np.dtype(
+        [
+            ("boxes", "f8", (most, 4)),
+            ("classes", "i8", (most,)),
+            ("crowd", "?", (most,)),
+            ("categories", "i8"),
+            ("size", "f8", (2,)),
+        ]
+    )
+
+
+NEEDED = {
+    "images": ("id", "width", "height"),
+    "annotations": ("image_id", "category_id", "bbox"),
+    "categories": ("id",),
+}
+
+
+def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"labels {path} cannot be read: {error}", HINT) from error
+    for name, keys in NEEDED.items():
+        items = document.get(name) if isinstance(document, dict) else None
+        if not isinstance(items, list):
+            raise _wrong(path, f"there is no list {name!r}")
+        for number, item in enumerate(items):
+            if not isinstance(item, dict) or not set(keys) <= set(item):
+                raise _wrong(path, f"{name}[{number}] lacks one of {', '.join(keys)}")
+    return dict(document)
+
+
+def _wrong(path: Path, what: str) -> InputError:
+    return InputError(f"labels {path}: {what}", HINT)
+
+
+def _sorted(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(items, key=lambda one: (isinstance(one["id"], str), one["id"]))
+
+
+def _images_of(
+    path: Path, images: Sequence[dict[str, Any]], dataset: Dataset
+) -> list[dict[str, Any]]:
+    """Return the image of each sample."""
+    if dataset.files is None:
+        if len(images) != len(dataset):
+            what = f"{len(images)} images for the {len(dataset)} samples of {dataset.name}"
+            raise InputError(
+                f"labels {path}: {what}",
+                "samples are those of the images in the order of their ids",
+            )
+        return _sorted(images)
+    named = {str(one.get("file_name")): one for one in images}
+    last = {name.rpartition("/")[2]: one for name, one in named.items()}
+    unique = len(last) == len(named)
+    found = [
+        named.get(file) or (last.get(file.rpartition("/")[2]) if unique else None)
+        for file in dataset.files
+    ]
+    missing = [file for file, one in zip(dataset.files, found, strict=True) if one is None]
+    if missing:
+        raise InputError(
+            f"labels {path}: no image has the file_name {missing[0]!r} "
+            f"({len(missing)} of {len(found)} files)",
+            f"list every image of {dataset.name}, also those without an object",
+        )
+    return [one for one in found if one is not None]
+
+
+def _fill(
+    path: Path,
+    record: Any,
+    image: Mapping[str, Any],
+    annotations: Sequence[Mapping[str, Any]],
+    places: Mapping[Any, int],
+) -> None:
+    """Write the annotations of one image into its record."""
+    for number, one in enumerate(annotations):
+        try:
+            x, y, width, height = map(float, one["bbox"])
+            sides = np.array([float(image["width"]), float(image["height"])] * 2)
+            box = np.array([x, y, x + width, y + height]) / sides
+        except (TypeError, ValueError, ZeroDivisionError):
+            box = np.full(4, np.nan)
+        if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
+            raise _wrong(path, f"the bbox {one['bbox']} of image {image['id']} is no box in it")
+        record["boxes"][number], record["classes"][number] = box, places[one["category_id"]]
+        record["crowd"][number] = bool(one.get("iscrowd"))
+
+
+def _sizes(dataset: Dataset) -> Array:
+    """Return width and height of each sample's image, shape (samples, 2)."""
+    sizes = []
+    for count, shapes in dataset.shapes:
+        pictures = [one for one in shapes.values() if len(one) == 3 and {*CHANNELS} & {*one}]
+        if len(pictures) != 1:
+            raise InputError(
+                f"data {dataset.name} have {len(pictures)} inputs that are images, and annotations are "
+                "of one",
+                "give boxes by a metric of your own: --metric-file",
+            )
+        first = pictures[0][0] in CHANNELS
+        height, width = pictures[0][1:] if first else pictures[0][:2]
+        sizes += [(width, height)] * count
+    return np.array(sizes, np.float64)
