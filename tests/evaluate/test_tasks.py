@@ -7,7 +7,7 @@ from scipy import special
 from trtcal.errors import InputError
 from trtcal.evaluate.collectors import Contrast
 from trtcal.evaluate.per_sample import compare_rows
-from trtcal.evaluate.tasks import KINDS, default_limits, find_task, unlimited
+from trtcal.evaluate.tasks import KINDS, check_limits, default_limits, find_task, unlimited
 
 SIZE = 6
 
@@ -169,6 +169,44 @@ def test_what_is_unknown_or_impossible_is_refused():
         task_of({"y": logits(10)}, name="detection")
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_one_value_of_a_sigmoid_is_the_share_of_the_second_of_two_classes(shape):
+    values = special.expit(logits(*shape))
+    assert task_of({"y": values}).name == "regression"
+    task = task_of({"y": values}, sigmoids={"y"})
+    assert (task.name, task.outputs[0].kind) == ("classification", "classes")
+    (rows,) = task.rows({"y": values}, SIZE)
+    assert rows == pytest.approx(np.stack([1 - values.ravel(), values.ravel()], axis=1))
+    labels = (values.ravel() > 0.5).astype(np.int64)
+    labels[0] = 1 - labels[0]
+    assert task.compare([rows], [rows], labels)["top1"].tolist() == [0, *[1] * (SIZE - 1)]
+    logit = task_of({"y": logits(*shape)}, name="classification")
+    assert logit.rows({"y": logits(*shape)}, SIZE)[0] == pytest.approx(rows, rel=1e-5)
+    assert task_of({"y": values}, sigmoids={"y"}, name="regression").outputs[0].kind == "values"
+
+
+def test_cells_of_boxes_have_distances_and_boxes_in_another_order_an_error_that_names_their_limits():
+    values, other = heads(), heads() + 0.5 * heads(seed=1)
+    task = task_of({"y": values})
+    check_limits(task, ["cosine", "sqnr_db"])
+    found = task.compare(*(task.rows({"y": one}, SIZE) for one in (values, other)))
+    a, b = (one.reshape(SIZE, -1).astype(np.float64) for one in (values, other))
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    assert found["cosine"] == pytest.approx((a * b).sum(1) / norms)
+    assert found["error"] == pytest.approx(((a - b) ** 2).sum(1))
+    assert found["relative_error"] == pytest.approx(
+        np.linalg.norm(a - b, axis=1) / np.linalg.norm(a, axis=1)
+    )
+    task = task_of({"y": rows()})
+    check_limits(task, ["agreement", "score_error", "map"])
+    with pytest.raises(
+        InputError, match="limit on cosine is about values one by one, and y"
+    ) as error:
+        check_limits(task, ["cosine"])
+    assert "agreement >= -1.0" in error.value.hint
+    check_limits(task_of({"y": rows(), "z": logits(5)}), ["cosine"])
+
+
 def test_labels_that_stay_off_are_no_agreement():
     values = np.full((SIZE, 100), 0.01, np.float32)
     values[:, 3] = 0.9
@@ -214,6 +252,13 @@ LIMITS = {
 def test_every_output_has_the_default_limit_of_its_kind(kinds, wanted):
     outputs = {f"y{place}": kind for place, kind in enumerate(kinds)}
     assert (default_limits(outputs, {"top1", "miou"}), default_limits(outputs)) == wanted
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("boxes", "map"), ("labels", "jaccard")])
+def test_labels_decide_by_default_where_they_are_known(kind, metric):
+    assert default_limits({"y": kind}, {metric}) == (f"{metric} >= -1.0",)
+    assert unlimited({"y": kind}, [metric]) == []
+    assert unlimited({"y": "values"}, [metric]) == ["y"]
 
 
 def test_a_limit_is_about_the_outputs_that_have_its_metric():

@@ -41,7 +41,7 @@ class Ab(
     baseline: Path = argument()
     candidate: Path = argument()
     metric: str | None = option(
-        "What decides: top1, top5, agreement, cosine, relative_error, sqnr_db, or a name from "
+        "What decides: top1, top5, map, agreement, cosine, relative_error, sqnr_db, or a name from "
         "--metric-file.  [default: that of the first limit, else the task's]"
     )
     metric_file: Path | None = option(

@@ -308,7 +308,10 @@ def _has(form: str, row: Row) -> bool:
 OF_ACCURACY = {
     "top-1 %": "{accuracy.top1:.2f}",
     "drop": "{accuracy.top1_drop:+.2f}",
-    "mIoU": "{means[miou].value.mean:.4f}",
+    "mAP": "{means[map].value.mean:.2%}",
+    "mAP50": "{means[map50].value.mean:.2%}",
+    "Jaccard": "{means[jaccard].value.mean:.2%}",
+    "mIoU": "{means[miou].value.mean:.2%}",
     "MAE": "{means[mae].value.mean:.4g}",
     "agree %": "{accuracy.agreement:.2f}",
     "score error": "{accuracy.score_error:.4f}",

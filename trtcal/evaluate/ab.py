@@ -34,7 +34,7 @@ from trtcal.evaluate.ab_rule import (
 from trtcal.evaluate.collectors import read_task, sample_figures
 from trtcal.evaluate.latency import Blocks, time_rounds
 from trtcal.evaluate.metrics import OwnMetric
-from trtcal.evaluate.tasks import Task, TaskRecord, known_by
+from trtcal.evaluate.tasks import Task, TaskRecord, check_limits
 from trtcal.evaluate.variants import Variant, check_variants
 from trtcal.limits import Limit
 from trtcal.stats import sequential_levels
@@ -147,7 +147,10 @@ def ab_test(
     check_variants([baseline, candidate, *([reference] if reference else [])])
     first = reference or baseline
     task, batch = read_task(first, dataset, options.batch, options.task, options.outputs)
-    rule = question if isinstance(question, Rule) else _rule(question, dataset, task)
+    rule = question if isinstance(question, Rule) else _rule(question, task)
+    check_limits(task, [limit.metric for limit in rule.limits])
+    if options.own is None:
+        task.check_labels(dataset.labels)
     timing = _time(baseline, candidate, dataset, batch) if rule.judges_speed else None
     analyses = InterimAnalyses(
         replace(rule, alone=reference is None),
@@ -163,7 +166,7 @@ def ab_test(
     for found in figures:
         if not analyses.is_due(found.samples):
             continue
-        contrast = found.contrast.result()
+        contrast = found.contrasts()
         if analyses.judge(found.samples, found.whole(), contrast) != OPEN:
             break
     if analyses.verdict is None:
@@ -182,9 +185,8 @@ def ab_test(
     )
 
 
-def _rule(question: Question, dataset: Dataset, task: Task) -> Rule:
-    known = known_by(dataset.labels)
-    return rule_for(question.limits, question.metric, known, question.alpha, task.kinds)
+def _rule(question: Question, task: Task) -> Rule:
+    return rule_for(question.limits, question.metric, task.labelled, question.alpha, task.kinds)
 
 
 def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Iterator[str]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from trtcal.errors import InputError
 from trtcal.evaluate.accuracy import PERCENT, REACH, blind, sqnr_interval
 from trtcal.evaluate.tasks import (
     LEAST,
+    OF_LABELS,
     SUGGESTED,
     Kinds,
     default_limits,
@@ -37,8 +37,11 @@ from trtcal.limits import (
     parse_limits,
 )
 from trtcal.stats import (
+    Corpus,
     Interval,
+    Mask,
     Moments,
+    OfMany,
     Paired,
     Values,
     compare_means,
@@ -63,11 +66,11 @@ SPEED, TIMES_UNIT = "speed-up", "times"
 DROP = "-1.0"  # points, where no limit is given
 
 FIGURES = frozenset({"top1", "top5", "kl", "agreement", "cosine", "relative_error", "score_error"})
-FIGURES |= {SQNR, "miou", "mae", *TIMES}
+FIGURES |= {SQNR, "map50", *OF_LABELS.values(), *TIMES}
 
-Slices = Mapping[str, npt.NDArray[np.bool_]]
-Figures = Mapping[str, tuple[Values, Values]]
-"""Figure of one sample -> the baseline's and the candidate's, each of shape (samples,)."""
+Slices = Mapping[str, Mask]
+Figures = Mapping[str, "tuple[Values, Values] | OfMany"]
+"""Figure -> the baseline's and the candidate's of each sample, each of shape (samples,); or of many."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class _Data:
             min(1 - self.rule.alpha / max(len(self.slices), 1), 1.0) if self.slices else self.level
         )
 
-    def change(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[Paired, float]:
+    def change(self, metric: str, where: Mask | None) -> tuple[Paired, float]:
         """Return the change of a metric for a limit, and the level of its interval.
 
         Means of figures that are not right or wrong keep the wider interval: theirs is no exact one.
@@ -240,19 +243,29 @@ class _Data:
         strict = paired_difference(won, lost, found.samples, level, strict=True)
         return replace(found, difference=strict), level
 
-    def discordant(self, metric: str, where: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
+    def of_many(self, metric: str, where: Mask | None) -> Corpus | None:
+        """Return a figure that is of all samples together, or of a slice; None of one of each."""
+        found = self.figures[metric]
+        return None if isinstance(found, tuple) else found(where)
+
+    def of_each(self, metric: str, where: Mask | None) -> tuple[Values, Values]:
+        """Return A's and B's figures of each sample, in a slice or of all."""
+        before, after = cast("tuple[Values, Values]", self.figures[metric])
+        return (before, after) if where is None else (before[where], after[where])
+
+    def discordant(self, metric: str, where: Mask | None) -> tuple[int, int]:
         """Return how many samples only A has right, and how many only B."""
-        differences = self.figures[metric][1] - self.figures[metric][0]
-        differences = differences if where is None else differences[where]
+        before, after = self.of_each(metric, where)
+        differences = after - before
         return int((differences < 0).sum()), int((differences > 0).sum())
 
-    def compared(self, metric: str, where: npt.NDArray[np.bool_] | None, level: float) -> Paired:
+    def compared(self, metric: str, where: Mask | None, level: float) -> Paired:
         """Compare a metric, in a slice or in all samples."""
-        before, after = self.figures[metric]
-        if where is not None:
-            before, after = before[where], after[where]
-        same = self.rule.alone and metric in LEAST
-        found = compare_means(before, after, level, REACH.get(metric), same)
+        if (many := self.of_many(metric, where)) is not None:
+            found = many.compare(level, REACH[metric])
+        else:
+            same = self.rule.alone and metric in LEAST
+            found = compare_means(*self.of_each(metric, where), level, REACH.get(metric), same)
         if metric not in PERCENT:
             return found
         return replace(found, difference=found.difference.within(-1.0, 1.0))
@@ -354,17 +367,17 @@ def _contrasted(one: Judgement, data: _Data) -> Judgement:
     metric = one.limit.metric
     if metric not in data.contrast or one.state == BROKEN:
         return one
-    base = 0.0 if metric == SQNR else float(data.figures[metric][0].mean())
+    base = 0.0 if metric == SQNR else data.compared(metric, None, data.level).baseline
     return replace(one, reason=blind(one.limit, data.contrast[metric], base))
 
 
 UNSEEN = "none of its samples were seen yet"
 
 
-def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> Figure:
+def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
     """Return B's figure, or its change against A's, in the unit of the limit."""
     if limit.metric == SQNR:
-        noise = Moments.of(data.figures[SQNR][1])
+        noise = Moments.of(data.of_each(SQNR, None)[1])
         ends = sqnr_interval(noise, data.level)
         return Figure(ends.value, ends.low, ends.high, noise.count, data.level)
     factor = 100.0 if limit.metric in PERCENT else 1.0
@@ -375,16 +388,17 @@ def _figure(limit: Limit, data: _Data, where: npt.NDArray[np.bool_] | None) -> F
             factor = 100.0 / found.baseline if found.baseline else math.nan
         ends = change.scaled(factor)
     else:
-        values = data.figures[limit.metric][1]
-        values = values if where is None else values[where]
-        level = data.level
-        ends = _own(values, limit.metric, level).scaled(factor)
-    count = len(data.figures[limit.metric][1]) if where is None else int(where.sum())
-    return Figure(ends.value, ends.low, ends.high, count, level)
+        found, level = data.compared(limit.metric, where, data.level), data.level
+        ends = _own(data, limit.metric, where).scaled(factor)
+    return Figure(ends.value, ends.low, ends.high, found.samples, level)
 
 
-def _own(values: Values, metric: str, level: float) -> Interval:
-    """Return the mean of one model's figure with its interval."""
+def _own(data: _Data, metric: str, where: Mask | None) -> Interval:
+    """Return B's figure with its interval."""
+    level = data.level
+    if (many := data.of_many(metric, where)) is not None:
+        return many.candidate.interval(level, REACH[metric]).within(0.0, 1.0)
+    values = data.of_each(metric, where)[1]
     if is_binary(values):
         return proportion(int(values.sum()), len(values), level)
     seen = float(np.ptp(values)) or float(np.abs(values).max()) or math.inf

@@ -18,9 +18,9 @@ from trtcal.stats import Interval, Moments, paired_difference, proportion, share
 DIGITS = 6  # significant digits kept: below this, batch size and threads decide
 
 
-PERCENT = frozenset({"top1", "top5", "agreement", "miou"})
+PERCENT = frozenset({"top1", "top5", "agreement", "jaccard", "miou", "map", "map50"})
 """Metrics that are shares, shown in percent."""
-REACH = {"cosine": 1.0, "agreement": 1.0, "miou": 1.0}
+REACH = dict.fromkeys(("cosine", "agreement", "jaccard", "miou", "map", "map50"), 1.0)
 """How far a value not seen may lie from the mean: from outputs that are alike to others."""
 
 
@@ -212,8 +212,8 @@ class Accuracy:
     are the reference's, in the mean over samples, each of which is as good as its worst output.
     `sqnr_db` is 10 log10 of signal over error power, of the worst output, None where there is no error
     or no float output. `top1_drop_interval` is 95 %, paired. The others are means over samples of what
-    `trtcal.evaluate.per_sample` names, `linf` the largest, None of boxes. `top1_lost` counts the
-    samples that only the reference has right, `top1_won` the opposite.
+    `trtcal.evaluate.per_sample` names, `linf` the largest, None of boxes after a NonMaxSuppression.
+    `top1_lost` counts the samples that only the reference has right, `top1_won` the opposite.
     """
 
     samples: int
@@ -240,7 +240,7 @@ class OutputFigures:
     """One output's own figures, as in `Accuracy`, and its kind, see `trtcal.evaluate.outputs`.
 
     `noise` has the moments of error over signal power, which the interval of `sqnr_db` takes; None of
-    outputs without distances: integers, and boxes.
+    outputs without distances: integers, and boxes after a NonMaxSuppression.
     """
 
     name: str

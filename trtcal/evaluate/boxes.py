@@ -26,11 +26,15 @@ VALID = 0.99  # share of rows that must be boxes for all to be
 
 
 class Boxes(NamedTuple):
-    """The boxes of one sample: corners (n, 4), scores (n,) and classes (n,), float64."""
+    """The boxes of one sample: corners (n, 4), scores (n,) and classes (n,), float64.
+
+    `cells` are the outputs that they are read from, where these have a row for each cell of a head.
+    """
 
     corners: Values
     scores: Values
     classes: Values
+    cells: tuple[Array, ...] = ()
 
 
 class Columns(NamedTuple):
@@ -60,7 +64,8 @@ class Decoder:
     NonMaxSuppression, by `columns`), `separate` outputs, or `selected` (what a NonMaxSuppression
     selects where its boxes are no output: they are found again by their numbers). `names` has each
     output by what it is; `centers`: boxes are (x, y, width, height). `score` is what makes scores of
-    all classes shares: softmax, sigmoid or nothing; `background` is the class that is none.
+    all classes shares: softmax, sigmoid or nothing; `background` is the class that is none, `least` the
+    score from which on a box counts, `most` how many a head has at most after its overlap is removed.
     """
 
     layout: str
@@ -70,6 +75,8 @@ class Decoder:
     centers: bool = False
     background: int | None = None
     score: str = ""
+    least: float = SCORE
+    most: int = MOST
 
     @property
     def has_cells(self) -> bool:
@@ -79,7 +86,16 @@ class Decoder:
         )
 
     def decode(self, outputs: Mapping[str, Array], size: int) -> list[Boxes]:
-        """Return the boxes of each of `size` samples that score `SCORE` or more."""
+        """Return the boxes of each of `size` samples that score `least` or more."""
+        boxes = self._boxes(outputs, size)
+        if not self.has_cells:
+            return boxes
+        cells = [np.asarray(outputs[name]) for name in self.names.values()]
+        parts = [one if len(one) == size else one[None] for one in cells]
+        together = zip(boxes, zip(*parts, strict=True), strict=True)
+        return [one._replace(cells=own) for one, own in together]
+
+    def _boxes(self, outputs: Mapping[str, Array], size: int) -> list[Boxes]:
         found = {role: np.asarray(outputs[name], np.float64) for role, name in self.names.items()}
         if self.layout == GRID:
             rows = found["boxes"].reshape(size, *found["boxes"].shape[-2:])
@@ -92,7 +108,7 @@ class Decoder:
 
     def _of_grid(self, rows: Values) -> Boxes:
         scores = rows[:, 4:] if self.first else rows[:, 4:5] * rows[:, 5:]
-        return suppressed(_best(_corners(rows[:, :4], True), scores))
+        return suppressed(_best(_corners(rows[:, :4], True), scores, self.least), self.most)
 
     def _of_rows(self, values: Values, size: int) -> list[Boxes]:
         at = self.columns
@@ -106,7 +122,7 @@ class Decoder:
 
     def _of_listed(self, rows: Values) -> Boxes:
         at = self.columns
-        kept = rows[rows[:, at.score] >= SCORE]
+        kept = rows[rows[:, at.score] >= self.least]
         labels = kept[:, at.label] if at.label >= 0 else np.zeros(len(kept))
         corners = _corners(kept[:, at.box : at.box + 4], self.centers)
         return Boxes(corners, kept[:, at.score], labels)
@@ -117,11 +133,12 @@ class Decoder:
             return self._selected(corners, one)
         scores = one["scores"] if "scores" in one else one["boxes"][..., 4]
         if scores.ndim == 2 and 1 not in scores.shape:
-            return suppressed(_best(corners, self._shares(_cells_first(scores, len(corners)))))
+            shares = self._shares(_cells_first(scores, len(corners)))
+            return suppressed(_best(corners, shares, self.least), self.most)
         scores = scores.reshape(-1)[: int(one["count"].ravel()[0])] if "count" in one else scores
         scores = scores.reshape(-1)
         labels = one["classes"].reshape(-1) if "classes" in one else np.zeros(len(corners))
-        kept = np.flatnonzero(scores >= SCORE)
+        kept = np.flatnonzero(scores >= self.least)
         return Boxes(corners[kept], scores[kept], labels[kept])
 
     def _shares(self, scores: Values) -> Values:
@@ -141,7 +158,7 @@ class Decoder:
         rows = one["selected"].astype(np.int64)
         labels, places = rows[:, 1], rows[:, 2]
         scores = one["scores"][labels, places] if "scores" in one else np.ones(len(rows))
-        kept = np.flatnonzero(scores >= SCORE)
+        kept = np.flatnonzero(scores >= self.least)
         return Boxes(corners[places[kept]], scores[kept], labels[kept].astype(np.float64))
 
 
@@ -182,25 +199,26 @@ def _corners(boxes: Values, centers: bool) -> Values:
     return np.concatenate([middle - half, middle + half], axis=1)
 
 
-def _best(corners: Values, scores: Values) -> Boxes:
+def _best(corners: Values, scores: Values, least: float) -> Boxes:
     """Return each cell with its best class, those that score enough."""
     labels = scores.argmax(1)
     best = scores[np.arange(len(scores)), labels]
-    kept = np.flatnonzero(best >= SCORE)
+    kept = np.flatnonzero(best >= least)
     return Boxes(corners[kept], best[kept], labels[kept].astype(np.float64))
 
 
-def suppressed(found: Boxes) -> Boxes:
+def suppressed(found: Boxes, most: int = MOST) -> Boxes:
     """Return boxes without those that overlap a better one of their class (greedy, at `OVERLAP`)."""
     order = np.argsort(-found.scores, kind="stable")[:MOST]
     kept: list[int] = []
-    while len(order):
+    while len(order) and len(kept) < most:
         best, order = int(order[0]), order[1:]
         kept.append(best)
         same = found.classes[order] == found.classes[best]
         near = overlaps(found.corners[[best]], found.corners[order])[0] >= OVERLAP
         order = order[~(same & near)]
-    return Boxes(*(one[kept] for one in found))
+    corners, scores, classes = (one[kept] for one in found[:3])
+    return Boxes(corners, scores, classes)
 
 
 def overlaps(a: Values, b: Values) -> Values:
@@ -211,6 +229,13 @@ def overlaps(a: Values, b: Values) -> Values:
     areas = [np.clip(one[:, 2:] - one[:, :2], 0.0, None).prod(1) for one in (a, b)]
     union = areas[0][:, None] + areas[1][None, :] - both
     return np.asarray(np.divide(both, union, out=np.zeros_like(both), where=union > 0))
+
+
+def cells_of(boxes: Sequence[Boxes]) -> Array | None:
+    """Return all values of each sample's cells, (samples, values), None of boxes without cells."""
+    if not boxes or not boxes[0].cells:
+        return None
+    return np.stack([np.concatenate([part.ravel() for part in one.cells]) for one in boxes])
 
 
 def found_again(expected: Boxes, made: Boxes) -> tuple[float, float]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,22 @@ from trtcal.evaluate.accuracy import (
 )
 from trtcal.evaluate.equality import Simulation, hold_against
 from trtcal.evaluate.groups import Breakdown, Group, GroupAccumulator, Sample, Worst
+from trtcal.evaluate.mean_precision import PrecisionCollector
 from trtcal.evaluate.metrics import OwnMetric, load_metric
 from trtcal.evaluate.outputs import Figures, UnsampledError
 from trtcal.evaluate.per_sample import WHAT, Labels, Values, class_labels
 from trtcal.evaluate.replay import Batch, Outputs, Run, replay, runner
-from trtcal.evaluate.tasks import LEAST, Rows, Task, TaskReader, find_task
+from trtcal.evaluate.tasks import LEAST, PRECISIONS, Rows, Task, TaskReader, find_task
 from trtcal.evaluate.variants import Variant, open_simulation
 from trtcal.limits import METRICS
 from trtcal.model import Model
+from trtcal.model.graph import sigmoid_outputs
+from trtcal.stats import OfMany
 
-KEPT = ("top1", "top5", "miou", "mae", "agreement", "cosine", "kl", "relative_error", "score_error")
+KEPT = (
+    *("top1", "top5", "jaccard", "miou", "mae"),
+    *("agreement", "cosine", "kl", "relative_error", "score_error"),
+)
 SQNR = "sqnr_db"
 CLASSES, SLICES = "classes", "slices"
 
@@ -56,28 +63,29 @@ def read_task(
     `find_task`.
     """
     run = reference.runner([spec.name for spec in reference.outputs])
+    reader = TaskReader(name, tuple(wanted), sigmoids=reference.sigmoids)
     is_fixed = any(isinstance(size, int) for spec in reference.inputs for size in spec.shape[:1])
-    return _read(run, dataset, (batch, is_fixed), name, wanted)
+    return _read(run, dataset, (batch, is_fixed), reader)
 
 
 def _read(
-    run: Run, dataset: Dataset, batch: tuple[int, bool], name: str | None, wanted: Sequence[str]
+    run: Run, dataset: Dataset, batch: tuple[int, bool], reader: TaskReader
 ) -> tuple[Task, int]:
     size, is_fixed = batch
     try:
-        return _probe(run, dataset, size if is_fixed else min(size, PROBED), name, wanted), size
+        return _probe(run, dataset, size if is_fixed else min(size, PROBED), reader), size
     except UnsampledError as error:
         if size == 1:
             raise
         try:
-            return _probe(run, dataset, 1, name, wanted), 1
+            return _probe(run, dataset, 1, reader), 1
         except BackendError:  # it takes no other batch than its own
             raise error from None
 
 
 def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int) -> int:
     """Return the batch size in which the rows of a model's outputs are samples, as `read_task`."""
-    size = fixed_batch(model)
+    size, reader.sigmoids = fixed_batch(model), sigmoid_outputs(model.proto)
     given = {spec.shape[:1] for spec in model.inputs}
     if (
         reader.batch is None
@@ -85,19 +93,23 @@ def batch_of_rows(reader: TaskReader, model: Model, dataset: Dataset, most: int)
         and any(o.shape[:1] not in given for o in model.outputs)
     ):
         run = runner(open_session(model.reference), [spec.name for spec in model.outputs])
-        wanted = reader.name, reader.wanted
-        reader.known, reader.batch = _read(run, dataset, (most, False), *wanted)
+        reader.known, reader.batch = _read(run, dataset, (most, False), reader)
+        reader.known.check_labels(dataset.labels)
     return size or min(reader.batch or most, most)
 
 
 PROBED = 8  # samples that a task is read from
 
 
-def _probe(run: Run, dataset: Dataset, size: int, name: str | None, wanted: Sequence[str]) -> Task:
+def _probe(run: Run, dataset: Dataset, size: int, reader: TaskReader) -> Task:
     feeds = next(dataset.batches(size))
     first = next(replay(run, (), [feeds]))
     shapes = [np.shape(array) for array in feeds.values()]
-    return find_task(first.expected, first.size, shapes, name, wanted)
+    task = find_task(
+        first.expected, first.size, shapes, reader.name, reader.wanted, reader.sigmoids
+    )
+    labels = None if dataset.labels is None else dataset.labels[: first.size]
+    return task.fitting(task.rows(first.expected, first.size), labels)
 
 
 @dataclass
@@ -168,7 +180,9 @@ def _rolled(rows: Any, by: int) -> Any:
 
 
 def _are_alike(rows: Any, before: Any) -> bool:
-    return isinstance(rows, list) or rows.shape == before.shape
+    if isinstance(rows, list):
+        return [one.shape for one in rows[0].cells] == [one.shape for one in before[0].cells]
+    return bool(rows.shape == before.shape)
 
 
 @dataclass
@@ -180,10 +194,16 @@ class SampleFigures:
     parts: dict[str, list[tuple[Values, Values]]] = field(default_factory=lambda: defaultdict(list))
     powers: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
     samples: int = 0
+    precision: PrecisionCollector | None = None
     contrast: Contrast = field(init=False)
 
     def __post_init__(self) -> None:
         self.contrast = Contrast(self.task)
+        self.precision = PrecisionCollector.of(self.task)
+
+    def contrasts(self) -> dict[str, float]:
+        """Return the figures of what shows nothing, so far."""
+        return self.contrast.result() | (self.precision.contrast() if self.precision else {})
 
     def add(self, batch: Batch) -> None:
         """Take in a batch, whose last two outputs are those of A and B."""
@@ -204,6 +224,8 @@ class SampleFigures:
             a, b = (self.own(outputs, batch.labels) for outputs in pair)
             for name, values in a.items():
                 self.parts[name].append((values, b[name]))
+        if self.precision is not None and batch.labels is not None:
+            self.precision.add(pair, batch.size, batch.labels)
         self.samples += batch.size
 
     def _add_powers(self, a: Mapping[str, Figures], b: Mapping[str, Figures]) -> None:
@@ -212,8 +234,8 @@ class SampleFigures:
                 rows = (found["signal"], a[name]["error"], found["error"])
                 self.powers[name].append(np.stack(rows))
 
-    def whole(self) -> dict[str, tuple[Values, Values]]:
-        """Return each figure that every sample has, both of shape (samples,).
+    def whole(self) -> dict[str, tuple[Values, Values] | OfMany]:
+        """Return each figure that every sample has, both of shape (samples,), and those of all samples.
 
         Of `sqnr_db` it is the share of noise in the output that has most, see `noise_shares`.
         """
@@ -221,7 +243,11 @@ class SampleFigures:
             name: (np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs]))
             for name, pairs in self.parts.items()
         }
-        found = {name: both for name, both in joined.items() if len(both[0]) == self.samples}
+        found: dict[str, tuple[Values, Values] | OfMany] = {
+            name: both for name, both in joined.items() if len(both[0]) == self.samples
+        }
+        if self.precision is not None:
+            found |= {name: partial(self.precision.corpus, name, (0, 1)) for name in PRECISIONS}
         if self.powers:
             found[SQNR] = max(map(_noise, self.powers.values()), key=lambda both: both[1].mean())
         return found
@@ -389,8 +415,16 @@ def evaluate(
         meters = (AccuracyMeter(task), AccuracyMeter(task), AccuracyMeter(task))
         worst = Worst(dataset.files)
         collected.append(_OfVariant(place, simulated, accumulators, worst, meters))
+    precision = PrecisionCollector.of(task)
     for part in replay(runs[0], runs[1:], dataset.batches(batch), dataset.labels, progress):
-        rows = [task.rows(one, part.size) for one in (part.expected, *part.outputs)]
+        outputs = (part.expected, *part.outputs)
+        rows = [task.rows(one, part.size) for one in outputs]
         contrast.add(rows[0])
         _add(collected, wanted.own, rows, part)
-    return [one.result() for one in collected], contrast.result()
+        if precision is not None and part.labels is not None:
+            precision.add(outputs[: len(everyone)], part.size, part.labels)
+    found = [one.result() for one in collected]
+    if precision is None:
+        return found, contrast.result()
+    found = [replace(one, means=one.means | precision.means(n)) for n, one in enumerate(found)]
+    return found, contrast.result() | precision.contrast()

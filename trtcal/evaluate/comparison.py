@@ -23,7 +23,7 @@ from trtcal.evaluate.equality import Simulation
 from trtcal.evaluate.groups import SUSPECT, WORSE, Breakdown, Group, Sample
 from trtcal.evaluate.latency import GLANCE, ROUNDS, Latency, measure, measure_throughput
 from trtcal.evaluate.layerwise import Layerwise, compare_layers
-from trtcal.evaluate.tasks import TaskRecord, no_limit_on
+from trtcal.evaluate.tasks import Task, TaskRecord, check_limits, no_limit_on
 from trtcal.evaluate.variant_limits import (
     about_outputs,
     is_about_times,
@@ -208,9 +208,8 @@ def compare(
     everyone = [reference, *variants]
     check_variants(everyone)
     check_sizes(reference, dataset, settings.batch_sizes)
-    wanted = settings.wanted
-    task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
-    found, contrast = evaluate(everyone, dataset, batch, task, wanted, progress)
+    task, batch = checked_task(reference, dataset, limits, settings)
+    found, contrast = evaluate(everyone, dataset, batch, task, settings.wanted, progress)
     is_asked = settings.width or settings.batch_sizes or any(map(is_about_times, limits))
     rounds = settings.rounds or (ROUNDS if is_asked else None)
     latencies = measure(*_runs(everyone, dataset, batch), rounds, settings.width)
@@ -235,6 +234,18 @@ def compare(
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
     return Comparison(*data, batch, record, limits, rows, where)
+
+
+def checked_task(
+    reference: Variant, dataset: Dataset, limits: Sequence[Limit], settings: CompareSettings
+) -> tuple[Task, int]:
+    """Return the task and the batch size; `InputError` if limits or labels fit no output."""
+    wanted = settings.wanted
+    task, batch = read_task(reference, dataset, settings.batch, wanted.task, wanted.outputs)
+    check_limits(task, [limit.metric for limit in limits])
+    if wanted.own is None:
+        task.check_labels(dataset.labels)
+    return task, batch
 
 
 def sample_sizes(feeds: Feeds) -> dict[str, Shape]:

@@ -271,7 +271,8 @@ class Worst:
     ) -> None:
         """Take in a batch from sample `start` on: its figures and the outputs of both."""
         labels = class_labels(labels)
-        errors = found["l2"] if "l2" in found else 1 - found["agreement"]
+        is_found = "score_error" in found or "l2" not in found
+        errors = 1 - found["agreement"] if is_found else found["l2"]
         limit = self.kept[0][0] if len(self.kept) == WORST_KEPT else -1.0
         scores = [None if isinstance(one[0], list) else class_scores(one[0]) for one in outputs]
         for row in np.argsort(-errors, kind="stable")[:WORST_KEPT].tolist():

@@ -21,9 +21,8 @@ from trtcal.evaluate.per_sample import (
     class_scores,
     compare_rows,
     correctness,
-    distances,
 )
-from trtcal.evaluate.tasks import Task, TaskReader
+from trtcal.evaluate.tasks import TaskReader
 
 
 def _lost(reference: Sequence[Array], found: Rows, labels: Labels | None) -> Values | None:
@@ -152,35 +151,22 @@ def task_rows(
 ) -> Rows:
     """Return the figures of each sample of a batch, of the outputs that count, by their task.
 
-    The noise of boxes is that of their cells; after a NonMaxSuppression it is the share of boxes that
-    are not found again. Where several outputs count there is no divergence of classes, which one of
-    them has alone.
+    The noise of boxes after a NonMaxSuppression is the share of boxes that are not found again. Where
+    several outputs count there is no divergence of classes, which one of them has alone.
     """
     expected, made, size = batch
-    task = reader.read(expected, size)
-    if list(task.kinds.values()) == ["classes"]:
-        name = task.outputs[0].name
-        return rows_of([expected[name]], [made[name]], labels)
+    task = reader.read(expected, size, labels)
     both = [task.rows(one, size) for one in (expected, made)]
+    if list(task.kinds.values()) == ["classes"]:
+        return rows_of([np.asarray(both[0][0])], [np.asarray(both[1][0])], labels)
     found = task.compare(both[0], both[1], labels)
     if "error" not in found:
-        lost = {"error": 1 - found["agreement"], "signal": np.ones(size)}
-        found |= _of_cells(task, expected, made, size) or lost
+        found |= {"error": 1 - found["agreement"], "signal": np.ones(size)}
     kept = [name for name in KEPT if name in found and (name != "kl" or len(task.outputs) == 1)]
     rows = {name: found[name] for name in kept}
     if "top1" in found:
         rows["lost"] = task.compare(both[0], both[0], labels)["top1"] - found["top1"]
     return rows
-
-
-def _of_cells(task: Task, expected: Outputs, made: Outputs, size: int) -> dict[str, Values]:
-    """Return the powers of outputs that boxes are read from, empty where their rows are sorted."""
-    names = [name for one in task.outputs if one.has_cells for name in one.names]
-    pairs = [(expected[name], made[name]) for name in names]
-    if not pairs or any(a.shape != b.shape or len(a) != size for a, b in pairs):
-        return {}
-    found = distances([a for a, _ in pairs], [b for _, b in pairs], size)
-    return {name: found[name] for name in ("signal", "error")}
 
 
 Outputs = Mapping[str, Array]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.errors import InputError
-from trtcal.evaluate.boxes import Boxes, Decoder, found_again, names_of
-from trtcal.evaluate.per_sample import absolute_error, check_finite, distances, mean_iou
+from trtcal.evaluate.boxes import Boxes, Decoder, cells_of, found_again, names_of
+from trtcal.evaluate.per_sample import absolute_error, check_finite, distances, jaccard, mean_iou
 
 Array = npt.NDArray[Any]
 Values = npt.NDArray[np.float64]
@@ -34,8 +34,9 @@ class UnsampledError(InputError):
 class Output:
     """What one output is: a kind, and how its decisions are read.
 
-    `threshold` is that of `labels`; `axis` is where the classes of `pixels` are, None for one class
-    with a threshold. `boxes` are read from several outputs, the others from the one of this name.
+    `threshold` is that of `labels`, and of `classes` that are two with one value for the second, which
+    is read as the shares of both; `axis` is where the classes of `pixels` are, None for one class with
+    a threshold. `boxes` are read from several outputs, the others from the one of this name.
     """
 
     name: str
@@ -63,19 +64,27 @@ class Output:
         """Return its values with samples along the first axis, or its boxes."""
         if self.decoder is not None:
             return self.decoder.decode(outputs, size)
-        return samples_first(self.name, outputs[self.name], size)
+        values = samples_first(self.name, outputs[self.name], size)
+        is_one = self.kind == "classes" and values.dtype.kind == "f" and values[0].size == 1
+        return _two_classes(self, values) if is_one else values
 
     def compare(self, expected: Array | list[Boxes], made: Array | list[Boxes]) -> Figures:
         """Return the figures of each sample: `agreement` (0 to 1), and distances of float values."""
         if isinstance(expected, list) and isinstance(made, list):
             pairs = [found_again(a, b) for a, b in zip(expected, made, strict=True)]
             agreement, error = np.array(pairs, np.float64).reshape(-1, 2).T
-            return {"agreement": agreement, "score_error": error}
+            found = {"agreement": agreement, "score_error": error}
+            a, b = cells_of(expected), cells_of(made)
+            return found if a is None or b is None else found | self._distances(a, b)
         return self._compare_arrays(np.asarray(expected), np.asarray(made))
 
     def labelled(self, made: Array | list[Boxes], labels: Array) -> Figures:
-        """Return `miou` of pixels or `mae` of values, where labels of their shape are given."""
-        if isinstance(made, list) or self.kind not in ("pixels", "values"):
+        """Return the figure of labels that have the shape of its decisions or values, if it has one.
+
+        That is `top1` of classes that are whole numbers, `jaccard` of labels, `miou` of pixels and
+        `mae` of values. Scores of classes have `trtcal.evaluate.per_sample.by_class`.
+        """
+        if isinstance(made, list) or labels.dtype.names is not None:
             return {}
         values = _pixel_classes(self, made) if self.kind == "pixels" else made
         if labels[0].size != values[0].size:
@@ -84,22 +93,42 @@ class Output:
             return {"mae": absolute_error(values, labels)}
         if labels.dtype.kind == "f":
             return {}
-        return {"miou": mean_iou(values.reshape(labels.shape), labels)}
+        if self.kind == "classes" and values.dtype.kind != "f":
+            return {"top1": _share(values.reshape(labels.shape) == labels)}
+        if self.kind == "labels":
+            return {"jaccard": jaccard(values.reshape(labels.shape) > self.threshold, labels)}
+        if self.kind == "pixels":
+            return {"miou": mean_iou(values.reshape(labels.shape), labels)}
+        return {}
 
     def _compare_arrays(self, expected: Array, made: Array) -> Figures:
+        self._check_shapes(expected, made)
+        if expected.dtype.kind != "f":
+            return {"agreement": _share(expected == made)}
+        found = self._distances(expected, made)
+        if self.decides:
+            found["agreement"] = AGREEMENTS[self.kind](self, expected, made)
+        return found
+
+    def _distances(self, expected: Array, made: Array) -> Figures:
+        self._check_shapes(expected, made)
+        check_finite(expected, made)
+        found = distances([expected], [made], len(expected))
+        return found | {"relative_error": relative_errors(found)}
+
+    def _check_shapes(self, expected: Array, made: Array) -> None:
         if expected.shape != made.shape:
             raise InputError(
                 f"output {self.name!r} has shape {made.shape} in place of {expected.shape}",
                 "compare models that were made from the same one; --outputs leaves an output out",
             )
-        if expected.dtype.kind != "f":
-            return {"agreement": _share(expected == made)}
-        check_finite(expected, made)
-        found = distances([expected], [made], len(expected))
-        found["relative_error"] = relative_errors(found)
-        if self.decides:
-            found["agreement"] = AGREEMENTS[self.kind](self, expected, made)
-        return found
+
+
+def _two_classes(output: Output, values: Array) -> Array:
+    """Return the shares of both classes, (samples, 2), from that of the second, or from its logit."""
+    second = np.asarray(values.reshape(-1, 1), np.float64)
+    second = second if output.threshold else 1 / (1 + np.exp(-second))
+    return np.concatenate([1 - second, second], axis=1)
 
 
 def _share(same: npt.NDArray[np.bool_]) -> Values:
@@ -142,10 +171,7 @@ def _labels(output: Output, expected: Array, made: Array) -> Values:
 
     Most labels are off in most samples: that they stay off says nothing.
     """
-    a, b = (one.reshape(len(one), -1) > output.threshold for one in (expected, made))
-    either, both = (a | b).sum(1), (a & b).sum(1)
-    ones = np.ones(len(a))
-    return np.asarray(np.divide(both, either, out=ones, where=either > 0))
+    return jaccard(made > output.threshold, expected > output.threshold)
 
 
 AGREEMENTS: Mapping[str, Callable[[Output, Array, Array], Values]] = {

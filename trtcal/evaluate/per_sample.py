@@ -96,6 +96,21 @@ def mean_iou(classes: Array, labels: Labels) -> Values:
     return found
 
 
+def jaccard(made: Array, labels: Array) -> Values:
+    """Return the share of the labels that either gives which both give, 1 where neither gives any.
+
+    `InputError` if a label is not 0 or 1.
+    """
+    a, b = (one.reshape(len(one), -1) for one in (made, labels))
+    if not np.isin(b, (0, 1)).all():
+        raise InputError(
+            f"label {b[~np.isin(b, (0, 1))][0]} is neither 0 nor 1, as those of several labels are",
+            "give a column of 0 and 1 for each label of the model",
+        )
+    either, both = ((a | (b == 1)).sum(1), (a & (b == 1)).sum(1))
+    return np.asarray(np.divide(both, either, out=np.ones(len(a)), where=either > 0))
+
+
 def absolute_error(values: Array, labels: Labels) -> Values:
     """Return the mean absolute difference from labels, of shape (samples,)."""
     rows = [np.asarray(one, np.float64).reshape(len(one), -1) for one in (values, labels)]

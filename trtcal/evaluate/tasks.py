@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trtcal.config import TASKS
+from trtcal.data.coco import are_boxes
 from trtcal.errors import InputError
-from trtcal.evaluate.boxes import CELLS, Boxes, find_decoder, names_of
+from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
 from trtcal.evaluate.outputs import DECIDING, FLOATING, RAW, Figures, Output, samples_first
-from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, class_labels, distances
+from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
 
 Array = npt.NDArray[Any]
 Rows = list["Array | list[Boxes]"]
@@ -43,11 +44,15 @@ DEFAULTS = {**dict.fromkeys(DECIDING, "agreement >= -1.0"), "vectors": "cosine >
 
 @dataclass(frozen=True)
 class Task:
-    """What a network is for, and the outputs that count; `is_given` if the user named it."""
+    """What a network is for, and the outputs that count; `is_given` if the user named it.
+
+    `labelled` are the figures that the labels of the data give.
+    """
 
     name: str
     outputs: tuple[Output, ...]
     is_given: bool = False
+    labelled: frozenset[str] = frozenset()
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -74,27 +79,59 @@ class Task:
 
         `agreement` and `cosine` are the least of all outputs that have them, `relative_error` and
         `score_error` the largest. The other distances are of all float outputs as one long row; `kl`,
-        `top1` and `top5` are of the first output that has class scores, `miou` of the first of pixels
-        and `mae` of the first of values that labels fit. `by_output` is what the method of this name
-        gave, if it is known.
+        `top1` and `top5` are of the first output that has class scores, `jaccard`, `miou` and `mae` of
+        the first that labels fit. `by_output` is what the method of this name gave, if it is known.
         """
-        found = worst_of((by_output or self.by_output(expected, made)).values())
-        pairs = list(zip(self.outputs, expected, made, strict=True))
-        floats = [(np.asarray(a), np.asarray(b)) for _, a, b in pairs if _is_float(a)]
-        if floats:
-            row = distances([a for a, _ in floats], [b for _, b in floats], len(floats[0][0]))
-            found |= row | {name: found[name] for name in ("cosine", "relative_error")}
-        if labels is not None:
-            for one, made_rows in zip(self.outputs, made, strict=True):
-                found = one.labelled(made_rows, labels) | found
-        for one, a, b in pairs:
-            if one.kind == "classes" and _is_float(a):
-                return by_class(np.asarray(a), np.asarray(b), labels) | found
-        return found
+        by_output = by_output or self.by_output(expected, made)
+        found = worst_of(by_output.values()) | self._distances(expected, made, by_output)
+        given: Figures = {}
+        for one, a, b in zip(self.outputs, expected, made, strict=True):
+            given = given if labels is None else one.labelled(b, labels) | given
+            if one.kind == "classes" and "kl" not in given and _floats(a) is not None:
+                given |= by_class(np.asarray(a), np.asarray(b), labels)
+        return given | found
+
+    def _distances(self, expected: Rows, made: Rows, by_output: Mapping[str, Figures]) -> Figures:
+        """Return the distances of all float outputs as one long row, but for the worst ones."""
+        known = [one for one in by_output.values() if "error" in one]
+        if len(known) > 1:
+            pairs = [(_floats(a), _floats(b)) for a, b in zip(expected, made, strict=True)]
+            floats = [(a, b) for a, b in pairs if a is not None and b is not None]
+            a, b = map(list, zip(*floats, strict=True))
+            known = [distances(a, b, len(a[0]))]
+        return {name: known[0][name] for name in DISTANCES} if known else {}
+
+    def fitting(self, made: Rows, labels: Labels | None) -> Task:
+        """Return the task with the figures that labels give.
+
+        `made` are the reference's rows of the first samples, and the labels are theirs.
+        """
+        if labels is None:
+            return self
+        if are_boxes(labels):
+            found = {*PRECISIONS} if "boxes" in self.kinds.values() else set()
+        else:
+            found = {*self.compare(made, made, labels)} - {*self.compare(made, made)}
+        return replace(self, labelled=frozenset(found))
+
+    def check_labels(self, labels: Labels | None) -> None:
+        """`InputError` if there are labels that no figure is made of."""
+        if labels is None or self.labelled:
+            return
+        shape = "annotated boxes" if are_boxes(labels) else list(labels.shape[1:]) or "one value"
+        kinds = ", ".join(f"{name} ({kind})" for name, kind in self.kinds.items())
+        raise InputError(
+            f"the labels, {shape} for each sample, fit no output of the task {self.name}: {kinds}",
+            "give those that docs/statistics.md has for the task, another --task or --outputs, data "
+            "without labels, or a metric of your own that takes them: --metric-file",
+        )
 
 
-def _is_float(values: Array | list[Boxes]) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+def _floats(values: Array | list[Boxes]) -> Array | None:
+    """Return the values of which there are distances, None of integers and of sorted boxes."""
+    if isinstance(values, list):
+        return cells_of(values)
+    return values if values.dtype.kind == "f" else None
 
 
 def worst_of(found: Iterable[Figures]) -> Figures:
@@ -138,10 +175,20 @@ SUGGESTED = "sqnr_db >= 30"
 OF_DECISIONS = frozenset({"agreement"})
 OF_CLASSES = frozenset({"top1", "top1_drop", "top5", "kl"})
 OF_BOXES = frozenset({"agreement", "score_error"})
+PRECISIONS = ("map", "map50")
+"""Figures of all boxes beside annotations: COCO's mAP over overlaps of 0.5 to 0.95, and at 0.5."""
 OF_VALUES = frozenset({"cosine", "relative_error", "sqnr_db", "l0", "l1", "l2", "linf"})
-OF_LABELS = {"classes": "top1", "pixels": "miou", "values": "mae"}
+DISTANCES = ("l0", "l1", "l2", "linf", "signal", "error")
+"""Figures that are of all float outputs together."""
+OF_LABELS = {
+    "classes": "top1",
+    "labels": "jaccard",
+    "boxes": "map",
+    "pixels": "miou",
+    "values": "mae",
+}
 """Kind -> the metric of its first output that needs labels."""
-LABELLED = {"classes": "top1 >= -1.0", "pixels": "miou >= -1.0"}
+LABELLED = {kind: f"{metric} >= -1.0" for kind, metric in OF_LABELS.items() if kind in DECIDING}
 """Kind -> the limit of its first output where there are labels."""
 
 
@@ -161,7 +208,14 @@ def unlimited(kinds: Kinds, metrics: Iterable[str]) -> list[str]:
     Metrics of the user's own are taken to be about all of them.
     """
     known = set(metrics)
-    if known - OF_DECISIONS - OF_CLASSES - OF_BOXES - OF_VALUES - set(OF_LABELS.values()):
+    if (
+        known
+        - OF_DECISIONS
+        - OF_CLASSES
+        - OF_BOXES
+        - OF_VALUES
+        - {*OF_LABELS.values(), *PRECISIONS}
+    ):
         return []
     left = {name for name, kind in kinds.items() if not known & _about(kind)}
     return sorted(left - _judged_by_labels(kinds, known))
@@ -174,15 +228,18 @@ def _judged_by_labels(kinds: Kinds, metrics: set[str]) -> set[str]:
     return found | ({first["classes"]} if "classes" in first and metrics & OF_CLASSES else set())
 
 
-def known_by(labels: Labels | None) -> frozenset[str]:
-    """Return the metrics that labels give: of one class a sample, of pixels, of values."""
-    if labels is None:
-        return frozenset()
-    return frozenset({"top1"} if class_labels(labels) is not None else {"miou"} - _floats(labels))
-
-
-def _floats(labels: Labels) -> set[str]:
-    return {"miou"} if labels.dtype.kind == "f" or labels.ndim < 3 else set()
+def check_limits(task: Task, metrics: Iterable[str]) -> None:
+    """`InputError` for a limit on values where all that counts are boxes in another order each time."""
+    if any(one.kind != "boxes" or one.has_cells for one in task.outputs):
+        return
+    for metric in OF_VALUES & {*metrics}:
+        names = ", ".join(name for one in task.outputs for name in one.names)
+        raise InputError(
+            f"the limit on {metric} is about values one by one, and {names} have boxes after a "
+            "NonMaxSuppression, whose number and order are others in each model",
+            'limit the boxes: --limit "agreement >= -1.0", "score_error <= 0.05" or, with --labels, '
+            '"map >= -1.0"; or compare the model cut before its NonMaxSuppression',
+        )
 
 
 def no_usual_limit(outputs: Sequence[str]) -> str:
@@ -209,7 +266,7 @@ NAMED = 3
 
 def _about(kind: str) -> frozenset[str]:
     if kind == "boxes":
-        return OF_BOXES
+        return OF_BOXES | {*PRECISIONS}
     return OF_VALUES | OF_DECISIONS if kind in DECIDING else OF_VALUES
 
 
@@ -219,22 +276,34 @@ def find_task(
     inputs: Sequence[tuple[int, ...]] = (),
     name: str | None = None,
     wanted: Sequence[str] = (),
+    sigmoids: Collection[str] = (),
 ) -> Task:
     """Return the task of a reference whose outputs of `size` samples are given.
 
     `inputs` are the shapes of its inputs for them, `name` a task and `wanted` the outputs that count,
-    if the user gave any. `InputError` for an unknown one, or if no output can be read as the task's.
+    if the user gave any, `sigmoids` the outputs that a Sigmoid makes. `InputError` for an unknown one,
+    or if no output can be read as the task's.
     """
     _check(outputs, name, wanted)
     chosen = {one: outputs[one] for one in wanted or outputs}
     shapes = frozenset(tuple(one[1:]) for one in inputs)
-    guessed = _guess_all(chosen, size, shapes, name)
+    guessed = [
+        Output(one.name, "classes") if _is_share_of_two(one, chosen, size, sigmoids) else one
+        for one in _guess_all(chosen, size, shapes, name)
+    ]
     kind = KINDS[name] if name else None
     made = tuple(_forced(one, chosen, size, kind) for one in guessed)
     if kind is not None and not any(one.kind == kind for one in made):
         shown = ", ".join(f"{one} {chosen[one].dtype}{list(chosen[one].shape)}" for one in chosen)
         raise InputError(f"no output can be read as one of {name}: {shown}", "try another --task")
     return Task(name or _named(made), made, name is not None or bool(wanted))
+
+
+def _is_share_of_two(
+    one: Output, outputs: Mapping[str, Array], size: int, sigmoids: Collection[str]
+) -> bool:
+    """Tell whether an output of one value a sample is the share of the second of two classes."""
+    return one.kind == "values" and one.name in sigmoids and outputs[one.name].size == size
 
 
 @dataclass
@@ -248,11 +317,14 @@ class TaskReader:
     wanted: tuple[str, ...] = ()
     known: Task | None = None
     batch: int | None = None
+    sigmoids: Collection[str] = ()
 
-    def read(self, outputs: Mapping[str, Array], size: int) -> Task:
+    def read(self, outputs: Mapping[str, Array], size: int, labels: Labels | None = None) -> Task:
         """Return the task, read from a reference's outputs of `size` samples if it is not known yet."""
         if self.known is None:
-            self.known = find_task(outputs, size, (), self.name, self.wanted)
+            task = find_task(outputs, size, (), self.name, self.wanted, self.sigmoids)
+            self.known = task.fitting(task.rows(outputs, size), labels)
+            self.known.check_labels(labels)
         return self.known
 
     @property
@@ -406,8 +478,8 @@ def _forced(one: Output, outputs: Mapping[str, Array], size: int, kind: str | No
         return Output(one.name, kind)
     if kind == "labels":
         return Output(one.name, kind, 0.5 if _is_share(rows) else 0.0)
-    if kind == "classes" and rows.ndim >= 2 and rows[0].size > 1:
-        return Output(one.name, kind)
+    if kind == "classes":
+        return Output(one.name, kind, 0.5 if rows[0].size > 1 or _is_share(rows) else 0.0)
     if kind == "tokens" and rows.ndim >= 3:
         return Output(one.name, kind)
     if kind == "pixels" and rows.ndim >= 3:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import Comparison, Row
 
 OF_ERRORS = ("cosine", "relative_error", "score_error", "kl", "l0", "l1", "l2", "linf")
-ACCURACY = ("top1", "top5", "miou", "mae", "agreement", "sqnr_db", *OF_ERRORS)
+BY_LABELS = ("jaccard", "map", "map50", "miou", "mae")
+ACCURACY = ("top1", "top5", *BY_LABELS, "agreement", "sqnr_db", *OF_ERRORS)
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
 COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes", INT8_MACS)
 """The metrics that a comparison measures, beside the user's own."""
@@ -157,7 +158,7 @@ def _reason(limit: Limit, row: Row) -> str:
         return "the data have no labels" if has_classes else "no output has class scores"
     if limit.metric == INT8_MACS:
         return "the multiply-accumulates of this variant are not known"
-    if limit.metric in ("miou", "mae"):
+    if limit.metric in BY_LABELS:
         return "the data have no labels that an output fits"
     if limit.metric in METRICS:
         return "no output that counts has it"

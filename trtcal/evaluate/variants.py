@@ -17,6 +17,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
+from trtcal.model.graph import sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
@@ -45,6 +46,11 @@ class Variant:
     cut: str | None = None
     graph: Model | None = None
     built: Coverage | None = None
+
+    @property
+    def sigmoids(self) -> frozenset[str]:
+        """The outputs that a Sigmoid makes, as far as the graph is known."""
+        return frozenset() if self.graph is None else sigmoid_outputs(self.graph.proto)
 
     def coverage(self, sizes: Mapping[str, Shape]) -> Coverage | None:
         """Return how much of the compute is in INT8 for inputs of these shapes, None if unknown."""

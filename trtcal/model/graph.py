@@ -27,7 +27,7 @@ from trtcal.model.files import (
     weights_of,
     without_bytes,
 )
-from trtcal.model.ops import QDQ
+from trtcal.model.ops import MOVES, QDQ
 
 G_LOGGER.severity = G_LOGGER.ERROR  # its advice on folding sizes is not for our users
 logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
@@ -264,6 +264,18 @@ def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
 def is_op(node: gs.Node, *ops: str) -> bool:
     """Tell whether a node is one of ONNX's own operators `ops`, not another domain's of that name."""
     return node.op in ops and node.domain in STANDARD
+
+
+def sigmoid_outputs(proto: onnx.ModelProto) -> frozenset[str]:
+    """Return the outputs whose values a Sigmoid makes, and others only move or convert."""
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    found = []
+    for output in proto.graph.output:
+        node = makers.get(output.name)
+        while node is not None and node.op_type in MOVES | QDQ | {"Cast"}:
+            node = makers.get(node.input[0])
+        found += [output.name] if node is not None and node.op_type == "Sigmoid" else []
+    return frozenset(found)
 
 
 def type_of(tensor: gs.Tensor) -> int | None:

@@ -43,7 +43,7 @@ from trtcal.documents import Document, read_document, to_fields, unwritable, wri
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
-from trtcal.evaluate.comparison import CompareSettings, compare, with_layers
+from trtcal.evaluate.comparison import CompareSettings, checked_task, compare, with_layers
 from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, carry, silent
@@ -52,7 +52,7 @@ from trtcal.evaluate.variants import batch_for, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import INT8_MACS, Judgement, judge_counts
+from trtcal.limits import INT8_MACS, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.passes import prepare_with_record
 from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
@@ -125,6 +125,16 @@ class Inputs:
     evaluation_data: Dataset
     wanted: EvaluationWanted
     plans: dict[str, Plan]
+
+    @property
+    def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
+        """The limits of the comparison, and how it is made."""
+        settings, is_priced = self.config.evaluation, self.config.report.price_per_hour is not None
+        rounds = settings.rounds or (ROUNDS if is_priced else None)
+        batch = batch_for(self.model, settings.batch)
+        limits = tuple(filter(is_compared, self.config.limits))
+        other = ALTERNATIVE if self.config.build.compares_fp16 else None
+        return limits, CompareSettings(batch, rounds, self.wanted, alternative=other)
 
 
 @dataclass
@@ -231,7 +241,9 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
         for name, plan in config.plans.items()
     }
     both = calibration_data, evaluation_data
-    return Inputs(config, model, prepared.model, *both, wanted, plans)
+    inputs = Inputs(config, model, prepared.model, *both, wanted, plans)
+    checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)
+    return inputs
 
 
 HELD_BACK = 0.3  # of the samples, where there are no others to judge by
@@ -474,23 +486,9 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     reference = open_variant(inputs.model.path)
     others = [open_variant(path) for path in variants]
-    is_priced = inputs.config.report.price_per_hour is not None
-    rounds = settings.rounds or (ROUNDS if is_priced else None)
     with journal.step("compare", "comparison.json") as record:
         with journal.progress("comparing", len(data)) as advance:
-            comparison = compare(
-                reference,
-                others,
-                data,
-                tuple(filter(is_compared, inputs.config.limits)),
-                CompareSettings(
-                    batch_for(inputs.model, settings.batch),
-                    rounds,
-                    inputs.wanted,
-                    alternative=ALTERNATIVE if inputs.config.build.compares_fp16 else None,
-                ),
-                advance,
-            )
+            comparison = compare(reference, others, data, *inputs.comparing, advance)
         samples = min(settings.layer_samples, len(data))
         with journal.progress("layer by layer", samples * len(others)) as advance:
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.evaluate.accuracy import PERCENT
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
+from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_variants
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.manifest import Build
@@ -205,6 +207,12 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
             f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right, "
             f"where FP32 gets {text.number(reference.accuracy.top1)} %"
         )
+    elif shares := [metric for metric in OF_LABELS.values() if {metric} & PERCENT & {*row.means}]:
+        ours, theirs = (
+            text.number(100 * one.means[shares[0]].value.mean) for one in (row, reference)
+        )
+        label = metric_of(shares[0]).label
+        first = f"has {label} {ours} % over {accuracy.samples:,} samples, where FP32 has {theirs} %"
     elif accuracy.agreement is not None:
         first = _agreeing(row)
     else:

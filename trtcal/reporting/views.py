@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtcal.documents import Document
-from trtcal.evaluate.accuracy import REACH
+from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
-from trtcal.limits import BROKEN
+from trtcal.evaluate.tasks import OF_LABELS
+from trtcal.limits import BROKEN, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
 from trtcal.reporting import engines, text
@@ -163,9 +164,16 @@ Tile = tuple[str | None, str, str, str]
 def _figures(row: View, reference: View, document: Document) -> list[Tile]:
     """Return the verdict's figures."""
     accuracy, agreement = row["accuracy"], agreement_name(document)
+    first: Tile
     if accuracy["top1"] is not None:
         beside = f"FP32 {text.number(reference['accuracy']['top1'])} %"
         first = ("top1", "Top-1 accuracy", f"{text.number(accuracy['top1'])} %", beside)
+    elif shares := [name for name in OF_LABELS.values() if {name} & PERCENT & {*row["means"]}]:
+        ours, theirs = (
+            f"{text.number(100 * one['means'][shares[0]]['value']['mean'])} %"
+            for one in (row, reference)
+        )
+        first = (None, metric_of(shares[0]).label, ours, f"FP32 {theirs}")
     elif accuracy["agreement"] is not None:
         same = f"{text.number(accuracy['agreement'])} %"
         plain = agreement == AGREEMENTS["classes"]

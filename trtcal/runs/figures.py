@@ -12,8 +12,8 @@ Figures = dict[tuple[str, str], float]
 
 OF_ERRORS = ("sqnr_db", "cosine", "relative_error", "score_error", "kl")
 ACCURACY = ("top1", "top1_drop", "top5", "agreement", *OF_ERRORS)
-BY_LABELS = {"miou": 100.0, "mae": 1.0}
-"""Figure of labels of pixels and values -> what its mean is multiplied by."""
+BY_LABELS = {"jaccard": 100.0, "map": 100.0, "map50": 100.0, "miou": 100.0, "mae": 1.0}
+"""Figure of labels other than classes -> what its mean is multiplied by."""
 KINDS = {
     "silent_fallbacks": "silent_fallback",
     "uncalibrated": "missing_range",
