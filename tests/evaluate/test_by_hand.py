@@ -180,6 +180,13 @@ def test_figures_of_labels(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["multilabel", "binary", "segmentation", "classes"])
+def test_labels_kept_as_floats_are_those_of_integers(tmp_path, kind):
+    labels, metric, _ = LABELS[kind]
+    whole = judged(tmp_path, kind, labels)[1]
+    assert judged(tmp_path, kind, lambda x: labels(x).astype("f4"))[1][metric] == whole[metric]
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "binary", "segmentation", "classes"])
 def test_the_default_limit_is_about_the_labels(tmp_path, kind):
     labels, metric, _ = LABELS[kind]
     found, answers, *_ = judged(tmp_path, kind, labels, noise=0.0)

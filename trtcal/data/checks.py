@@ -189,7 +189,8 @@ def labels_in(
 ) -> Labels | None:
     """Return the array called `labels` as int64 or float64, None if there is none or it is an input.
 
-    One row a sample: a class, a value, the classes of pixels.
+    One row a sample: a class, a value, the classes of pixels. Classes that are kept as floats, as losses
+    of two classes take them, are whole numbers too.
     """
     if LABELS not in found or LABELS in inputs:
         return None
@@ -200,4 +201,5 @@ def labels_in(
             f"save them as integers of shape ({samples},); of pixels ({samples}, height, width)",
         )
     rows = labels[:].reshape(samples) if labels.shape[1:] == (1,) else labels[:]
-    return rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)
+    is_whole = rows.dtype.kind != "f" or bool((rows == np.rint(rows)).all())
+    return rows.astype(np.int64 if is_whole else np.float64)
