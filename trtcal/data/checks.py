@@ -189,7 +189,7 @@ def labels_in(
 ) -> Labels | None:
     """Return the array called `labels` as int64 or float64, None if there is none or it is an input.
 
-    One row a sample: a class, a value, the classes of pixels. Classes that are kept as floats, as losses
+    One row a sample: a class, a value, the classes of pixels. Classes kept as floats, as losses
     of two classes take them, are whole numbers too.
     """
     if LABELS not in found or LABELS in inputs:
