@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FILE = "trtcal.toml"
 MOST_BYTES = 1 << 20
+DEFAULT_TARGETS = ("cpu", "sm89")
 METHODS = ("minmax", "percentile", "entropy")
 TASKS = (
     "classification",
@@ -383,20 +384,26 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 class BuildConfig:
     """What to build for, the shapes of dynamic inputs, and a time limit in seconds for each build.
 
+    Without `targets` a run builds for `DEFAULT_TARGETS`, and `trtcal build` wants one.
     `tune_placement` is a target on whose compiler light nodes are tried, or None. With `fp16` a variant
     in FP16 stands beside those in INT8 where a target is a GPU.
     """
 
-    targets: tuple[str, ...] = key(STRINGS, ("cpu", "sm89"))
+    targets: tuple[str, ...] = key(STRINGS, ())
     shapes: dict[str, str] = key(_texts, dict)
     time_limit_s: float = key(NUMBER, 1800.0)
     tune_placement: str | None = key(TEXT, None)
     fp16: bool = key(FLAG, True)
 
     @property
+    def run_targets(self) -> tuple[str, ...]:
+        """What a run builds for."""
+        return self.targets or DEFAULT_TARGETS
+
+    @property
     def compares_fp16(self) -> bool:
         """Whether FP16 is what INT8 stands beside."""
-        return self.fp16 and any(target != "cpu" for target in self.targets)
+        return self.fp16 and any(target != "cpu" for target in self.run_targets)
 
 
 def _limits(value: object) -> tuple[Limit, ...]:

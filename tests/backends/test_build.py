@@ -154,10 +154,12 @@ def test_missing_backends_say_how_to_get_them(tmp_path):
 @pytest.mark.parametrize(
     ("name", "target", "expected"),
     [
-        (None, None, ("onnxruntime", "cpu")),
+        ("onnxruntime", None, ("onnxruntime", "cpu")),
+        ("tensorrt", None, ("tensorrt", "gpu")),
         (None, "cpu", ("onnxruntime", "cpu")),
         (None, "sm86", ("tensorrt-rtx", "sm86")),
-        ("tensorrt-rtx", None, ("tensorrt-rtx", "sm89")),
+        (None, "rtx3090,NVIDIA L4", ("tensorrt-rtx", "sm86,sm89")),
+        ("tensorrt-rtx", "sm_120", ("tensorrt-rtx", "sm120")),
         (None, "gpu", ("tensorrt", "gpu")),
     ],
 )
@@ -168,7 +170,14 @@ def test_backend_and_target_follow_from_each_other(name, target, expected):
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("magic", None), (None, "tpu"), ("onnxruntime", "sm89"), ("tensorrt", "sm89")],
+    [
+        ("magic", None),
+        (None, "tpu"),
+        (None, None),
+        ("tensorrt-rtx", None),
+        ("onnxruntime", "sm89"),
+        ("tensorrt", "sm89"),
+    ],
 )
 def test_impossible_targets_are_refused(name, target):
     with pytest.raises(InputError):

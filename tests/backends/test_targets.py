@@ -6,8 +6,16 @@ from onnx import helper
 from tests.backends.test_build import int8, made, needs_rtx
 from tests.networks import conv_net, save, weight
 from trtcal.backends.options import BuildOptions, parse_profiles
-from trtcal.backends.targets import has_provider, parse_target, runs_on
+from trtcal.backends.registry import targets_here
+from trtcal.backends.targets import canonical, has_provider, parse_target, runs_on
 from trtcal.errors import BackendError, InputError
+from trtcal.evidence.layers.costs import (
+    DATASHEETS,
+    GPUS,
+    datasheet_of,
+    find_target,
+    target_names,
+)
 from trtcal.evidence.layers.outcomes import find_outcomes
 from trtcal.model import load_model
 from trtcal.quantization.qdq import asked_precisions
@@ -26,6 +34,52 @@ def test_targets_are_read():
     for wrong in ("", "sm", "sm8", "89", "sm89,", "sm89,portable", "sm89;sm90", "sm86,sm86"):
         with pytest.raises(InputError):
             parse_target(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("T4", "sm75"),
+        ("NVIDIA A100-SXM4-40GB", "sm80"),
+        ("orin", "sm87"),
+        ("NVIDIA GeForce RTX 4080 SUPER", "sm89"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "sm89"),
+        ("h100-pcie", "sm90"),
+        ("rtx5090", "sm120"),
+        ("sm_86", "sm86"),
+        ("portable", "portable"),
+    ],
+)
+def test_a_gpu_is_a_target(name, target):
+    assert canonical(name) == target
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("rtx4091", "rtx4090"), ("h10", "h100"), ("cpuu", "cpu"), ("rtx6000", "ada")],
+)
+def test_an_unknown_gpu_gets_the_nearest_names(wrong, near):
+    with pytest.raises(InputError) as caught:
+        canonical(wrong)
+    assert near in caught.value.hint
+
+
+def test_a_datasheet_is_that_of_the_gpu_named_or_of_one_like_it():
+    assert [datasheet_of(one) for one in ("rtx4090", "l40", "sm80")] == [
+        "rtx-4090",
+        "l4",
+        "a100-sxm4-40gb",
+    ]
+    assert datasheet_of("h100") is None
+    assert set(DATASHEETS.values()) <= set(target_names())
+    assert find_target("NVIDIA RTX 4090") == find_target("rtx-4090")
+
+
+@needs_rtx
+def test_every_target_that_can_be_built_here_is_known_by_a_gpu():
+    here = targets_here()
+    assert here["sm89"] == here["portable"] == "tensorrt-rtx"
+    assert {one for one in here if one.startswith("sm")} <= set(GPUS)
 
 
 def test_an_engine_runs_on_its_targets_only():

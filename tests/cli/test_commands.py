@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.backends.test_build import needs_rtx
 from tests.conftest import SAMPLES
 from tests.networks import conv_net, samples, save
 from trtcal.cli.main import COMMANDS, DEFECT, run_command
@@ -41,7 +42,7 @@ def test_the_commands_work_on_each_others_files(place, capsys):
     out = succeed(capsys, "calibrate", "net.onnx", "--data", "data.npz", "--method", "entropy")
     assert "wrote calibration.json" in out
     succeed(capsys, "quantize", "net.onnx", "-o", "int8.onnx")
-    succeed(capsys, "build", "int8.onnx", "-o", "build")
+    succeed(capsys, "build", "int8.onnx", "--target", "cpu", "-o", "build")
     assert "findings" in succeed(capsys, "log", "build/build.log")
     out = succeed(capsys, "compare", "net.onnx", "int8.onnx", "--data", "data.npz", "--rounds", 3)
     assert "int8" in out
@@ -50,13 +51,24 @@ def test_the_commands_work_on_each_others_files(place, capsys):
     assert (place / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
+@needs_rtx
+def test_a_build_takes_the_targets_of_the_configuration(place, capsys):
+    (place / "trtcal.toml").write_text('[build]\ntargets = ["cpu"]\n')
+    succeed(capsys, "build", "net.onnx", "-o", "one")
+    assert (place / "one" / "build.json").exists()
+    (place / "trtcal.toml").write_text('[build]\ntargets = ["cpu", "l4"]\n')
+    out = json.loads(succeed(capsys, "build", "net.onnx", "-o", "all", "--json"))
+    assert [one["target"] for one in out["builds"]] == ["cpu", "sm89"]
+    assert (place / "all" / "sm89" / "build.json").exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("calibrate", "net.onnx", "--data", "data.npz"),
         ("doctor",),
         ("compare", "net.onnx", "copy.onnx", "--data", "data.npz", "--rounds", 3),
-        ("build", "net.onnx", "-o", "build"),
+        ("build", "net.onnx", "--target", "cpu", "-o", "build"),
     ],
 )
 def test_json_is_all_that_json_prints(place, capsys, arguments):
@@ -155,8 +167,10 @@ BAD = [
     (("quantize", "net.onnx", "-o", "int8.onnx"), "calibration.json does not exist"),
     (("quantize", "net.onnx", "--calibration", "corrupt.onnx", "-o", "int8.onnx"), "corrupt.onnx"),
     (("build", "net.onnx", "--target", "sm999x", "-o", "build"), "sm999x"),
+    (("build", "net.onnx", "--target", "rtx4091", "-o", "build"), "'rtx4091' is neither"),
+    (("build", "net.onnx", "-o", "build"), "no target is given"),
     (("build", "net.onnx", "--backend", "magic", "-o", "build"), "unknown backend"),
-    (("build", "net.onnx", "--shapes", "x=1:2", "-o", "build"), "MIN:OPT:MAX"),
+    (("build", "net.onnx", "--target", "cpu", "--shapes", "x=1:2", "-o", "b"), "MIN:OPT:MAX"),
     (("log", "none.log"), "none.log"),
     (("compare", "net.onnx", "none.onnx", "--data", "data.npz"), "none.onnx"),
     (("compare", "net.onnx", "relu.onnx", "--data", "data.npz"), "other outputs"),
@@ -278,7 +292,8 @@ def test_limits_are_finite_numbers(place, capsys, limit):
 
 
 def test_a_terminated_build_leaves_no_child_and_no_folder(place):
-    program = [sys.executable, "-m", "trtcal.cli.main", "build", "net.onnx", "-o", "build"]
+    program = [sys.executable, "-m", "trtcal.cli.main", "build", "net.onnx", "--target", "cpu"]
+    program += ["-o", "build"]
     child = subprocess.Popen(
         program,
         env={**os.environ, "PYTHONPATH": str(SAMPLES.parent), "TMPDIR": str(place)},

@@ -94,7 +94,7 @@ class Backend(ABC):
 
     name: str
     engine_file: str
-    default_target: str
+    default_target: str | None = None
     extra: str = ""
     takes: tuple[str, ...] = ()
 
@@ -105,6 +105,10 @@ class Backend(ABC):
             hint = f"pip install 'trtcal[{self.extra}]'"
             return Availability(False, None, f"package {self.name} is not installed", hint)
         return Availability(True, found)
+
+    @abstractmethod
+    def targets(self) -> tuple[str, ...]:
+        """Return what it can build for here, nothing if it cannot build; never raises."""
 
     @abstractmethod
     def check_target(self, target: str) -> None:

@@ -42,6 +42,10 @@ class OnnxRuntime(Backend):
         """Return that it works: it is a dependency of trtcal."""
         return Availability(True, onnxruntime.__version__)
 
+    def targets(self) -> tuple[str, ...]:
+        """Return the targets whose provider this ONNX Runtime has."""
+        return tuple(filter(has_provider, PROVIDERS))
+
     def check_target(self, target: str) -> None:
         """`InputError` for any target but `cpu`, `cuda` and `tensorrt-ep`."""
         if target not in PROVIDERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +10,15 @@ from typing import Any
 
 from trtcal.backends.base import Backend, is_recorded
 from trtcal.backends.onnxruntime import OnnxRuntime
-from trtcal.backends.targets import PROVIDERS, Gpu, find_gpu, has_provider, runs_on
+from trtcal.backends.targets import (
+    PROVIDERS,
+    Gpu,
+    canonical,
+    find_gpu,
+    has_provider,
+    named_gpus,
+    runs_on,
+)
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.documents import digest_bytes
 from trtcal.errors import InputError
@@ -23,14 +32,20 @@ BACKENDS: dict[str, Backend] = {
 
 
 def find_backend(name: str | None, target: str | None) -> tuple[Backend, str]:
-    """Return the backend and target for what was given; either may be left out.
+    """Return the backend and target for what was given; one of them may be left out.
 
-    `InputError` if there is no such backend or it has no such target.
+    A target may be a GPU's name. `InputError` if there is no such backend or it has no such target,
+    and if no target is given to one that has several.
     """
-    backend = BACKENDS.get(name or _backend_for(target))
+    chosen = canonical(target) if target is not None else None
+    backend = BACKENDS.get(name or _backend_for(chosen))
     if backend is None:
         raise InputError(f"unknown backend {name!r}", f"choose one of: {', '.join(BACKENDS)}")
-    chosen = target or backend.default_target
+    chosen = chosen or (backend.default_target if name else None)
+    if chosen is None:
+        raise InputError(
+            "no target is given", _offer(backend.targets() if name else targets_here())
+        )
     backend.check_target(chosen)
     return backend, chosen
 
@@ -39,6 +54,17 @@ def _backend_for(target: str | None) -> str:
     if target is None or target in PROVIDERS:
         return "onnxruntime"
     return "tensorrt" if target == "gpu" else "tensorrt-rtx"
+
+
+def targets_here() -> dict[str, str]:
+    """Return what can be built for here, GPUs before this machine's CPU, with the backend of each."""
+    found = {one: backend.name for backend in BACKENDS.values() for one in backend.targets()}
+    return dict(sorted(found.items(), key=lambda pair: pair[0] in PROVIDERS))
+
+
+def _offer(targets: Iterable[str]) -> str:
+    every = ", ".join(f"--target {one}{named_gpus(one)}" for one in targets)
+    return f"these can be built here: {every}" if every else "`trtcal doctor` says what is missing"
 
 
 AGAIN = "build it again with what is installed here"

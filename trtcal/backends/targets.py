@@ -1,9 +1,10 @@
-"""Targets of TensorRT-RTX as people write them: `sm89`, `sm86,sm120`, `portable`."""
+"""Targets as people write them: `sm89`, `rtx4090`, `sm86,sm120`, `portable`; and this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import functools
 import os
 import platform
@@ -18,11 +19,49 @@ from typing import Any
 import onnxruntime
 
 from trtcal.errors import InputError
+from trtcal.evidence.layers.costs import GPUS, capability_of
 
 PORTABLE = "portable"
 CAPABILITY = re.compile(r"sm(\d{1,2})(\d)")
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt-ep": "TensorrtExecutionProvider",
+}
+NAMED = ("gpu", PORTABLE, *PROVIDERS)
+"""Targets that are no compute capability."""
 
 Capability = tuple[int, int]
+
+
+def canonical(target: str) -> str:
+    """Return a target with compute capabilities for names of GPUs: `sm86,sm89` of `rtx3090,l4`.
+
+    `InputError` with the nearest names if a part of it is none that is known.
+    """
+    return ",".join(map(_canonical, target.split(",")))
+
+
+def _canonical(part: str) -> str:
+    text = part.strip().lower().replace("sm_", "sm")
+    if CAPABILITY.fullmatch(text) or text in NAMED:
+        return text
+    found = capability_of(part)
+    if found is None:
+        names = [*NAMED, *(name for names in GPUS.values() for name in names.split())]
+        near = difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5)
+        raise InputError(
+            f"target {part!r} is neither a compute capability nor a GPU that is known",
+            (f"did you mean {' or '.join(near)}? " if near else "write it like sm89 or rtx4090; ")
+            + "`trtcal doctor` lists them",
+        )
+    return found
+
+
+def named_gpus(target: str, most: int = 2) -> str:
+    """Return the first GPUs of a target in parentheses, " (t4, rtx2060)"; "" for what has none."""
+    names = GPUS.get(target, "").split()[:most]
+    return f" ({', '.join(names)})" if names else ""
 
 
 def parse_target(target: str) -> tuple[Capability, ...]:
@@ -150,13 +189,6 @@ def version_of(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-PROVIDERS = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt-ep": "TensorrtExecutionProvider",
-}
 
 
 def has_provider(target: str) -> bool:

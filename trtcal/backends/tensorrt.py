@@ -11,6 +11,8 @@ import json
 import shlex
 import shutil
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,14 @@ import onnx
 from trtcal.backends.base import Availability, Backend, Made
 from trtcal.backends.child import run_worker
 from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
-from trtcal.backends.targets import find_gpu, load_driver, parse_target, version_of
+from trtcal.backends.targets import (
+    PORTABLE,
+    find_gpu,
+    load_driver,
+    named_gpus,
+    parse_target,
+    version_of,
+)
 from trtcal.documents import replacing
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.layers.inspector import read_inspector
@@ -107,9 +116,12 @@ class TensorRTRTX(Backend):
 
     name = "tensorrt-rtx"
     engine_file = "engine.plan"
-    default_target = "sm89"
     extra = "rtx"
     takes = TAKEN
+
+    def targets(self) -> tuple[str, ...]:
+        """Return the compute capabilities that the package here compiles for, and `portable`."""
+        return (*_capabilities(), PORTABLE) if self.availability().works else ()
 
     def check_target(self, target: str) -> None:
         """`InputError` unless it has the form `sm89`, `sm86,sm120` or `portable`."""
@@ -117,6 +129,7 @@ class TensorRTRTX(Backend):
 
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build a strongly typed engine; the layer list, one for all targets, comes from the log."""
+        _refuse_unknown(options.target)
         request = {"module": "tensorrt_rtx", "capabilities": parse_target(options.target)}
         return _build(request, model, options, folder)
 
@@ -142,6 +155,24 @@ class TensorRTRTX(Backend):
         return outcome
 
 
+@cache
+def _capabilities() -> tuple[str, ...]:
+    trt = import_module("tensorrt_rtx")
+    names = trt.ComputeCapability.__members__
+    return tuple(name.lower() for name in names if name.startswith("SM"))
+
+
+def _refuse_unknown(target: str) -> None:
+    known = _capabilities()
+    for one in target.split(","):
+        if one != PORTABLE and one not in known:
+            raise InputError(
+                f"TensorRT-RTX {version_of('tensorrt-rtx')} cannot build for {one}"
+                f"{named_gpus(one)}, only for {', '.join(known)}",
+                "build with TensorRT on a machine that has the GPU: --backend tensorrt --target gpu",
+            )
+
+
 class TensorRT(Backend):
     """Builds for the GPU of this machine. Never yet run on a GPU by its authors."""
 
@@ -158,6 +189,10 @@ class TensorRT(Backend):
             missing = "no NVIDIA driver on this machine"
             return Availability(False, found.version, missing, "build on the GPU's own machine")
         return found
+
+    def targets(self) -> tuple[str, ...]:
+        """Return `gpu` where there is one, and the package."""
+        return ("gpu",) if self.availability().works else ()
 
     def check_target(self, target: str) -> None:
         """`InputError` unless it is `gpu`."""

@@ -211,13 +211,6 @@ def _rtx_config(request: dict[str, Any], common: dict[str, Any], trt: Any) -> An
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
     capabilities = [(major, minor) for major, minor in request["capabilities"]]
-    known = [name for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
-    for major, minor in capabilities:
-        if f"SM{major}{minor}" not in known:
-            refuse(
-                f"TensorRT-RTX {trt.__version__} cannot build for sm{major}{minor}, "
-                f"only for {', '.join(known).lower()}"
-            )
     return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
 
 

@@ -15,6 +15,7 @@ from trtcal.cli.output import clock, note, print_table, say, say_written, size_i
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
+    from trtcal.backends.base import Backend
     from trtcal.backends.options import BuildOptions, Route
     from trtcal.config import Config
     from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis
@@ -32,14 +33,16 @@ class BuildEngine(
 ):
     """Build an engine from MODEL in a child process, and say what every layer got.
 
-    Without --backend the target decides: cpu is onnxruntime's, sm89 and its like tensorrt-rtx's.
-    The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    Without --target it builds for the targets of trtcal.toml, if it has some: several go to
+    OUTPUT/TARGET each. Without --backend the target decides: cpu is onnxruntime's, sm89 and its like
+    tensorrt-rtx's. The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
 
     model: Path = argument()
     backend: str | None = option("onnxruntime, tensorrt-rtx or tensorrt.")
     target: str | None = option(
-        "cpu, cuda or tensorrt-ep; sm89, several like sm86,sm120, or portable; gpu (the one here)."
+        "cpu, cuda or tensorrt-ep; sm89 or rtx4090, several like sm86,sm120, or portable; gpu (the "
+        "one here).  [default: targets of [build] in trtcal.toml]"
     )
     shapes: tuple[str, ...] = option(
         "Shapes of a dynamic input; for every input, and once for each optimization profile.  "
@@ -76,41 +79,58 @@ class BuildEngine(
     output: Path = option("Folder for the engine, build.log, build.jsonl and build.json.", "-o")
 
     def _run(self) -> None:
-        from trtcal.backends.base import build
-        from trtcal.backends.child import watching
         from trtcal.backends.registry import find_backend
-        from trtcal.evidence.diagnosis.build_diagnosis import (
-            check_build,
-            hold,
-            write_diagnosis,
-        )
+        from trtcal.evidence.diagnosis.build_diagnosis import hold
         from trtcal.model import load_model
 
-        backend, target = find_backend(self.backend, self.target)
+        named = () if self.target or self.backend else self.config.build.targets
+        places = [find_backend(self.backend, one) for one in named or (self.target,)]
         model = load_model(self.model)
-        wanted = _with_sizes(self, _build_options(self, model, target), model)
-        settings = replace(
-            self.config, limits=self.limits_of(self.limits, lambda one: one.is_of_builds)
-        )
-        state = f"building for {target} with {backend.name}"
-        with clock(state) as show_state, watching(_watcher(show_state)):
-            try:
-                result = build(model, backend, wanted, self.output)
-            except (BackendError, ResourceError):
-                _show_failure(self.output, settings)
-                raise
-        diagnosis = check_build(result, settings, model)
-        write_diagnosis(self.output, diagnosis)
-        by_hand = backend.command(model, wanted, str(self.model), str(result.engine))
-        self.present(result.to_document(), lambda: _show(result, by_hand, diagnosis))
-        if "unrecorded" in result.measured:
-            note(
-                f"not recorded as yours, so loading it needs --trust: {result.measured['unrecorded']}"
-            )
-        hold(diagnosis)
+        folders = [self.output / target if len(places) > 1 else self.output for _, target in places]
+        made = [
+            _build_one(self, model, place, folder)
+            for place, folder in zip(places, folders, strict=True)
+        ]
+        documents = [result.to_document() for result, _, _ in made]
+
+        def show_all() -> None:
+            for result, by_hand, diagnosis in made:
+                _show(result, by_hand, diagnosis)
+
+        self.present(documents[0] if len(documents) == 1 else {"builds": documents}, show_all)
+        for _, _, diagnosis in made:
+            hold(diagnosis)
 
 
 command = BuildEngine.command()
+
+
+def _build_one(
+    options: BuildEngine, model: Model, place: tuple[Backend, str], folder: Path
+) -> tuple[Build, str | None, Diagnosis]:
+    """Build for one target; return what was made, the same by hand, and what is wrong with it."""
+    from trtcal.backends.base import build
+    from trtcal.backends.child import watching
+    from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
+
+    backend, target = place
+    wanted = _with_sizes(options, _build_options(options, model, target), model)
+    settings = replace(
+        options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
+    )
+    state = f"building for {target} with {backend.name}"
+    with clock(state) as show_state, watching(_watcher(show_state)):
+        try:
+            result = build(model, backend, wanted, folder)
+        except (BackendError, ResourceError):
+            _show_failure(folder, settings)
+            raise
+    diagnosis = check_build(result, settings, model)
+    write_diagnosis(folder, diagnosis)
+    if why := result.measured.get("unrecorded"):
+        note(f"not recorded as yours, so loading it needs --trust: {why}")
+    by_hand = backend.command(model, wanted, str(options.model), str(result.engine))
+    return result, by_hand, diagnosis
 
 
 def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOptions:

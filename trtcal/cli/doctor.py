@@ -10,19 +10,25 @@ from trtcal.cli.output import Columns, print_table, say
 
 
 class Doctor(JsonOptions, example="trtcal doctor --json"):
-    """Show which backends and calibrators work here, and how to get what is missing."""
+    """Show which backends, targets and calibrators work here, and how to get what is missing."""
 
     def _run(self) -> None:
         import calibrators
-        from trtcal.backends.registry import BACKENDS
+        from trtcal.backends.registry import BACKENDS, targets_here
         from trtcal.backends.targets import machine, packages
+        from trtcal.evidence.layers.costs import GPUS
 
+        here = targets_here()
         states = {name: backend.availability() for name, backend in BACKENDS.items()}
         document = {
             "trtcal": __version__,
             "machine": machine(),
             "packages": packages(),
             "backends": {name: vars(state) for name, state in states.items()},
+            "targets": {
+                one: {"gpus": GPUS.get(one, "").split(), "backend": here.get(one)}
+                for one in dict.fromkeys([*here, *GPUS])
+            },
             "calibrators": calibrators.names(),
         }
         self.present(document, lambda: _show(document))
@@ -40,6 +46,12 @@ def _show(document: dict[str, Any]) -> None:
         "how to get it": "{1[hint]}",
     }
     print_table([*document["backends"].items()], columns, f"trtcal {__version__}")
+    columns = {
+        "target": "{0}",
+        "GPUs by name": lambda item: " ".join(item[1]["gpus"]),
+        "built here by": lambda item: item[1]["backend"] or "- (TensorRT on the GPU's machine)",
+    }
+    print_table(document["targets"].items(), columns, "--target")
     say("calibrators: " + ", ".join(document["calibrators"]))
     found = document["packages"].items()
     say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in found))

@@ -227,7 +227,9 @@ class GivenOptions(Options):
         metavar="csv|folders|FILE.json",
     )
     targets: tuple[str, ...] = option(
-        "What to build for; may be repeated.  [default: sm89]", "--target", metavar="TARGET"
+        "What to build for, as sm89 or rtx4090; may be repeated.  [default: sm89]",
+        "--target",
+        metavar="TARGET",
     )
 
     def guess(self, path: Path, folder: Path, output: Path | None = None) -> tuple[Config, Draft]:

@@ -122,8 +122,8 @@ class Quantize(
     keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
     only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
     tune_placement: str | None = option(
-        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89 or "
-        "its like; also tune_placement under [build] in trtcal.toml.",
+        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89, "
+        "rtx4090 or the like; also tune_placement under [build] in trtcal.toml.",
         metavar="TARGET",
     )
     tune_time: float = option("Seconds for that.", default=120.0, least=0)

@@ -152,7 +152,7 @@ class Search(
     )
     batch: int = option("For times.", default=1, least=1)
     target: str | None = option(
-        "Build each plan found: sm89 or its like.", "--build", metavar="TARGET"
+        "Build each plan found for it: sm89, rtx4090 or the like.", "--build", metavar="TARGET"
     )
     methods: str | None = option(
         "First choose a calibrator for each tensor, of these.", metavar="A,B,..."
@@ -248,13 +248,13 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
 
 def _gpu_of(target: str | None) -> str:
     """Return the GPU whose datasheet is that of a build's target; say if none is."""
-    from trtcal.evidence.layers.costs import DEFAULT_GPU, GPU_OF
+    from trtcal.evidence.layers.costs import DEFAULT_GPU, datasheet_of
 
-    known = [GPU_OF[one] for one in (target or "").split(",") if one in GPU_OF]
-    if target and not known:
+    known = next(filter(None, map(datasheet_of, (target or "").split(","))), None)
+    if target and known is None:
         note(f"note: no datasheet of {target} is known: times are estimates for {DEFAULT_GPU}")
         note("hint: give --gpu a name, or a TOML file of its datasheet's numbers")
-    return known[0] if known else DEFAULT_GPU
+    return known or DEFAULT_GPU
 
 
 def _compiler(target: str, model: Model) -> Callable[[QuantizedModel], Measured]:

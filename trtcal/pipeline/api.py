@@ -225,9 +225,9 @@ def build(
 ) -> Build:
     """Build an engine into the folder `output`, with its log and the list of its layers.
 
-    `target` is `cpu`, `sm89` or another of `trtcal doctor`; `options` takes its place if given. The
-    samples of `data` show the sizes of dynamic inputs; a quantized model knows those it was calibrated
-    with.
+    `target` is `cpu`, `sm89`, `rtx4090` or another of `trtcal doctor`; `options` takes its place if
+    given. The samples of `data` show the sizes of dynamic inputs; a quantized model knows those it was
+    calibrated with.
     `BackendError` if the backend is missing or fails, `ResourceError` at the time limit.
 
     >>> import tempfile
@@ -235,7 +235,7 @@ def build(
     'onnxruntime'
     """
     backend, chosen = find_backend(None, options.target if options else target)
-    loaded, wanted = _model(model), options or BuildOptions(chosen)
+    loaded, wanted = _model(model), replace(options or BuildOptions(chosen), target=chosen)
     if data is not None:
         wanted = with_sizes(wanted, loaded, size_ranges(loaded, open_data(data, loaded)))
     return base.build(loaded, backend, wanted, Path(output))

@@ -28,7 +28,12 @@ from trtcal.calibration import (
 from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
-from trtcal.config import CalibrationConfig, Config, EvaluationConfig, PlanConfig
+from trtcal.config import (
+    CalibrationConfig,
+    Config,
+    EvaluationConfig,
+    PlanConfig,
+)
 from trtcal.data import (
     CountedDataset,
     Dataset,
@@ -220,8 +225,9 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     prepared = prepare_with_record(model, config.prepare.skip, config.prepare.add)
     for line in prepared.notes:
         say(f"left alone: {line}")
-    if config.build.tune_placement is not None:
-        find_backend(None, config.build.tune_placement)
+    for target in (*config.build.targets, config.build.tune_placement):
+        if target is not None:
+            find_backend(None, target)
     calibration, evaluation = config.calibration, config.evaluation
     data = _open_data(model, config, calibration, "calibration.data")
     if evaluation.data is None:
@@ -433,7 +439,7 @@ def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: 
 
     No limit on INT8 is about the first, which is the reference, and FP16.
     """
-    jobs = [(model, target) for model in models for target in config.build.targets]
+    jobs = [(model, target) for model in models for target in config.build.run_targets]
     of_floats = tuple(one for one in config.limits if one.metric != INT8_MACS)
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:

@@ -29,7 +29,7 @@ from trtcal.errors import InputError
 from trtcal.evaluate.variant_limits import judge_variants
 from trtcal.evidence.diagnosis.build_diagnosis import Case, check_case
 from trtcal.evidence.fusion.check import check_fusions
-from trtcal.evidence.layers.costs import counted_precision, estimate, find_target
+from trtcal.evidence.layers.costs import counted_precision, datasheet_of, estimate, find_target
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.log.reader import parse_file
@@ -40,7 +40,6 @@ from trtcal.model import Model
 from trtcal.ptq.artifact import optimized_fingerprint
 from trtcal.ranges import Calibration
 from trtcal.reporting.collect import Findings, collect
-from trtcal.reporting.estimates import ESTIMATED_ON
 from trtcal.reporting.tensors import tensor_facts, wire
 from trtcal.reporting.verdict import judge, without_comparison
 
@@ -139,13 +138,13 @@ def _build(build: Build, model: Model | None) -> Document:
         "outcomes": [dataclasses.asdict(outcome) for outcome in build.outcomes],
         "wiring": wire(model.proto, {one.node for one in build.outcomes}) if model else None,
         "fusions": _fusions(model, build) if model and build.target != "cpu" else None,
-        "estimated_on": ESTIMATED_ON.get(build.target),
+        "estimated_on": datasheet_of(build.target),
         "layers": [_layer(layer, build.target) for layer in build.layers],
     }
 
 
 def _layer(layer: Layer, target: str) -> Document:
-    gpu = ESTIMATED_ON.get(target)
+    gpu = datasheet_of(target)
     least = estimate(layer, find_target(gpu)).estimated_ms if gpu else None
     return {
         **_kept(layer, ("name", "kind", "precision", "macs")),

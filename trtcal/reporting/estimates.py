@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trtcal.evaluate.comparison import Row
-from trtcal.evidence.layers.costs import estimate, find_target
+from trtcal.evidence.layers.costs import datasheet_of, estimate, find_target
 from trtcal.evidence.manifest import Build
 
-ESTIMATED_ON = {"sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
-"""The GPU of an architecture for which least times are estimated; the page names it."""
 PAYS = 1.05  # times as fast: below that INT8 is not worth its loss
 
 
@@ -33,7 +31,7 @@ def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple
     least = {(build.target, build.model): _least_ms(build) for build in builds}
     targets = dict.fromkeys(target for target, _ in least)
     return tuple(
-        Estimate(target, ESTIMATED_ON[target], other.name, theirs / mine)
+        Estimate(target, datasheet_of(target) or "", other.name, theirs / mine)
         for target in targets
         for other in others
         if (mine := least.get((target, row.model))) and (theirs := least.get((target, other.model)))
@@ -42,7 +40,7 @@ def estimates(builds: Sequence[Build], row: Row, others: Iterable[Row]) -> tuple
 
 def _least_ms(build: Build) -> float | None:
     """Return the least time of all layers, None where one's or the target's is not known."""
-    gpu = ESTIMATED_ON.get(build.target)
+    gpu = datasheet_of(build.target)
     if gpu is None:
         return None
     times = [estimate(layer, find_target(gpu)).estimated_ms for layer in build.layers]

@@ -8,6 +8,7 @@ Data that stays in a cache can beat it. Launch times, tails and clocks are left 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,8 +230,52 @@ def _bounded(count: int | None) -> int | None:
 
 TARGETS = Path(__file__).parent / "targets"
 DEFAULT_GPU = "t4"
-GPU_OF = {"sm75": "t4", "sm80": "a100-sxm4-40gb", "sm87": "orin-agx-64gb", "sm89": "l4"}
-"""Target of a build -> the GPU of that compute capability whose datasheet is known."""
+GPUS = {
+    "sm70": "v100 titanv",
+    "sm72": "xavier xaviernx agxxavier",
+    "sm75": "t4 rtx2060 rtx2070 rtx2080 gtx1650 gtx1660 titanrtx quadrortx4000 quadrortx5000 "
+    "quadrortx6000 quadrortx8000",
+    "sm80": "a100 a30",
+    "sm86": "a10 a10g a2 a16 a40 rtx3050 rtx3060 rtx3070 rtx3080 rtx3090 rtxa2000 rtxa4000 rtxa4500 "
+    "rtxa5000 rtxa6000",
+    "sm87": "orin orinnano orinnx agxorin",
+    "sm89": "l4 l40 l40s rtx4050 rtx4060 rtx4070 rtx4080 rtx4090 rtx2000ada rtx4000ada rtx5000ada "
+    "rtx6000ada",
+    "sm90": "h100 h200 h20 gh200",
+    "sm100": "b200 gb200",
+    "sm103": "b300 gb300",
+    "sm110": "thor",
+    "sm120": "rtx5050 rtx5060 rtx5070 rtx5080 rtx5090 rtxpro4000 rtxpro4500 rtxpro5000 rtxpro6000",
+    "sm121": "gb10 dgxspark",
+}
+"""Target of a build -> the GPUs of that compute capability; source: developer.nvidia.com/cuda-gpus."""
+DATASHEETS = {"t4": "t4", "a100": "a100-sxm4-40gb", "orin": "orin-agx-64gb", "l4": "l4"}
+DATASHEETS |= {"agxorin": "orin-agx-64gb", "rtx4090": "rtx-4090"}
+"""Of those GPUs -> the datasheet that trtcal has; the first of a capability stands for it."""
+MAKERS = re.compile(r"^(nvidia|geforce|tesla|jetson)+")
+SIZES = re.compile(r"(ti|super|laptop|gpu|mobile|maxq|sxm\d?|pcie|nvl|generation|\d+gb)+$")
+
+
+def find_gpu_name(text: str) -> str | None:
+    """Return a GPU's name as it stands in `GPUS`, of one such as "NVIDIA GeForce RTX 4090"."""
+    plain = MAKERS.sub("", re.sub(r"[\s_-]", "", text.lower()))
+    known = {name for names in GPUS.values() for name in names.split()}
+    return next((one for one in (plain, SIZES.sub("", plain)) if one in known), None)
+
+
+def capability_of(gpu: str) -> str | None:
+    """Return the target, such as `sm89`, that a GPU's name stands for; None if it is not known."""
+    name = find_gpu_name(gpu)
+    return next((target for target, names in GPUS.items() if name in names.split()), None)
+
+
+def datasheet_of(target: str) -> str | None:
+    """Return the datasheet of a target, which may be a GPU's name; None if there is none."""
+    gpu = find_gpu_name(target)
+    names = [gpu] if gpu in DATASHEETS else GPUS.get(capability_of(target) or target, "").split()
+    return next((DATASHEETS[name] for name in names if name in DATASHEETS), None)
+
+
 LEAST, MOST = 0.001, 1e9
 EXAMPLE = "bandwidth_gb_s = 1555, int8_tops = 624, fp16_tflops = 312, fp32_tflops = 19.5"
 RATE = Kind(
@@ -287,13 +332,13 @@ def target_names() -> tuple[str, ...]:
 
 def find_target(name: str) -> Target:
     """Return the GPU of this name, or that a TOML file of this path describes."""
-    if name in target_names():
-        return read_target(TARGETS / f"{name}.toml")
+    known = name if name in target_names() else DATASHEETS.get(find_gpu_name(name) or "")
+    if known is not None:
+        return read_target(TARGETS / f"{known}.toml")
     if not Path(name).is_file():
-        known = ", ".join(target_names())
         raise InputError(
             f"{name!r} is neither a known target nor a file",
-            f"known are {known}; a file of your own holds {EXAMPLE}",
+            f"known are {', '.join(target_names())}; a file of your own holds {EXAMPLE}",
         )
     return read_target(Path(name))
 
