@@ -29,6 +29,7 @@ from trtcal.config import (
 )
 from trtcal.documents import Document
 from trtcal.errors import InputError
+from trtcal.reporting.engines import CPU
 
 TABLE = Path(__file__).with_name("prices.toml")
 HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
@@ -159,7 +160,12 @@ def _note(price: Price | None) -> str:
 def with_costs(
     document: Document, table: PriceTable | None = None, price: Price | None = None
 ) -> Document:
-    """Return a report document with `costs` under `measured`; its digest stays what it was."""
+    """Return a report document with `costs` under `measured`; its digest stays what it was.
+
+    Without a price there are none where a GPU is built for: a CPU says nothing of what that costs.
+    """
     measured = document["measured"]
+    if table is None and price is None and any(one["target"] != CPU for one in document["builds"]):
+        return document
     costs = find_costs(measured["variants"], measured["machine"], table, price)
     return {**document, "measured": {**measured, "costs": costs}}
