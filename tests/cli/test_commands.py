@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -7,12 +8,13 @@ import time
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper
 
 from tests.backends.test_build import needs_rtx
 from tests.conftest import SAMPLES
 from tests.networks import conv_net, samples, save
-from trtcal.cli.main import COMMANDS, DEFECT, run_command
+from trtcal.cli.main import COMMANDS, DEFECT, cli, run_command
 from trtcal.cli.output import printable
 
 IMAGES = np.zeros((4, 3, 8, 8), np.float32)
@@ -223,6 +225,61 @@ def test_help_has_an_example_everywhere(capsys):
     assert "Example:" in succeed(capsys, "--help")
     for name in COMMANDS:
         assert "Example: trtcal" in " ".join(succeed(capsys, name, "--help").split())
+
+
+def test_every_command_can_be_quiet_and_verbose():
+    for name in COMMANDS:
+        command = cli.get_command(None, name)
+        for one in getattr(command, "commands", {"": command}).values():
+            known = {word for parameter in one.params for word in parameter.opts}
+            assert {"-q", "-v", "--quiet", "--verbose"} <= known, name
+
+
+def test_calibrate_prints_a_summary_and_the_table_with_v(place, capsys):
+    data = np.random.default_rng(0).normal(size=(64, 3, 8, 8)).astype(np.float32)
+    data[0, 0, 0, 0] = 1000.0
+    np.savez(place / "wild.npz", x=data)
+    command = ("calibrate", "net.onnx", "--data", "wild.npz", "--method", "percentile")
+    status, out, err = run(capsys, *command, "-p", "percentile=99")
+    assert status == 0
+    assert "tensors have a range; " in out
+    assert "doubtful: x: its values reach" in out
+    assert "amax" not in out
+    assert "64 samples in" in err
+    status, out, err = run(capsys, *command, "-v", "-q")
+    assert "amax" in out
+    assert err.replace("hint: ", "warning: ").count("warning: ") == len(err.splitlines())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_asks_this_program(capsys, shell):
+    script = succeed(capsys, "completion", shell)
+    assert f"_TRTCAL_COMPLETE={shell}_complete" in script
+    words = "COMP_WORDS" if shell != "zsh" else "words"
+    assert words in script
+
+
+def test_completion_in_bash_knows_commands_and_choices(place):
+    script = (
+        "source <(cat script); COMP_WORDS=(trtcal cali); COMP_CWORD=1; _trtcal_completion trtcal;"
+    )
+    code = "import sys; from trtcal.cli.main import main; sys.argv[0] = 'trtcal'; main()"
+    (place / "trtcal").write_text(f"#!{sys.executable}\n{code}\n")
+    (place / "trtcal").chmod(0o755)
+    (place / "script").write_text(completion("bash"))
+    search = {"PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(SAMPLES.parent)}
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", f'{script} echo "${{COMPREPLY[@]}}"'],
+        env={**os.environ, **search},
+        cwd=place,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == [b"calibrate", b"calibration"]
+
+
+def completion(shell):
+    return CliRunner().invoke(cli, ["completion", shell]).stdout
 
 
 def test_help_imports_nothing_heavy():

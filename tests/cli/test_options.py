@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from trtcal.cli import output
 from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import filled
+from trtcal.cli.output import filled, note, print_table, progress, warning
 
 
 class Sample(JsonOptions, example="trtcal sample net.onnx"):
@@ -26,6 +28,38 @@ class Sample(JsonOptions, example="trtcal sample net.onnx"):
 
     def _run(self):
         click.echo(repr(self))
+
+
+class Long(JsonOptions, example="trtcal long"):
+    """Print rows, a note and a warning."""
+
+    def _run(self):
+        print_table(["abc"[one] * 200 for one in range(3)], {"name": "{0}"}, shown=2)
+        note("a note")
+        warning("a warning", "a remedy")
+
+
+def test_quiet_leaves_notes_out_and_no_warning():
+    run = CliRunner().invoke(Long.command(), ["-q"])
+    assert run.stderr == "warning: a warning\nhint: a remedy\n"
+    assert CliRunner().invoke(Long.command(), []).stderr.startswith("a note\n")
+
+
+def test_verbose_leaves_nothing_out():
+    short, whole = (CliRunner().invoke(Long.command(), words).stdout for words in ([], ["-v"]))
+    assert "1 more: use -v" in short
+    assert "more" not in whole
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_on_a_pipe_is_a_line_every_ten_seconds(monkeypatch, capsys, quiet):
+    seconds = iter([0.0, 9.0, 11.0, 12.0, 41.0])
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    with output.verbosity(quiet, False), progress("observing", 1000, "samples") as advance:
+        for _ in range(4):
+            advance(80)
+    lines = ["observing: 160 of 1,000 samples, 11 s", "observing: 320 of 1,000 samples, 41 s"]
+    assert capsys.readouterr().err.splitlines() == ([] if quiet else lines)
 
 
 def run(*words):

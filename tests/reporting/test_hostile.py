@@ -123,7 +123,7 @@ def commands(folder: Path, run: Path) -> list[tuple[object, ...]]:
         ("history", "add", folder / "page.json", *database),
         ("history", "list", *database),
         ("history", "show", "1", *database),
-        ("diagnose", built, "--all"),
+        ("diagnose", built, "-v"),
         ("log", built / "build.log"),
         ("layers", "show", built),
         ("plan", "show", run / "plan.json"),

@@ -73,7 +73,7 @@ class Ab(
             for letter, path in (("A", self.baseline), ("B", self.candidate))
         )
         slices, against = self.slices, self.reference
-        with progress("testing", len(dataset)) as advance:
+        with progress("testing", len(dataset), "samples") as advance:
             settings = ABOptions(
                 batch_for(model, self.batch or self.config.evaluation.batch),
                 read_slices(slices, len(dataset), dataset.files) if slices else None,

@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.options import ConfigOptions, LimitOptions, argument, config_here, option
-from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes
+from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
 from trtcal.errors import BackendError, ResourceError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trtcal.model import Model
 
 SHOWN_OF_FAILURE = 3
+NODES_SHOWN = 30
 
 
 class BuildEngine(
@@ -177,8 +178,7 @@ def _show_failure(folder: Path, settings: Config) -> None:
     log = next((path for path in failed if path.exists()), None)
     found = check_engine(Engine(str(folder), ()), settings, [log] if log else []).findings
     for finding in found[:SHOWN_OF_FAILURE]:
-        note(f"{finding.kind}: {finding.what}")
-        note(f"   fix: {finding.fix}")
+        warning(f"{finding.kind}: {finding.what}; fix: {finding.fix}")
 
 
 def _watcher(show_state: Callable[[str], None]) -> Callable[[bytes], None]:
@@ -199,7 +199,8 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     title = f"{result.model_name}: {result.backend} {result.backend_version} for {result.target}"
     columns = {"node": "{node}", "asked": "{asked}", "got": "{got}"}
     columns |= {"engine layer": "{layer}", "why": "{reason}"}
-    print_table(result.outcomes, columns, title)
+    lost_first = sorted(result.outcomes, key=lambda one: not one.is_lost)
+    print_table(lost_first, columns, title, shown=NODES_SHOWN)
     lost = sum(outcome.is_lost for outcome in result.outcomes)
     say(f"{len(result.layers)} engine layers; {lost} nodes did not get what was asked")
     if command:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import PreparedOptions, option
-from trtcal.cli.output import note, parameters, print_table, progress, say, size_in_bytes
+from trtcal.cli.output import (
+    is_verbose,
+    most,
+    note,
+    parameters,
+    print_table,
+    progress,
+    say,
+    say_more,
+    size_in_bytes,
+)
 from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions
     from trtcal.model import Model
-    from trtcal.ranges import Calibration
+    from trtcal.ranges import Calibration, TensorRange
 
 NAMED = 10  # arrays or files that a note names, at most
-
+CLIPPED = 0.01
+"""Share of a tensor's values beyond its range above which the range is doubtful."""
+STRETCHED = 0.1
+"""Part of the largest value below which a range is doubtful."""
 
 ALONE = ("batch", "workers", "cluster", "profile", "max_memory", "histograms")
 """The options that do not go with --how-many."""
@@ -31,8 +46,8 @@ class Calibrate(
     """Choose the range of every tensor of MODEL from data, and write calibration.json.
 
     MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
-    tensor; a method only reads the histograms. If it is interrupted or killed, the same command goes on
-    from the checkpoint beside its output.
+    tensor; a method only reads the histograms. A summary is printed, with -v every range. If it is
+    interrupted or killed, the same command goes on from the checkpoint beside its output.
 
     With `--method auto` a quarter of the samples is held back, and all methods are judged there by what
     INT8 loses; of fewer than 32 samples each tensor's method is chosen by its histogram alone.
@@ -69,6 +84,7 @@ class Calibrate(
         from trtcal.data import size_ranges
         from trtcal.quantization import find_layers, tensors_to_observe
 
+        started = time.monotonic()
         if self.how_many:
             refuse({name.replace("_", "-"): getattr(self, name) for name in ALONE})
         settings = self.config.calibration
@@ -93,7 +109,7 @@ class Calibrate(
             checked.write(output.with_suffix(".data-check.json"))
             warn(checked.issues)
             wanted = _observe_options(self, loaded, unfinished(self.histograms or output))
-            with progress(f"observing {len(tensors)} tensors", len(observed)) as advance:
+            with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
                 return observe(
                     prepared, observed, tensors, wanted, advance, lambda text: note(f"note: {text}")
                 )
@@ -104,6 +120,7 @@ class Calibrate(
         result = choose(self, prepared, observation, select, chosen, given)
         result = replace(result, sizes=size_ranges(loaded, dataset))
         title = f"{result.method} over {result.samples} samples of {observed.name}"
+        note(f"note: {result.samples:,} samples in {time.monotonic() - started:.1f} s")
         self.present(result.write(output), lambda: _show(result, title), output)
 
 
@@ -125,11 +142,48 @@ def _observe_options(options: Calibrate, model: Model, checkpoint: Path) -> Obse
 
 
 def _show(result: Calibration, title: str) -> None:
-    columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
-    columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
-    print_table([*result.ranges.items()], columns, title)
+    """Print a summary, and with -v the table of ranges."""
+    if is_verbose():
+        columns = {"tensor": "{0}", "amax": "{1.amax:.6g}", "max |x|": "{1.observed_amax:.6g}"}
+        columns |= {"clipped": "{1.clipped:.4%}", "note": "{1.note}"}
+        print_table([*result.ranges.items()], columns, title)
+    else:
+        say(title)
+    say(_summary(result))
+    doubtful = {
+        name: why for name, one in result.ranges.items() if (why := _doubt(one, result.method))
+    }
+    for name, reason in [*doubtful.items()][: most(NAMED)]:
+        say(f"doubtful: {name}: {reason}")
+    say_more(len(doubtful), most(NAMED), "doubtful ranges")
     for name, reason in result.unranged.items():
         say(f"no range for {name}: {reason}")
+
+
+def _summary(result: Calibration) -> str:
+    """Return how many ranges there are, how many of them clip, and how much."""
+    every = f"{len(result.ranges)} tensors have a range"
+    clipped = {name: 100 * one.clipped for name, one in result.ranges.items() if one.clipped > 0}
+    if not clipped:
+        return f"{every}; none clips a value seen"
+    worst = max(clipped, key=lambda name: clipped[name])
+    return (
+        f"{every}; {len(clipped)} clip, {median(clipped.values()):.2g} % of their values at the median "
+        f"and at most {clipped[worst]:.2g} % ({worst})"
+    )
+
+
+def _doubt(one: TensorRange, method: str) -> str | None:
+    """Return why a range may be wrong, None if nothing says so; what `auto` chose is no doubt."""
+    known = one.note or ""
+    if what := known.partition("; ")[2] if method == "auto" else known:
+        return what
+    if one.amax < STRETCHED * one.observed_amax:
+        times = one.observed_amax / one.amax
+        return f"its values reach {times:.0f} times its range: are they outliers?"
+    if one.clipped > CLIPPED:
+        return f"{one.clipped:.2%} of its values are clipped"
+    return None
 
 
 def show_profile(observation: Observation, path: Path) -> None:

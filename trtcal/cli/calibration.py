@@ -163,7 +163,8 @@ class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --dat
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
         prepared = prepare(model, self.config)
-        with progress(f"finding what stretches {len(tensors)} ranges", len(dataset)) as advance:
+        title = f"finding what stretches {len(tensors)} ranges"
+        with progress(title, len(dataset), "samples") as advance:
             found = find_tails(prepared, dataset, tensors, advance)
         reaches = [(name, one) for name, own in found.tensors.items() for one in own]
         columns: Columns = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trtcal.cli.options import DataOptions, ModelOptions, option
-from trtcal.cli.output import note, say
+from trtcal.cli.output import say, warning
 from trtcal.errors import GateFailed
 
 if TYPE_CHECKING:
@@ -53,5 +53,4 @@ def _show(found: DataCheck) -> None:
 def warn(issues: Iterable[DataIssue]) -> None:
     """Print issues as warnings on standard error."""
     for issue in issues:
-        note(f"warning: {issue.sentence} ({issue.kind})")
-        note(f"hint: {issue.fix}")
+        warning(f"{issue.sentence} ({issue.kind})", issue.fix)

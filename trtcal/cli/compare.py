@@ -17,7 +17,7 @@ from trtcal.cli.options import (
     argument,
     option,
 )
-from trtcal.cli.output import Columns, filled, note, print_limits, print_table, progress, say
+from trtcal.cli.output import Columns, filled, most, note, print_limits, print_table, progress, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ SIMULATED = (
 
 
 def _show_groups(name: str, found: Breakdown) -> None:
-    shown = found.groups[:GROUPS_SHOWN]
+    shown = found.groups[: most(GROUPS_SHOWN)]
     columns: Columns = {
         found.by: "{name}",
         "samples": "{samples}",
@@ -112,7 +112,7 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
     }
     if samples:
         title = f"{name}: the samples of the largest error"
-        print_table(samples[:SAMPLES_SHOWN], columns, title, "-")
+        print_table(samples[: most(SAMPLES_SHOWN)], columns, title, "-")
 
 
 def _show_layers(name: str, found: Layerwise) -> None:
@@ -122,7 +122,7 @@ def _show_layers(name: str, found: Layerwise) -> None:
     if not found.figures:
         return
     known = [one for one in found.figures if one.leaves_db is not None or one.own_db is not None]
-    worst = sorted(known, key=_least)[:TENSORS_SHOWN]
+    worst = sorted(known, key=_least)[: most(TENSORS_SHOWN)]
     shown = [one for one in found.figures if one in worst]
     columns: Columns = {
         "tensor": "{tensor}",
@@ -216,11 +216,11 @@ class Compare(
         limits = self.limits_of(self.limits, is_compared)
         settings = _settings(self, model, dataset)
         settings = replace(settings, alternative=others[-1].name if self.beside else None)
-        with progress("comparing", len(dataset)) as advance:
+        with progress("comparing", len(dataset), "samples") as advance:
             result = compare(first, others, dataset, limits, settings, advance)
         if self.per_layer:
             seen = min(self.layer_samples or len(dataset), len(dataset))
-            with progress("layer by layer", seen * len(others)) as advance:
+            with progress("layer by layer", seen * len(others), "samples") as advance:
                 result = with_layers(result, model, others, dataset, advance, seen)
         document = result.write(self.output)
         self.present(document, lambda: show_all(result), self.output)

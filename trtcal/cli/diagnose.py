@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
-from trtcal.cli.output import note, print_limits, say, show_coverage
+from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class Diagnose(
         "Instead of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine."
     )
     profile: Path | None = option("Layer times beside --layers: their cost.")
-    show_all: bool = option(f"Show every finding, not the first {SHOWN}.", "--all")
 
     def _run(self) -> None:
         from trtcal.evidence.diagnosis.build_diagnosis import hold
@@ -52,8 +51,7 @@ class Diagnose(
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
             note("note: the logs hold no message of a builder: are they build logs?")
-        most = None if self.show_all else SHOWN
-        self.present(diagnosis.to_document(), lambda: show(diagnosis, most))
+        self.present(diagnosis.to_document(), lambda: show(diagnosis))
         hold(diagnosis)
 
 
@@ -85,13 +83,13 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     return check_engine(engine, config, options.logs, model)
 
 
-def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
+def show(diagnosis: Diagnosis) -> None:
     """Print findings, what was accepted, and what was counted."""
     from trtcal.evidence.diagnosis.build_diagnosis import summary_line
 
     if diagnosis.coverage is not None:
         show_coverage(diagnosis.coverage)
-    show_findings(diagnosis.findings, most, "--all")
+    show_findings(diagnosis.findings, most(SHOWN))
     for finding, why in diagnosis.accepted:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
@@ -100,23 +98,24 @@ def show(diagnosis: Diagnosis, most: int | None = SHOWN) -> None:
     counts = ", ".join(
         f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
     )
-    notes = ", ".join(f"{count} x {name}" for name, count in list(diagnosis.notes.items())[:5])
+    notes = ", ".join(
+        f"{count} x {name}" for name, count in list(diagnosis.notes.items())[: most(5)]
+    )
     say(f"{summary_line(diagnosis)}; counted: {counts}{'; warnings: ' + notes if notes else ''}")
 
 
-def show_findings(findings: Sequence[Finding], most: int | None, option: str) -> None:
-    """Print the first findings, and the option that shows the rest."""
-    for number, finding in enumerate(findings[:most], 1):
+def show_findings(findings: Sequence[Finding], count: int | None) -> None:
+    """Print the first findings, and how many there are more."""
+    for number, finding in enumerate(findings[:count], 1):
         _show_one(number, finding)
-    if rest := len(findings[most:]) if most is not None else 0:
-        say(f"… and {rest} more findings: use {option}")
+    say_more(len(findings), count, "findings")
 
 
 def _show_one(number: int, finding: Finding) -> None:
     say(f"{number}. {finding.kind}: {finding.what}{_cost(finding)}")
     say(f"   why: {finding.why}")
     say(f"   fix: {finding.fix}")
-    for one in finding.evidence[:EVIDENCE_SHOWN]:
+    for one in finding.evidence[: most(EVIDENCE_SHOWN)]:
         lines = one.text.splitlines() or [""]
         say(f"   {one.source} {one.place}: {lines[0][:200]}")
         for line in lines[1:]:

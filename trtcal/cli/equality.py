@@ -49,5 +49,5 @@ class EqualityOptions(Options):
             batches = draw_batches(given, samples, BATCH)
         else:
             return None
-        with progress("running both models", samples) as advance:
+        with progress("running both models", samples, "samples") as advance:
             return check_equal(given, other, batches, advance)

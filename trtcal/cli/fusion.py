@@ -11,7 +11,7 @@ import click
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.equality import EqualityOptions
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, config_here, option
-from trtcal.cli.output import Columns, note, print_table, say
+from trtcal.cli.output import Columns, most, note, print_table, say
 from trtcal.errors import GateFailed, InputError
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ def show(found: Fusions) -> None:
         "why": lambda row: _reasons(row[0]),
         "engine": lambda row: _shown(row[1], row[2]),
     }
-    print_table(ordered[:SHOWN], columns, found.model_name)
-    _more(len(found.matches))
-    show_findings(found.findings, SHOWN, "--json")
+    print_table(ordered, columns, found.model_name, shown=SHOWN)
+    show_findings(found.findings, most(SHOWN))
     whole = len(found.matches) - len(found.broken)
     say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
     if found.layers:
@@ -129,11 +128,6 @@ def _note(found: Fusions) -> None:
         note(f"note: {found.inner} nodes in subgraphs and functions were not checked")
     if found.is_of_other_model:
         note("note: the layers are of another model's build: nodes are found by their names")
-
-
-def _more(count: int) -> None:
-    if count > SHOWN:
-        say(f"… and {count - SHOWN} more: use --json")
 
 
 def _shown(seen: Seen | None, verdict: str) -> str:
@@ -242,8 +236,7 @@ class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json 
 def _show_diff(found: Difference[None, str], options: Diff) -> None:
     columns = {"root node": "{subject}", "in": "{what}", "what": "{kind}"}
     columns |= {"before": "{before}", "after": "{after}"}
-    print_table(found.changes[:SHOWN], columns, options.title, "-")
-    _more(len(found.changes))
+    print_table(found.changes, columns, options.title, "-", SHOWN)
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
     say(f"{counts}, {found.unchanged} unchanged")
 

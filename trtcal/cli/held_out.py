@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trtcal.cli.output import Columns, note, print_table, progress, say
+from trtcal.cli.output import Columns, note, print_table, progress, say, warning
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def choose(
 
     if select is None:
         return calibrate(observation, method, given)
-    with progress("judging ranges", len(METHODS)) as advance:
+    with progress("judging ranges", len(METHODS), "methods") as advance:
         choice = choose_method(model, observation, select, given, advance)
     columns: Columns = {
         "method": lambda one: "auto, by tensor" if one[0] == "auto" else one[0],
@@ -87,13 +87,13 @@ def show_curve(
     from trtcal.evaluate.subsets import choose_subsets
 
     subsets = choose_subsets(model, dataset)
-    with progress("observing and judging", subsets.work) as advance:
+    with progress("observing and judging", subsets.work, "samples") as advance:
         curve = learning_curve(model, dataset, method, given, subsets, advance)
     document = curve.to_document()
     if options.output is not None:
         write_document(options.output, document)
     for line in curve.warnings:
-        note(f"warning: {line}")
+        warning(f"{line}")
     options.present(document, lambda: _print(curve, dataset.name), options.output)
 
 

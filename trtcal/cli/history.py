@@ -125,9 +125,7 @@ def _show_diff(found: RunDifference) -> None:
         "change": lambda one: "" if one.share is None else f"{100 * one.share:+.2f} %",
         "for": lambda one: {True: "better", False: "worse", None: ""}[one.is_better],
     }
-    print_table(found.changed[:FIGURES_SHOWN], columns)
-    if len(found.changed) > FIGURES_SHOWN:
-        say(f"… and {len(found.changed) - FIGURES_SHOWN} more: use --json")
+    print_table(found.changed, columns, shown=FIGURES_SHOWN)
     for what, names in (("gone", found.gone), ("new", found.new)):
         if names:
             say(f"{what}: {', '.join(names)}")
@@ -176,7 +174,7 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
 def _send(entries: list[Entry], uri: str) -> None:
     from trtcal.runs.mlflow import send_to_mlflow
 
-    with progress("sending runs", len(entries)) as show:
+    with progress("sending runs", len(entries), "runs") as show:
         sent = send_to_mlflow(entries, uri, show)
     say(f"sent {sent} runs; {len(entries) - sent} were there already")
 

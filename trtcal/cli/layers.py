@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
-from trtcal.cli.output import Columns, note, print_table, say
+from trtcal.cli.output import Columns, most, note, print_table, say
 
 Row = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class Show(JsonOptions, example="trtcal layers show graph.json --profile profile
                 note(f"note: {line}")
             _show_shares(document)
             _show_layers(document, self.top)
-            show_findings(examine(engine.layers).findings, self.top, "--json")
+            show_findings(examine(engine.layers).findings, most(self.top))
             _say_totals(document)
 
         self.present(document, show_all)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import StatusLine, note, printable, say
+from trtcal.cli.output import StatusLine, most, note, printable, say, say_more
 from trtcal.errors import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -109,11 +109,9 @@ def show(file: str, writer: LogWriter) -> None:
     kinds = document["findings"]
     state = "; no engine was built" if document["is_failed"] else ""
     say(f"{file}: {writer.end['lines']} lines, {len(kinds)} kinds of findings{state}")
-    for kind in kinds[:SHOWN]:
+    for kind in kinds[: most(SHOWN)]:
         _show_kind(kind)
-    if len(kinds) > SHOWN:
-        say("")
-        say(f"… and {len(kinds) - SHOWN} more kinds: use --json")
+    say_more(len(kinds), most(SHOWN), "kinds")
     say("")
     counts = document["counts"]
     parts = [f"{counts[name]} {name}" for name in BACKGROUND if name in counts]

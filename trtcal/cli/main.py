@@ -37,7 +37,10 @@ COMMANDS = {
     "report": "Write the HTML report of a run.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
+COMPLETE = "_TRTCAL_COMPLETE"
+"""The variable with which a shell's script asks for completions, as click has it."""
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
 
 

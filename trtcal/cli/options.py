@@ -22,14 +22,14 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from trtcal.cli.output import note, print_json, say, say_written
+from trtcal.cli.output import note, print_json, say, say_written, verbosity
 from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
 from trtcal.errors import MODEL, InputError, TrtcalError
 
@@ -96,11 +96,26 @@ class Options:
         """Return the command, called like the class."""
         return click.Command(
             cls.__name__.lower(),
-            callback=lambda **given: cls(**given)._start(),
-            params=_parameters(cls),
+            callback=partial(_start, cls),
+            params=[*_parameters(cls), *_verbosities()],
             help=inspect.getdoc(cls),
             epilog=f"Example: {cls.example}",
         )
+
+
+def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:
+    with verbosity(quiet, verbose):
+        options(**given)._start()
+
+
+def _verbosities() -> list[click.Parameter]:
+    """Return the options of every command."""
+    return [
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
+        click.Option(
+            ["-v", "--verbose"], is_flag=True, help="Print all rows, and nothing cut off."
+        ),
+    ]
 
 
 def add_commands(group: click.Group, *kinds: type[Options]) -> None:

@@ -9,6 +9,7 @@ import string
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,42 @@ LONGEST_CELL = 160
 REPORT_S = 10.0
 Columns = Mapping[str, str | Callable[[Any], object]]
 BLANKS = dict.fromkeys(map(ord, "\n\r\t"), " ")
+
+
+_QUIET = ContextVar("quiet", default=False)
+_VERBOSE = ContextVar("verbose", default=False)
+
+
+@contextlib.contextmanager
+def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Print as much as -q (no notes, no progress) and -v (nothing left out) say in this block."""
+    tokens = _QUIET.set(quiet), _VERBOSE.set(verbose)
+    try:
+        yield
+    finally:
+        _QUIET.reset(tokens[0])
+        _VERBOSE.reset(tokens[1])
+
+
+def is_quiet() -> bool:
+    """Whether notes and progress are left out."""
+    return _QUIET.get()
+
+
+def is_verbose() -> bool:
+    """Whether nothing is left out."""
+    return _VERBOSE.get()
+
+
+def most(count: int) -> int | None:
+    """Return how many of many things are shown: so many, or all of them with -v."""
+    return None if is_verbose() else count
+
+
+def say_more(total: int, shown: int | None, what: str = "") -> None:
+    """Say how many more there are than were shown, if there are any."""
+    if shown is not None and total > shown:
+        say(f"… and {' '.join(filter(None, (f'{total - shown} more', what)))}: use -v")
 
 
 def printable(text: object) -> str:
@@ -60,13 +97,17 @@ def filled(template: str, thing: Any, missing: str = "") -> str:
 
 
 def print_table(
-    things: Iterable[Any], columns: Columns, title: str = "", missing: str = ""
+    things: Iterable[Any],
+    columns: Columns,
+    title: str = "",
+    missing: str = "",
+    shown: int | None = None,
 ) -> None:
     """Print a table on standard output with a row for each thing; a title needs no rows.
 
     `columns` gives for each heading what stands there: a template such as "{amax:.6g}", which names
     fields of the thing or places in it, or a function of it. The first column is text, the others are
-    right-aligned.
+    right-aligned. At most `shown` rows are printed, and how many there are more; all with -v.
     """
     from rich.console import Console
     from rich.table import Table
@@ -75,7 +116,9 @@ def print_table(
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
-    for thing in things:
+    every = list(things)
+    rows = None if shown is None else most(shown)
+    for thing in every[:rows]:
         row = [
             filled(one, thing, missing) if isinstance(one, str) else one(thing)
             for one in columns.values()
@@ -85,10 +128,11 @@ def print_table(
     if not console.is_terminal:
         console = Console(width=140)
     console.print(table)
+    say_more(len(every), rows)
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+    return text if len(text) <= LONGEST_CELL or is_verbose() else f"{text[: LONGEST_CELL - 1]}…"
 
 
 def say(message: str) -> None:
@@ -102,34 +146,71 @@ def say_written(path: Path, digest: str) -> None:
 
 
 def note(message: str) -> None:
-    """Print one line about the work, not its result, on standard error."""
-    click.echo(printable(message), err=True)
+    """Print one line about the work, not its result, on standard error, unless with -q."""
+    if not is_quiet():
+        click.echo(printable(message), err=True)
+
+
+def warning(message: str, hint: str | None = None) -> None:
+    """Print on standard error what may be wrong, and what to do about it; -q leaves it."""
+    click.echo(f"warning: {printable(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+
+
+class Every:
+    """Prints what is done on standard error every 10 s, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = self._last = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Print a line, if the last one is long ago."""
+        now = time.monotonic()
+        if now >= self._last + REPORT_S:
+            self._last = now
+            note(f"{text}, {now - self._started:.0f} s")
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error where that is a terminal."""
+def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error where that is a terminal, else a line every 10 s."""
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    console, every, done = Console(stderr=True), Every(), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        bars.advance(task, count)
+        if not console.is_terminal:
+            every.show(f"{title}: {done:,} of {total:,} {unit}".rstrip())
+
+    disable = is_quiet() or not console.is_terminal
+    with Progress(console=console, transient=True, disable=disable) as bars:
         task = bars.add_task(title, total=total)
-        yield lambda done: bars.advance(task, done)
+        yield advance
 
 
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
-    """Show the elapsed time and the latest message on standard error where that is a terminal."""
+    """Show the elapsed time and the latest message on standard error, without a terminal every 10 s."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console, every = Console(stderr=True), Every()
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    disable = not console.is_terminal
+
+    def show(text: str) -> None:
+        bars.update(task, description=printable(f"{title}: {text}"))
+        if not console.is_terminal:
+            every.show(f"{title}: {text}")
+
+    disable = is_quiet() or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=disable) as bars:
         task = bars.add_task(printable(title), total=None)
-        yield lambda text: bars.update(task, description=printable(f"{title}: {text}"))
+        yield show
 
 
 class StatusLine:
@@ -141,6 +222,8 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Show the line as it is now."""
+        if is_quiet():
+            return
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             click.echo(f"\r\x1b[2K{printable(text)[:width]}", err=True, nl=False)

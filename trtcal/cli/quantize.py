@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
-from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage
+from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
 from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
     warn(check_data(given, dataset).issues)
     found = improve(prepared, dataset, wanted, given, progress)
     for line in found.warnings:
-        note(f"warning: {line}")
+        warning(f"{line}")
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
     optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
     found.write(optimizations, record, ranges)

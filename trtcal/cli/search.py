@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option
-from trtcal.cli.output import Columns, note, print_table, progress, say, say_written, show_coverage
+from trtcal.cli.output import (
+    Columns,
+    note,
+    print_table,
+    progress,
+    say,
+    say_written,
+    show_coverage,
+    warning,
+)
 from trtcal.errors import GateFailed, InputError
 from trtcal.reporting.text import some
 
@@ -65,14 +74,16 @@ def _show_unfit(document: dict[str, Any]) -> None:
     """Name the layers that float16 is too small for, and the plans that are out for that."""
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
-        note(f"warning: float16 is too small for values in layers, which stay in INT8: {names}")
-        note("hint: --float fp32 can leave them out")
+        warning(
+            f"float16 is too small for values in layers, which stay in INT8: {names}",
+            "--float fp32 can leave them out",
+        )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:SHOWN]:
         where = f"with {document['float_precision']} for {_named(layers)}"
-        note(f"warning: values are infinite or NaN {where}; that plan is out")
+        warning(f"values are infinite or NaN {where}; that plan is out")
     if len(unfit) > SHOWN:
-        note(f"warning: and those of {len(unfit) - SHOWN} more plans")
+        warning(f"and those of {len(unfit) - SHOWN} more plans")
 
 
 def _show_held_back(document: dict[str, Any]) -> None:
@@ -100,9 +111,9 @@ def _show_held_back(document: dict[str, Any]) -> None:
     for row in held["plans"]:
         name = _named(row["float_layers"])
         if row["differs"]:
-            note(f"warning: float {name}: held-back samples differ by more than chance")
+            warning(f"float {name}: held-back samples differ by more than chance")
         if row["broken_limits"] and row is held["plans"][-1] and document["recommended"]:
-            note(f"warning: float {name}: breaks {', '.join(row['broken_limits'])} on them")
+            warning(f"float {name}: breaks {', '.join(row['broken_limits'])} on them")
 
 
 def _named(layers: list[str]) -> str:
@@ -222,7 +233,7 @@ def _show_tested(document: dict[str, Any]) -> None:
         from trtcal.documents import from_fields
 
         shared = from_fields(Overlap, document["shared_samples"])
-        note(f"warning: {shared}: new data may lose more")
+        warning(f"{shared}: new data may lose more")
 
 
 def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:

@@ -1,0 +1,32 @@
+"""`trtcal completion`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from trtcal.cli.options import Options, argument
+
+
+class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
+    """Print the script that completes commands, options and files in a shell.
+
+    For zsh append it to ~/.zshrc; for fish write it to ~/.config/fish/completions/trtcal.fish.
+    """
+
+    shell: Literal["bash", "zsh", "fish"] = argument()
+
+    def _run(self) -> None:
+        from click.shell_completion import get_completion_class
+
+        from trtcal.cli.main import COMPLETE
+
+        kind = get_completion_class(self.shell)
+        if kind is not None:
+            names = {"complete_func": f"_{PROGRAM}_completion", "complete_var": COMPLETE}
+            click.echo(kind.source_template % {**names, "prog_name": PROGRAM})
+
+
+PROGRAM = "trtcal"
+command = Completion.command()
