@@ -437,12 +437,14 @@ class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
 
     `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
+    `project` is the name of its runs in the history.
     """
 
     path: Path = Path(FILE)
     model: Path | None = key(FILE_NAME, None)
     output: Path | None = key(FILE_NAME, None)
     history: Path | None = key(FILE_NAME, None)
+    project: str | None = key(TEXT, None)
     task: str | None = key(one_of(*TASKS), None)
     outputs: tuple[str, ...] = key(STRINGS, ())
     prepare: PrepareConfig = key(partial(read_section, PrepareConfig), PrepareConfig)

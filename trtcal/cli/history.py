@@ -123,7 +123,9 @@ def _show_diff(found: RunDifference) -> None:
         "before": "{before:.6g}",
         "after": "{after:.6g}",
         "change": lambda one: "" if one.share is None else f"{100 * one.share:+.2f} %",
-        "for": lambda one: {True: "better", False: "worse", None: ""}[one.is_better],
+        "for": lambda one: {True: "better", False: "worse"}.get(
+            one.is_better, "noise" if one.is_noise else ""
+        ),
     }
     print_table(found.changed, columns, shown=FIGURES_SHOWN)
     for what, names in (("gone", found.gone), ("new", found.new)):

@@ -82,7 +82,7 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn)
         if history is not None:
-            _record(history, result)
+            _record(history, result, settings.project)
         verdict = result.report["measured"]["verdict"]
         for target, reason in result.missing_builds.items():
             note(f"note: no engine: {target}: {reason}")
@@ -118,9 +118,9 @@ def _history(config: Config) -> History | None:
         return None
 
 
-def _record(history: History, result: RunResult) -> None:
+def _record(history: History, result: RunResult, project: str | None) -> None:
     try:
-        number = history.record(result.report, folder=str(result.folder))
+        number = history.record(result.report, project, str(result.folder))
     except TrtcalError as error:
         note(f"note: not recorded in the history: {error.message}")
     else:

@@ -34,6 +34,7 @@ from trtcal.evaluate.variants import Variant, check_variants, literal_model
 from trtcal.limits import Limit, parse_limits
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
+from trtcal.model.structure import structure_of
 from trtcal.quantization.coverage import Coverage
 
 MEASURED = ("latency", "size_bytes")
@@ -80,7 +81,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3):
-    """All variants on one dataset; the first row is the reference itself."""
+    """All variants on one dataset; the first row is the reference itself.
+
+    `structure` is what `structure_of` has of the reference: no weights; empty if unknown.
+    """
 
     dataset: str
     dataset_name: str
@@ -90,6 +94,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     limits: tuple[Limit, ...]
     rows: tuple[Row, ...]
     machine: dict[str, Any] = field(default_factory=dict)
+    structure: str = ""
 
     @property
     def candidates(self) -> tuple[Row, ...]:
@@ -114,6 +119,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
             "samples": self.samples,
             "batch": self.batch,
             "task": dataclasses.asdict(self.task),
+            "structure": self.structure,
             "limits": [str(limit) for limit in self.limits],
             "rows": [row.lasting() for row in self.rows],
             "measured": {
@@ -137,6 +143,7 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
         plain = {key: document[key] for key in ("dataset", "dataset_name", "samples", "batch")}
         limits = parse_limits(document["limits"])
         task = from_fields(TaskRecord, document["task"])
+        plain["structure"] = document.get("structure", "")
         return cls(limits=limits, rows=rows, machine=measured["machine"], task=task, **plain)
 
     def _repr_html_(self) -> str:
@@ -233,7 +240,8 @@ def compare(
     data = (dataset.fingerprint, dataset.name, len(dataset))
     where = {**machine(), "timed_on": _device(everyone)}
     record = TaskRecord(task.name, task.is_given, task.kinds, contrast)
-    return Comparison(*data, batch, record, limits, rows, where)
+    structure = "" if reference.graph is None else structure_of(reference.graph.proto)
+    return Comparison(*data, batch, record, limits, rows, where, structure)
 
 
 def checked_task(

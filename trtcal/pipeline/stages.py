@@ -512,7 +512,7 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:
-            document["measured"]["against"] = against_last(history, document)
+            document["measured"]["against"] = against_last(history, document, config.project)
         except TrtcalError as error:
             journal.say(f"not held against the last run: {error.message}")
     return document

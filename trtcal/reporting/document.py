@@ -48,7 +48,10 @@ VERSION = 4
 EVENTS_KEPT = 20
 MESSAGE_KEPT = 300
 FINDINGS_KEPT = 200  # of each build
-COMPARED = ("digest", "dataset", "dataset_name", "samples", "batch", "task", "limits", "rows")
+COMPARED = (
+    *("digest", "dataset", "dataset_name", "samples", "batch", "task", "structure"),
+    *("limits", "rows"),
+)
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
 CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")

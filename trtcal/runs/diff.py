@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtcal.documents import Document, parsing
@@ -17,12 +17,16 @@ Inputs = dict[str, tuple[str | None, str | None]]
 
 @dataclass(frozen=True)
 class Changed:
-    """A figure that both runs have and that differs; `share` is relative, None from zero."""
+    """A figure that both runs have and that differs; `share` is relative, None from zero.
+
+    `is_noise` if it is a time of two runs of the same, or one that differs by no more than 5 %.
+    """
 
     variant: str
     figure: str
     before: float
     after: float
+    is_noise: bool = field(default=False, kw_only=True)
 
     @property
     def share(self) -> float | None:
@@ -33,7 +37,7 @@ class Changed:
     def is_better(self) -> bool | None:
         """Whether the change is for the better; None where it is neither."""
         rising = metric_of(self.figure).rising
-        return None if rising is None else (self.after > self.before) == rising
+        return None if rising is None or self.is_noise else (self.after > self.before) == rising
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -58,10 +62,11 @@ class RunDifference:
 
 def compare_runs(before: Entry, after: Entry) -> RunDifference:
     """Compare two runs, the largest relative change first."""
+    inputs = changed_inputs(before, after)
     changed = [
-        Changed(*key, value, after.figures[key])
+        Changed(*key, value, now, is_noise=_is_noise(key[1], value, now, inputs))
         for key, value in before.figures.items()
-        if key in after.figures and after.figures[key] != value
+        if (now := after.figures.get(key, value)) != value
     ]
     first, second = ({key[0] for key in one.figures} for one in (before, after))
     return RunDifference(
@@ -70,8 +75,14 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
         tuple(sorted(changed, key=lambda one: -abs(one.share or 1.0))),
         tuple(sorted(first - second)),
         tuple(sorted(second - first)),
-        changed_inputs(before, after),
+        inputs,
     )
+
+
+def _is_noise(figure: str, before: float, after: float, inputs: Inputs) -> bool:
+    """Tell whether a time changed though nothing that went in did, or by no more than 5 %."""
+    is_near = bool(before) and abs(after / before - 1.0) <= NOISE
+    return figure in TIMED and (not inputs or is_near)
 
 
 def changed_inputs(before: Entry, after: Entry) -> Inputs:
@@ -85,10 +96,10 @@ TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup")
 NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
-def against_last(history: History, report: Document) -> Document | None:
+def against_last(history: History, report: Document, project: str | None = None) -> Document | None:
     """Return plain JSON on a report and the last run before it, None if there was none.
 
-    That is the run made last before it, of the same name or the same FP32 model. `figures` are those
+    That is the run made last before it, of the same project or the same FP32 model. `figures` are those
     that differ, the verdict's variant first, then the largest relative change; `better` is None where
     that cannot be said: a time within 5 %, or a count that is neither. `changed` and `same` name what
     both were made of: data, model, calibration, plans, packages, machine. A report without a comparison
@@ -96,7 +107,7 @@ def against_last(history: History, report: Document) -> Document | None:
     """
     if report.get("comparison", {}) is None:
         return None
-    now: Entry = parsing(Path("the report"), lambda: entry_of(report))
+    now: Entry = parsing(Path("the report"), lambda: entry_of(report, project))
     before = history.before(now)
     if before is None:
         return None
@@ -121,7 +132,6 @@ def against_last(history: History, report: Document) -> Document | None:
 
 def _figure(one: Changed) -> Document:
     metric = metric_of(one.figure)
-    is_noise = one.figure in TIMED and one.share is not None and abs(one.share) <= NOISE
     return {
         "name": f"{one.variant}: {metric.label}",
         "variant": one.variant,
@@ -130,7 +140,7 @@ def _figure(one: Changed) -> Document:
         "before": one.before,
         "now": one.after,
         "change": one.share,
-        "better": None if is_noise else one.is_better,
+        "better": one.is_better,
     }
 
 

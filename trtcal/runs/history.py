@@ -228,18 +228,24 @@ def _entry(row: Sequence[object], figures: Figures) -> Entry:
     return Entry(**plain, digests=json.loads(str(row[-1])), figures=figures)
 
 
+SHOWN = 6  # digits of a structure that tell two networks of one file name from each other
+
+
 def entry_of(report: Document, name: str | None = None, folder: str | None = None) -> Entry:
     """Return a report document as the entry that it becomes, without a number yet (0).
 
-    If nobody says, it is called like its reference model. A field that is missing is a `KeyError`.
+    If nobody says, it is called like its reference model, with the first digits of its structure: files
+    of one name may hold other networks. A field that is missing is a `KeyError`.
     """
-    measured = report["measured"]
+    measured, comparison = report["measured"], report["comparison"]
+    structure = str(comparison.get("structure") or "").partition(":")[2][:SHOWN]
+    own = f"{comparison['rows'][0]['name']} {structure}".rstrip()
     verdict = measured["verdict"]
     return Entry(
         number=0,
         report=report["digest"],
         made_at=measured["made_at"],
-        name=_storable(name or str(report["comparison"]["rows"][0]["name"])),
+        name=_storable(name or own),
         verdict=_storable(verdict["word"]),
         variant=_storable(verdict["variant"]),
         sentence=_storable(verdict["sentence"]),
