@@ -145,7 +145,7 @@ def test_a_run_holds_its_variants_to_the_share_and_not_the_reference(tmp_path, m
     }
     assert judged == {("int8-minmax", HOLDS)}
     shares = {build["model_name"]: build["coverage"]["share"] for build in report["builds"]}
-    assert shares == {"net": 0.0, "int8-minmax": 100.0}
+    assert shares == {"net": 0.0, "int8-minmax": 100.0, "fp16": 0.0}
 
 
 def test_all_of_a_network_of_convolutions_can_run_in_int8(tmp_path, capsys):
