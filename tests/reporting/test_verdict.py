@@ -121,11 +121,13 @@ def test_a_failed_build_is_a_warning():
     assert verdict.reasons == ("Could not be built: a for sm86 (no kernel).",)
 
 
-def test_slower_than_fp32_is_said_where_speed_is_not_judged():
-    verdict = judge(comparison(row("a", GOOD, latency(4.0, 0.5))), [build("a", {"c": "int8"})])
-    assert verdict.reasons == (
-        "Speed on sm89 was not measured here; on this machine it is slower than FP32.",
-    )
+def test_slower_than_fp32_is_said_where_no_gpu_is_built_for():
+    compared = comparison(row("a", GOOD, latency(4.0, 0.5)))
+    verdict = judge(compared, [build("a", {"c": "int8"})])
+    assert verdict.reasons == ("Speed on sm89 was not measured here.",)
+    on_cpu = build("a", {"c": "int8"}, target="cpu", backend="onnxruntime")
+    words = "Speed on the target was not measured here; on this machine it is slower than FP32."
+    assert judge(compared, [on_cpu]).reasons[0] == words
 
 
 def test_what_a_cpu_runs_in_float_is_no_caution_where_a_gpu_s_engine_is_known():

@@ -295,7 +295,7 @@ def _larger_engines(
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     sentence = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
-    if row.latency.speedup_interval[1] < 1.0:
+    if not targets and row.latency.speedup_interval[1] < 1.0:
         return f"{sentence}; on this machine it is slower than FP32."
     return f"{sentence}."
 

@@ -238,7 +238,7 @@ def pattern_of(name: str) -> str:
 
 
 def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
-    """Return what to look at first: the costliest findings, and the tensor that costs most accuracy.
+    """Return what to look at first: the costliest findings, and the tensor that loses most.
 
     That tensor comes first where the variant fails a limit.
     """
@@ -260,13 +260,14 @@ def _worst_tensor(figure: View, fails: bool) -> View:
     readers = text.some(list(figure["nodes"])) or "a layer"
     kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
     what = (
-        f"Of all layers, INT8 costs {readers} most accuracy: {kind} that it reads has "
+        f"Of all tensors, quantizing {kind} that {readers} reads loses most: "
         f"{text.number(figure['own_db'], 1)} dB SQNR"
     )
     cut = figure["clipped"]
     what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
-    do = "eave it in float first, or give it another range."
-    do = f"L{do}" if fails else f"If accuracy falls short, l{do}"
+    do = "`trtcal sensitivity` measures that, and `trtcal search` finds what to leave in float."
+    when = ":" if fails else "; where accuracy falls short,"
+    do = f"What each layer costs the outputs was not measured{when} {do}"
     return {"what": what, "do": do, "place": "errors", "link": "where the error comes from"}
 
 
