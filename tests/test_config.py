@@ -70,6 +70,26 @@ def test_mistakes_are_named(tmp_path, text, says):
         read_config(written(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "hint"),
+    [
+        ('[build]\n\ntargets = "sm89"', '(line 3: targets = "sm89")', 'targets = ["cpu", "sm89"]'),
+        ("[calibration]\nbatch = 0", "(line 2: batch = 0)", "batch = 32"),
+        ("build.time_limit_s = true", "(line 1: build.time_limit_s = true)", "= 1800.0"),
+        ("[plans.'a']\nrules = 3 # x", "(line 2: rules = 3 # x)", "docs/configuration.md"),
+        ("[images]\nlayout = 'NCHW'", "(line 1: [images])", "channels"),
+        ("[[suppress]]\nkind = 3", "(line 2: kind = 3)", 'kind = "text"'),
+        ("a = 1\nmodel =", "model =", "method ="),
+        ("a = 1\nb = c\n", "b = c", "method ="),
+    ],
+)
+def test_a_mistake_has_its_line_and_a_right_one(tmp_path, text, line, hint):
+    with pytest.raises(InputError) as caught:
+        read_config(written(tmp_path, text))
+    assert caught.value.message.endswith(line)
+    assert hint in caught.value.hint
+
+
 def test_a_misspelt_key_has_a_suggestion(tmp_path):
     with pytest.raises(InputError) as caught:
         read_config(written(tmp_path, "modle = 'x'"))

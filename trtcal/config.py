@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import math
 import os
 import re
@@ -53,45 +54,61 @@ Section = TypeVar("Section", bound="DataclassInstance")
 
 
 class WrongKeyError(InputError):
-    """A key that is unknown, missing, or has a wrong value; `key` is relative to the table read."""
+    """A key that is unknown, missing, or has a wrong value; `key` is relative to the table read.
+
+    `example` is a right value of it, as TOML has it.
+    """
 
     def __init__(
-        self, problem: str, key: str = "", hint: str = "see docs/configuration.md"
+        self,
+        problem: str,
+        key: str = "",
+        hint: str = "see docs/configuration.md",
+        example: str = "",
     ) -> None:
         super().__init__(problem.format(repr(key)), hint)
-        self.problem, self.key, self.advice = problem, key, hint
+        self.problem, self.key, self.advice, self.example = problem, key, hint, example
+        if example and key:
+            self.hint = f"for example: {key.rpartition('.')[2]} = {example}"
 
-    def inside(self, table: str) -> WrongKeyError:
+    def inside(self, table: str, example: str = "") -> WrongKeyError:
         """Return the error with the key seen from the table around `table`."""
-        return WrongKeyError(self.problem, f"{table}.{self.key}".strip("."), self.advice)
+        right = self.example if self.key else example or self.example
+        return WrongKeyError(self.problem, f"{table}.{self.key}".strip("."), self.advice, right)
 
 
-def _wrong(wanted: str, key: str = "") -> WrongKeyError:
-    return WrongKeyError(f"{{}} must be {wanted}", key)
+def _wrong(wanted: str, key: str = "", example: str = "") -> WrongKeyError:
+    return WrongKeyError(f"{{}} must be {wanted}", key, example=example)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a key takes: in words, as a test of the TOML value, and what the value becomes."""
+    """What a key takes: in words, as a test of the TOML value, what it becomes, and an example."""
 
     wanted: str
     fits: Callable[[Any], bool]
     becomes: Callable[[Any], Any] = lambda value: value
+    example: str = ""
 
     def __call__(self, value: Any) -> Any:
         """Return the converted value; `WrongKeyError` if it does not fit."""
         if not self.fits(value):
-            raise _wrong(self.wanted)
+            raise _wrong(self.wanted, example=self.example)
         return self.becomes(value)
 
 
-def key(read: Callable[[Any], Any], default: Any = MISSING, name: str = "") -> Any:
+def key(
+    read: Callable[[Any], Any], default: Any = MISSING, name: str = "", example: str = ""
+) -> Any:
     """Return a field whose TOML value `read` checks and converts; without a default it is required.
 
     `read` raises `WrongKeyError`. A default that can be called makes the value. `name` is the key
-    where it is not the field's name.
+    where it is not the field's name, `example` a right value in TOML: without it the default, or
+    the kind's.
     """
-    metadata = {"read": read, "name": name}
+    if not example and isinstance(default, (bool, int, float, str, tuple)) and default:
+        example = json.dumps(default)
+    metadata = {"read": read, "name": name, "example": example}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -129,43 +146,55 @@ def _factor(value: Any) -> Any:
     return float(parts[1]) / float(parts[2]) if parts and is_fraction else value
 
 
-TEXT = Kind("a string", lambda value: isinstance(value, str))
-FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path)
-COUNT = Kind("a whole number from 1 up", lambda value: _is_whole(value) and value >= 1)
-NUMBER = Kind("a number from 0 up", lambda value: is_finite(value) and value >= 0, float)
-PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float)
+TEXT = Kind("a string", lambda value: isinstance(value, str), example='"text"')
+FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path, example='"folder/file"')
+COUNT = Kind(
+    "a whole number from 1 up", lambda value: _is_whole(value) and value >= 1, example="32"
+)
+NUMBER = Kind(
+    "a number from 0 up", lambda value: is_finite(value) and value >= 0, float, example="1.5"
+)
+PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float, example="2.5")
 CURRENCY = Kind(
     "the three letters of a currency, like USD",
     lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Z]{3}", value)),
+    example='"USD"',
 )
 STRINGS = Kind(
     "a list of one or more strings",
     lambda value: isinstance(value, list) and value != [] and all(map(TEXT.fits, value)),
     lambda value: tuple(dict.fromkeys(value)),
+    example='["one", "two"]',
 )
 NAMES = Kind(
     "a list of strings",
     lambda value: isinstance(value, (list, tuple)) and all(map(TEXT.fits, value)),
     lambda value: tuple(dict.fromkeys(value)),
+    example='["one", "two"]',
 )
-LIMITS = Kind('a list of strings like "top1 >= -1.0"', NAMES.fits)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+LIMITS = Kind('a list of strings like "top1 >= -1.0"', NAMES.fits, example='["top1 >= -1.0"]')
+FLAG = Kind("true or false", lambda value: isinstance(value, bool), example="true")
 NUMBERS = Kind(
     "a number or a list of numbers",
     lambda value: value != [] and all(map(is_finite, as_list(value))),
     lambda value: tuple(map(float, as_list(value))),
+    example="[0.485, 0.456, 0.406]",
 )
 FACTOR = Kind(
     'a number above 0, or a fraction like "1/255"',
     lambda value: PRICE.fits(_factor(value)),
     lambda value: float(_factor(value)),
+    example='"1/255"',
 )
 SIDES = Kind(
     "whole numbers from 1 up: one, or [height, width]",
     _are_sides,
     lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
+    example="[224, 224]",
 )
-CROP = Kind(SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]))
+CROP = Kind(
+    SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
+)
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
     "a list of tables",
@@ -176,7 +205,7 @@ SCALAR = Kind(
     "a number or a string",
     lambda value: isinstance(value, (int, float, str)) and not isinstance(value, bool),
 )
-CONSTANT = Kind("a number, true or false, or lists of them", _are_numbers)
+CONSTANT = Kind("a number, true or false, or lists of them", _are_numbers, example="[1.0, 2.0]")
 
 
 def are_annotations(labels: object) -> bool:
@@ -193,7 +222,8 @@ LABELLED_BY = Kind(
 
 def one_of(*allowed: str) -> Kind:
     """Return the kind of one of several strings."""
-    return Kind(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
+    wanted = f"one of {', '.join(map(repr, allowed))}"
+    return Kind(wanted, lambda value: value in allowed, example=f'"{allowed[0]}"')
 
 
 def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
@@ -224,12 +254,12 @@ def _suppressions(value: Any) -> tuple[dict[str, str], ...]:
 
 
 @contextlib.contextmanager
-def _inside(name: str) -> Iterator[None]:
+def _inside(name: str, example: str = "") -> Iterator[None]:
     """Add the name of a table to the key of an error that is raised while it is read."""
     try:
         yield
     except WrongKeyError as error:
-        raise error.inside(name) from None
+        raise error.inside(name, example) from None
 
 
 def read_section(kind: type[Section], value: object, example: str = IMAGES_EXAMPLE) -> Section:
@@ -241,7 +271,7 @@ def read_section(kind: type[Section], value: object, example: str = IMAGES_EXAMP
             close = difflib.get_close_matches(name, items, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(items)}"
             raise WrongKeyError("unknown key {}", name, hint)
-        with _inside(name):
+        with _inside(name, items[name].metadata["example"]):
             values[items[name].name] = items[name].metadata["read"](one)
     for name, item in items.items():
         if item.name not in values and _is_required(item):
@@ -325,7 +355,7 @@ class CalibrationConfig:
 
     data: Path | None = key(FILE_NAME, None)
     labels: str | Path | None = key(LABELLED_BY, None)
-    methods: tuple[str, ...] = key(STRINGS, ())
+    methods: tuple[str, ...] = key(STRINGS, (), example='["minmax", "entropy"]')
     method: str = key(TEXT, "")
     batch: int = key(COUNT, 32)
     workers: int = key(COUNT, 1)
@@ -389,7 +419,7 @@ class BuildConfig:
     in FP16 stands beside those in INT8 where a target is a GPU.
     """
 
-    targets: tuple[str, ...] = key(STRINGS, ())
+    targets: tuple[str, ...] = key(STRINGS, (), example='["cpu", "sm89"]')
     shapes: dict[str, str] = key(_texts, dict)
     time_limit_s: float = key(NUMBER, 1800.0)
     tune_placement: str | None = key(TEXT, None)
@@ -468,17 +498,48 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
-    return _of_table(read_toml(path, "write one: `trtcal init MODEL.onnx --data DATA`"), path)
+    hint = (
+        'a line is like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
+    )
+    table = read_toml(path, hint)
+    return _of_table(table, path, path.read_text(encoding="utf-8"))
 
 
 def parse_config(text: str, path: Path) -> Config:
     """Read the text of a `trtcal.toml` that is, or would be, at this path."""
-    return _of_table(tomllib.loads(text), path)
+    return _of_table(tomllib.loads(text), path, text)
 
 
-def _of_table(table: dict[str, Any], path: Path) -> Config:
+def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
     with naming(path):
-        return _absolute(replace(read_section(Config, table), path=path), path.parent)
+        try:
+            return _absolute(replace(read_section(Config, table), path=path), path.parent)
+        except WrongKeyError as error:
+            raise InputError(f"{error.message}{_line_of(text, error.key)}", error.hint) from None
+
+
+NAME = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*""")
+
+
+def _line_of(text: str, key: str) -> str:
+    """Return number and text of the line that has a key, or the table of one that is missing."""
+    wanted = re.sub(r"[.][0-9]+[.]", ".", f"{key}.")
+    best, found, table = 0, "", ""
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if line.startswith("["):
+            here = table = _dotted(line.strip("[").partition("]")[0])
+        elif "=" in line:
+            here = table + _dotted(line.partition("=")[0])
+        else:
+            continue
+        if best < len(here) and wanted.startswith(here):
+            best, found = len(here), f" (line {number}: {line})"
+    return found
+
+
+def _dotted(names: str) -> str:
+    """Return the names of a key or a table, each with a point behind it."""
+    return "".join("".join(parts) + "." for parts in NAME.findall(names))
 
 
 def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
@@ -490,7 +551,19 @@ def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", hint) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}", hint) from error
+        raise InputError(
+            f"{path} cannot be read: {error}{_quoted(path, str(error))}", hint
+        ) from error
+
+
+def _quoted(path: Path, problem: str) -> str:
+    """Return the line that a problem of TOML's reader is about, "" if it names none."""
+    number = re.search(r"at (?:line (\d+)|end of document)", problem)
+    if number is None:
+        return ""
+    lines = path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    line = int(number[1] or len(lines))
+    return f": {lines[line - 1].strip()}" if 0 < line <= len(lines) else ""
 
 
 @contextlib.contextmanager

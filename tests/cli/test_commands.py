@@ -251,6 +251,28 @@ def test_calibrate_prints_a_summary_and_the_table_with_v(place, capsys):
     assert err.replace("hint: ", "warning: ").count("warning: ") == len(err.splitlines())
 
 
+def test_a_broken_configuration_breaks_only_what_needs_it(place, capsys):
+    succeed(capsys, "calibrate", "net.onnx", "--data", "data.npz")
+    succeed(capsys, "build", "net.onnx", "--target", "cpu", "-o", "build")
+    (place / "trtcal.toml").write_text("modle =")
+    for command in (
+        "log build/build.log",
+        "verify build",
+        "calibration show calibration.json",
+        "calibration diff calibration.json calibration.json",
+        "layers show build",
+        "fusion net.onnx build",
+        "history list --db history.sqlite",
+        "doctor",
+        "completion bash",
+        "compare --help",
+    ):
+        succeed(capsys, *command.split())
+    status, _, err = run(capsys, "compare", "net.onnx", "net.onnx", "--data", "data.npz")
+    assert status == 2
+    assert "modle =" in err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_of_a_shell_asks_this_program(capsys, shell):
     script = succeed(capsys, "completion", shell)
