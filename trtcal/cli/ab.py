@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtcal.cli.advice import advise, advise_on_loss, advise_samples
 from trtcal.cli.options import (
     DataOptions,
     LimitOptions,
@@ -88,11 +89,21 @@ class Ab(
             result = ab_test(one, other, dataset, question, settings)
         document = write_document(self.output, result.to_document())
         self.present(document, lambda: show(result), self.output)
+        _advise(self, result)
         if not result.verdict.is_good:
             raise GateFailed(f"{result.verdict.word}: {result.verdict.sentence}", _hint(result))
 
 
 command = Ab.command()
+
+
+def _advise(options: Ab, result: ABTest) -> None:
+    if result.verdict.is_good:
+        advise(options, "report", options.output.parent, "-o", "report.html")
+    elif needed := result.verdict.samples_needed:
+        advise_samples(needed, result.seen)
+    else:
+        advise_on_loss(options, options.baseline, options.candidate)
 
 
 def _hint(result: ABTest) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.diagnose import show as show_diagnosis
 from trtcal.cli.options import ConfigOptions, LimitOptions, argument, config_here, option
 from trtcal.cli.output import clock, note, print_table, say, say_written, size_in_bytes, warning
@@ -99,6 +100,9 @@ class BuildEngine(
                 _show(result, by_hand, diagnosis)
 
         self.present(documents[0] if len(documents) == 1 else {"builds": documents}, show_all)
+        for folder in folders:
+            remember(folder, **recall(self.model), quantized=self.model)
+        advise(self, "diagnose", folders[0], "--model", self.model)
         for _, _, diagnosis in made:
             hold(diagnosis)
 

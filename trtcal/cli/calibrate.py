@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from trtcal.cli.advice import advise, remember
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import PreparedOptions, option
 from trtcal.cli.output import (
@@ -122,9 +123,19 @@ class Calibrate(
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         note(f"note: {result.samples:,} samples in {time.monotonic() - started:.1f} s")
         self.present(result.write(output), lambda: _show(result, title), output)
+        remember(output, model=loaded.path, data=self.data or settings.data)
+        _advise(self, output)
 
 
 command = Calibrate.command()
+
+
+def _advise(options: Calibrate, output: Path) -> None:
+    model = options.model or options.config.model
+    if model is not None:
+        skipped = [word for one in options.skipped for word in ("--skip-pass", one)]
+        quantized = output.with_name(f"{model.stem}-int8.onnx")
+        advise(options, "quantize", model, *skipped, "--calibration", output, "-o", quantized)
 
 
 def _observe_options(options: Calibrate, model: Model, checkpoint: Path) -> ObserveOptions:

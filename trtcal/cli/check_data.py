@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trtcal.cli.advice import advise
 from trtcal.cli.options import DataOptions, ModelOptions, option
 from trtcal.cli.output import say, warning
 from trtcal.errors import GateFailed
@@ -35,6 +36,8 @@ class CheckData(
             source = self.data or self.config.calibration.data
             kinds = ", ".join(issue.kind for issue in found.issues)
             raise GateFailed(f"data {source} do not fit the model: {kinds}", found.issues[0].fix)
+        data = self.data or self.config.calibration.data
+        advise(self, "calibrate", self.model or self.config.model, "--data", data)
 
 
 command = CheckData.command()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.advice import advise, advise_on_loss, advise_samples
 from trtcal.cli.options import (
     DataOptions,
     LimitOptions,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trtcal.evaluate.comparison import CompareSettings, Comparison, Row
     from trtcal.evaluate.groups import Breakdown, Sample
     from trtcal.evaluate.layerwise import LayerFigure, Layerwise
+    from trtcal.limits import Judgement
     from trtcal.model import Model
 
 
@@ -226,12 +228,36 @@ class Compare(
         self.present(document, lambda: show_all(result), self.output)
         if self.as_json:
             _say_warnings(result, note)
+        found = judge_variants(result)
+        _advise(
+            self,
+            {
+                path: found.get(one.name, ())
+                for path, one in zip(self.variants, others, strict=False)
+            },
+            len(dataset),
+        )
         if result.limits:
-            judged = [one for found in judge_variants(result).values() for one in found]
+            judged = [one for several in found.values() for one in several]
             require(judged, "choose another method, or leave the layers that lose most in float")
 
 
 command = Compare.command()
+
+
+def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], samples: int) -> None:
+    """Advise what a loss or an open verdict calls for, else the test whether a variant can replace."""
+    from trtcal.limits import BROKEN
+
+    needed = [one.samples_needed for several in judged.values() for one in several]
+    if known := [one for one in needed if one is not None and one > samples]:
+        advise_samples(max(known), samples)
+    for path, several in judged.items():
+        if any(one.state == BROKEN for one in several):
+            advise_on_loss(options, options.reference, path)
+            return
+    data = options.data or options.config.evaluation.data
+    advise(options, "ab", options.reference, next(iter(judged)), "--data", data)
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtcal.cli.advice import advise, recall
 from trtcal.cli.options import ConfigOptions, LimitOptions, argument, option
 from trtcal.cli.output import most, note, print_limits, say, say_more, show_coverage
 from trtcal.errors import InputError
@@ -52,6 +53,15 @@ class Diagnose(
         if self.logs and not diagnosis.counts["log_events"]:
             note("note: the logs hold no message of a builder: are they build logs?")
         self.present(diagnosis.to_document(), lambda: show(diagnosis))
+        if self.folder:
+            files, test = recall(self.folder), self.config.evaluation.data
+            words = ("compare", files.get("model"), files.get("quantized"), "--data")
+            known = (
+                ""
+                if test
+                else "no other data are known: those that calibration did not see are better"
+            )
+            advise(self, *words, test or files.get("data"), why=known)
         hold(diagnosis)
 
 

@@ -90,7 +90,19 @@ def main() -> None:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run one command line and return its exit status; errors go to standard error."""
+    """Run one command line and return its exit status; errors go to standard error.
+
+    The last line there is the command that is worth running next, if there is one.
+    """
+    from trtcal.cli.advice import say_next
+
+    say_next(is_done=False)
+    status = _run(arguments)
+    say_next(is_done=status <= 1)
+    return status
+
+
+def _run(arguments: list[str]) -> int:
     try:
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:

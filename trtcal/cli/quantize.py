@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
@@ -174,6 +175,21 @@ class Quantize(
         self.present_onnx(
             self.output, written, document, lambda: _show(quantized, coverage, subject.record)
         )
+        self._advise()
+
+    def _advise(self) -> None:
+        from trtcal.backends.registry import targets_here
+
+        made = self.output.with_suffix
+        ranges = made(".calibration.json") if self.improve else self.ranges
+        changed = made(".optimizations.npz") if self.improve else self.optimizations
+        data = self.data or (self.config.calibration.data if self.improve else None)
+        known = {"data": data} if data else recall(self.ranges)
+        sources = {"model": self.model or self.config.model, "data": known.get("data")}
+        remember(self.output, **sources, ranges=ranges, optimizations=changed)
+        given, here = self.config.build.targets, targets_here()
+        target = given[0] if given else "sm89" if "sm89" in here else next(iter(here))
+        advise(self, "build", self.output, "--target", target, "-o", Path("builds", target))
 
 
 command = Quantize.command()

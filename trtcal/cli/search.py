@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trtcal.cli.advice import advise
 from trtcal.cli.options import CalibratedOptions, LimitOptions, TaskOptions, option
 from trtcal.cli.output import (
     Columns,
@@ -197,6 +199,9 @@ class Search(
             self.output, result, settings, loaded, (path, table), dataset, chosen
         )
         self.present(document, lambda: show(document, self.output))
+        for one in document["front"]:
+            if one["recommended"]:
+                advise(self, *shlex.split(one["command"])[1:])
         _require(document)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtcal.cli.advice import advise
 from trtcal.cli.options import CalibratedOptions, TaskOptions, option
 from trtcal.cli.output import Columns, print_table, progress
 
@@ -53,6 +54,8 @@ class Sensitivity(
         if self.output:
             document = write_document(self.output, document)
         self.present(document, lambda: show(seen), self.output)
+        words = ("search", self.model or self.config.model, "--calibration", self.ranges, "--data")
+        advise(self, *words, self.data or self.config.evaluation.data)
 
 
 command = Sensitivity.command()

@@ -1,0 +1,95 @@
+"""The command that is worth running next: the last line on standard error, ready to paste.
+
+What a command made, and from which files, is written down beside the engines that this user built, so
+that a later command can name the files of an earlier one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtcal.errors import TrtcalError
+
+if TYPE_CHECKING:
+    from trtcal.cli.options import Options
+
+MADE = "made.jsonl"
+_next: list[str] = []
+
+Files = dict[str, str]
+
+
+def remember(made: Path, **sources: str | Path | None) -> None:
+    """Write down which files something was made from; that this fails stops nothing."""
+    from trtcal.backends.base import ledger_path
+    from trtcal.documents import append_line
+
+    known = {name: os.path.abspath(path) for name, path in sources.items() if path is not None}
+    with contextlib.suppress(TrtcalError):
+        line = json.dumps({"made": os.path.abspath(made), **known})
+        append_line(ledger_path().with_name(MADE), line)
+
+
+def recall(made: Path) -> Files:
+    """Return the files that something was last made from, of those that are still there."""
+    from trtcal.backends.base import ledger_path
+
+    wanted, found = os.path.abspath(made), {}
+    with contextlib.suppress(OSError, ValueError):
+        for line in ledger_path().with_name(MADE).read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if entry.pop("made") == wanted:
+                found = entry
+    return {name: _short(path) for name, path in found.items() if Path(path).exists()}
+
+
+def _short(path: str) -> str:
+    """Return a path as it is typed here: relative, unless it is elsewhere."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
+    """Keep the command that is worth running next; not with -q and --json, nor if a file is unknown."""
+    from trtcal.cli.output import is_quiet, note
+
+    if is_quiet() or getattr(options, "as_json", False) or None in words:
+        return
+    if why:
+        note(f"note: {why}")
+    _next[:] = [shlex.join(["trtcal", *map(str, words)])]
+
+
+def say_next(*, is_done: bool = True) -> None:
+    """Print the command that was kept, if the work was done, and forget it."""
+    if _next and is_done:
+        from trtcal.cli.output import printable  # `--help` imports nothing heavy
+
+        click.echo(f"next: {printable(_next[0])}", err=True)
+    _next.clear()
+
+
+def advise_on_loss(options: Options, reference: Path, variant: Path) -> None:
+    """Advise optimizations for a variant that loses too much, or the search if it has them."""
+    files = recall(variant)
+    data, ranges = files.get("data"), files.get("ranges")
+    if "optimizations" in files:
+        words = ("search", reference, "--calibration", ranges, "--data", data)
+        advise(options, *words, "--optimizations", files["optimizations"])
+    else:
+        improved = reference.with_name(f"{reference.stem}-improved.onnx").name
+        advise(options, "quantize", reference, "--data", data, "--improve", "fast", "-o", improved)
+
+
+def advise_samples(needed: int, seen: int) -> None:
+    """Say how many more samples would decide what is open."""
+    from trtcal.cli.output import note
+
+    note(f"note: open: about {needed - seen:,} more samples would decide it, {needed:,} in all")
