@@ -217,7 +217,8 @@ def command(capsys, place, name, *options, limit="map >= -3.0", **files):
 @pytest.mark.parametrize("name", ["compare", "ab"])
 def test_a_limit_on_map_decides(place, capsys, name):
     status, out, err = command(capsys, place, name)
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert [line.split()[:2] for line in err.splitlines()] == [["next:", "trtcal"]]
     assert "map" in out
     status, out, err = command(capsys, place, name, variant="worse")
     assert status == 1
