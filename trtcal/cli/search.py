@@ -312,7 +312,7 @@ def _chosen(
         raise InputError(
             f"{options.histograms} were made of another model", "calibrate this one again"
         )
-    settings = MethodSettings(methods, options.samples, options.evaluate)
+    settings = MethodSettings(methods, options.samples, options.evaluate, options.task_reader)
     return choose_methods(model, observation, dataset, cache, settings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.segments import Rerun
 from trtcal.evaluate.search.sensitivity import SAMPLES
+from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.ranges import Calibration, TensorRange
 
@@ -47,11 +48,15 @@ class Chosen:
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """The methods to choose from; on how many samples tensors are judged, and whole tables."""
+    """The methods to choose from; on how many samples tensors are judged, and whole tables.
+
+    `reader` has the task that is judged.
+    """
 
     methods: Sequence[str] = METHODS
     samples: int = SAMPLES
     evaluated: int = 512
+    reader: TaskReader = field(default_factory=TaskReader)
 
 
 def choose_methods(
@@ -68,7 +73,7 @@ def choose_methods(
     """
     wanted = settings or MethodSettings()
     tables = {method: calibrate(observation, method) for method in wanted.methods}
-    with Reference(model, dataset, wanted.evaluated) as reference:
+    with Reference(model, dataset, wanted.evaluated, reader=wanted.reader) as reference:
 
         def judge(table: Calibration) -> Loss:
             return Evaluator(Plans(model, table), reference, cache).loss()
@@ -77,7 +82,8 @@ def choose_methods(
         measure = "noise" if losses[wanted.methods[0]].kl is None else "kl"
         order = sorted(tables, key=lambda name: losses[name].of(measure))
         tables = {name: tables[name] for name in order}
-        choices = tuple(_choices(model, tables, dataset, measure, cache, wanted.samples))
+        with Rerun(model, tables[order[0]], dataset, wanted.samples, reader=wanted.reader) as rerun:
+            choices = tuple(_choices(rerun, tables, measure, cache))
         made = _assembled(tables, choices)
         losses[NAME] = judge(made)
     best = min(losses, key=lambda name: losses[name].of(measure))
@@ -85,26 +91,20 @@ def choose_methods(
 
 
 def _choices(
-    model: Model,
-    tables: Mapping[str, Calibration],
-    dataset: Dataset,
-    measure: str,
-    cache: EvaluationCache,
-    samples: int,
+    rerun: Rerun, tables: Mapping[str, Calibration], measure: str, cache: EvaluationCache
 ) -> Iterator[Choice]:
     first, *others = tables
-    with Rerun(model, tables[first], dataset, samples) as rerun:
-        for source, scales in rerun.ranges():
-            losses = {first: 0.0}
-            for method in others:
-                amax = tables[method].ranges[source].amax
-                if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
-                    continue
-                key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
-                loss = cache.recall(key, partial(rerun.loss_with_range, scales, amax))
-                usual = rerun.whole(loss.samples)
-                losses[method] = loss.of(measure) - usual.of(measure)
-            yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
+    for source, scales in rerun.ranges():
+        losses = {first: 0.0}
+        for method in others:
+            amax = tables[method].ranges[source].amax
+            if abs(amax / tables[first].ranges[source].amax - 1) < SAME:
+                continue
+            key = {"tensor": source, "amax": amax, "beside": tables[first].digest}
+            loss = cache.recall(key, partial(rerun.loss_with_range, scales, amax))
+            usual = rerun.whole(loss.samples)
+            losses[method] = loss.of(measure) - usual.of(measure)
+        yield Choice(source, min(losses, key=lambda name: losses[name]), losses)
 
 
 def _assembled(tables: Mapping[str, Calibration], choices: Sequence[Choice]) -> Calibration:
