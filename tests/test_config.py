@@ -107,3 +107,17 @@ def test_plans_take_rules(tmp_path):
     assert plan.rules == ({"op": "Gemm", "precision": "fp16"},)
     with pytest.raises(InputError, match=r"'plans.a.rules'"):
         read_config(written(tmp_path, "[plans.a]\nrules = 3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('targets = ["cpu"]', "fp32"),
+        ('targets = ["cpu", "l4"]', "fp16"),
+        ('targets = ["l4"]\nrest = "fp32"', "fp32"),
+        ('targets = ["cpu"]\nrest = "fp16"', "fp16"),
+    ],
+)
+def test_what_is_not_int8_is_fp16_where_a_target_is_a_gpu(tmp_path, text, rest):
+    build = read_config(written(tmp_path, f"[build]\n{text}")).build
+    assert build.rest_for(build.run_targets) == rest

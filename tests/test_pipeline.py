@@ -66,7 +66,7 @@ def by_hand(place):
     hand = place / "hand"
     plan = hand / "plans" / "mixed.json"
     plan.parent.mkdir(parents=True)
-    plan.write_text(json.dumps({"layers": {"second": "fp32"}}))
+    plan.write_text(json.dumps({"layers": {"second": "fp32"}, "rest": "fp16"}))
     models = []
     kept = ("--data", "data.npz", "--histograms", hand / "histograms.npz")
     for method in ("minmax", "percentile", "entropy"):

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -393,7 +393,8 @@ class EvaluationConfig:
 class PlanConfig:
     """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
 
-    `rules` are tables as in a plan's JSON, `second_qdq` is the list of names in it.
+    `rules` are tables as in a plan's JSON, `second_qdq` is the list of names in it; `rest` is
+    that of [build] if None.
     """
 
     layers: dict[str, str] = key(_texts, dict)
@@ -401,6 +402,7 @@ class PlanConfig:
     method: str | None = key(TEXT, None)
     rules: tuple[dict[str, Any], ...] = key(TABLES, ())
     second_qdq: tuple[str, ...] = key(STRINGS, ())
+    rest: str | None = key(one_of("fp16", "fp32"), None)
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:
@@ -416,7 +418,8 @@ class BuildConfig:
 
     Without `targets` a run builds for `DEFAULT_TARGETS`, and `trtcal build` wants one.
     `tune_placement` is a target on whose compiler light nodes are tried, or None. With `fp16` a variant
-    in FP16 stands beside those in INT8 where a target is a GPU.
+    in FP16 stands beside those in INT8 where a target is a GPU. `rest` is what runs that is not INT8:
+    fp16 or fp32, fp16 if None and a target is a GPU.
     """
 
     targets: tuple[str, ...] = key(STRINGS, (), example='["cpu", "sm89"]')
@@ -424,6 +427,7 @@ class BuildConfig:
     time_limit_s: float = key(NUMBER, 1800.0)
     tune_placement: str | None = key(TEXT, None)
     fp16: bool = key(FLAG, True)
+    rest: str | None = key(one_of("fp16", "fp32"), None)
 
     @property
     def run_targets(self) -> tuple[str, ...]:
@@ -433,7 +437,15 @@ class BuildConfig:
     @property
     def compares_fp16(self) -> bool:
         """Whether FP16 is what INT8 stands beside."""
-        return self.fp16 and any(target != "cpu" for target in self.run_targets)
+        return self.fp16 and _has_gpu(self.run_targets)
+
+    def rest_for(self, targets: Collection[str]) -> str:
+        """Return the precision of what is not INT8."""
+        return self.rest or ("fp16" if _has_gpu(targets) else "fp32")
+
+
+def _has_gpu(targets: Collection[str]) -> bool:
+    return any(target != "cpu" for target in targets)
 
 
 def _limits(value: object) -> tuple[Limit, ...]:

@@ -14,6 +14,7 @@ from trtcal.model.ops import INTEGER
 from trtcal.quantization import Plan, prepare, quantize
 
 ACCUMULATOR_ROUNDING = 0.02  # share of outputs that the int32 bias may move by a step
+HALVES_ROUNDING = 0.08  # share that one to float16 before the Q may move
 
 
 def literal(proto, feeds):
@@ -28,7 +29,7 @@ def kernels(proto, tmp_path):
     return [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
 
 
-def chain(middle, tmp_path, out_channels=6, extra=None):
+def chain(middle, tmp_path, out_channels=6, extra=None, rest=None):
     """conv -> middle nodes from 'a' to 'b' -> conv, in INT8."""
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["a"], "first", pads=[1, 1, 1, 1]),
@@ -45,7 +46,7 @@ def chain(middle, tmp_path, out_channels=6, extra=None):
         tmp_path / "n.onnx", nodes, weights, {"x": ["n", 3, 8, 8]}, {"y": ["n", 4, "h", "w"]}
     )
     model, calibration, data = calibrated(path, tmp_path, "percentile")
-    return quantize(model, calibration).proto, next(data.batches(24))
+    return quantize(model, calibration, Plan(rest=rest)).proto, next(data.batches(24))
 
 
 MIDDLES = {
@@ -68,6 +69,19 @@ LIMITS = {"low": 0.0, "high": 1.5, "below": -0.4}
 def limits_of(name):
     read = {one for node in MIDDLES[name] for one in node.input}
     return {one: np.array(value, np.float32) for one, value in LIMITS.items() if one in read}
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_float16_between_int8_tensors_takes_the_kernels_of_float32(tmp_path, name):
+    half, feeds = chain(MIDDLES[name], tmp_path, extra=limits_of(name), rest="fp16")
+    single, _ = chain(MIDDLES[name], tmp_path, extra=limits_of(name))
+    assert any(node.op_type == "Conv" and "/fp16" in node.output[0] for node in half.graph.node)
+    found = kernels(half, tmp_path)
+    assert found.count("QLinearConv") == kernels(single, tmp_path).count("QLinearConv")
+    expected, lowered = literal(half, feeds), literal(lower(half), feeds)
+    step = np.abs(expected).max() / 127
+    assert (np.abs(expected - lowered) > step / 4).mean() < HALVES_ROUNDING
+    assert np.abs(expected - lowered).max() < 4 * step
 
 
 @pytest.mark.parametrize("name", MIDDLES)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,15 +16,19 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.backends.tensorrt import TensorRTRTX
 from trtcal.calibration import ObserveOptions, calibrate, observe
 from trtcal.data import open_dataset
+from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.model.graph import import_graph
 from trtcal.quantization import (
     Plan,
     Rule,
     find_layers,
+    plan_of,
     prepare,
     quantize,
+    read_plan,
     tensors_to_observe,
+    write_plan,
     write_quantized,
 )
 from trtcal.quantization.bounds import bounds
@@ -357,3 +362,26 @@ def test_mixed_plans_build_strongly_typed_and_are_obeyed(tmp_path, seed):
     lost = [one for one in made.outcomes if one.is_lost and "ConvTranspose" not in one.node]
     assert {"int8", "fp16", "fp32"} == {one.asked for one in made.outcomes}
     assert not lost
+
+
+def test_what_is_not_int8_runs_in_the_plans_rest(tmp_path):
+    model, calibration, feeds = calibrated(conv_net(tmp_path / "net.onnx"), samples_of(tmp_path))
+    plan = plan_of({"layers": {"gemm": "fp32"}, "rest": "fp16"}, "plan")
+    quantized = quantize(model, calibration, plan)
+    assert quantized.asked == {"first": "int8", "second": "int8", "gemm": "fp32"}
+    ops = {node.name: node.op_type for node in quantized.proto.graph.node}
+    halves = {ops[name] for name in quantized.fp16_subgraphs.nodes if name in ops}
+    assert {"Conv", "Relu"} <= halves
+    assert "Gemm" not in halves
+    plain = quantize(model, calibration, replace(plan, rest="fp32"))
+    assert not plain.fp16_subgraphs.nodes
+    error = noise(outputs_of(plain.proto, feeds), outputs_of(quantized.proto, feeds))
+    assert error < 1e-3
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("rest", ["int8", "half"])
+def test_another_rest_is_refused(rest):
+    with pytest.raises(InputError, match="'rest' has precision"):
+        Plan(rest=rest)

@@ -6,6 +6,9 @@ bias becomes int32 in steps of the accumulator, and Q/DQ moves across operators 
 - Relu and Clip are monotone and quantization is too, so `Q(Clip(x)) == Clip(Q(x))`; the clip is then
   done on the integers, and the convolution's output is quantized at once;
 - MaxPool, Concat and changes of shape pick or move values: `Q(f(x)) == f(Q(x))` for one scale.
+
+The integer kernels know float32 only. What stands in float16 between two INT8 tensors is written in
+float32: only a rounding to float16 right before that to INT8 is left out, and Q clips what overflows.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ from trtcal.model.graph import (
     only_consumer,
 )
 from trtcal.model.model import along
-from trtcal.model.ops import CONVOLUTIONS, MOVES, QDQ
+from trtcal.model.ops import CONVOLUTIONS, MOVES, MULTIPLIES, QDQ
 
 Array = npt.NDArray[Any]
 
 ZERO_POINT = 128
 MOVED_UP = MOVES | {"Concat", "MaxPool"}
 CLIPPING = {"Clip", "Relu"}
+WIDENED = CLIPPING | MOVED_UP | {"GlobalAveragePool"}
 INT32_LIMIT = 2**31 - 1
 
 
@@ -50,6 +54,7 @@ def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not _is_tensorrts(graph):
         return proto
     lowering = _Lowering(graph)
+    lowering.widen()
     lowering.move_up()
     lowering.widen_concats()
     lowering.clip_integers()
@@ -66,6 +71,44 @@ class _Lowering:
     def __init__(self, graph: gs.Graph) -> None:
         self.graph = graph
         self.names = all_names(graph)
+        self.wide: dict[str, gs.Tensor] = {}  # the float32 form of a float16 tensor
+
+    def widen(self) -> None:
+        """Write float16 layers with INT8 inputs, and what leads from them to a Q, in float32."""
+        for node in list(self.graph.toposort().nodes):
+            if node.op == "QuantizeLinear" and node.inputs[0].name in self.wide:
+                node.inputs = [self._widened(tensor) for tensor in node.inputs]
+            elif node.outputs[0].dtype == np.float16 and self._can_widen(node):
+                node.inputs = [self._widened(tensor) for tensor in node.inputs]
+                narrow = node.outputs[0]
+                wide = self.wide[narrow.name] = self._variable(narrow, "wide", np.float32)
+                node.outputs = [wide]
+                self._add("Cast", [wide], narrow)
+                self.graph.nodes[-1].attrs["to"] = int(onnx.TensorProto.FLOAT16)
+        self.graph.cleanup(remove_unused_graph_inputs=False).toposort()
+
+    def _can_widen(self, node: gs.Node) -> bool:
+        quantized = [_dequantizer_scale(tensor) is not None for tensor in node.inputs]
+        plain = [isinstance(one, gs.Constant) or one.is_empty() for one in node.inputs]
+        if node.op in MULTIPLIES:
+            return all(quantized[:2]) and all(plain[2:])
+        known = (tensor.name in self.wide for tensor in node.inputs)
+        return node.op in WIDENED and all(map(any, zip(quantized, plain, known, strict=True)))
+
+    def _widened(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the float32 form of a tensor, which is itself if it is of another type."""
+        values, scale = constant(tensor), _dequantizer_scale(tensor)
+        half = any(one is not None and one.dtype == np.float16 for one in (values, scale))
+        if half and tensor.name not in self.wide:
+            if values is not None:
+                name = unique(f"{tensor.name}/wide", self.names)
+                self.wide[tensor.name] = gs.Constant(name, values.astype(np.float32))
+            else:
+                producer = tensor.inputs[0]
+                wide = self.wide[tensor.name] = self._variable(tensor, "wide", np.float32)
+                self._add(producer.op, list(map(self._widened, producer.inputs)), wide)
+                self.graph.nodes[-1].attrs = dict(producer.attrs)
+        return self.wide.get(tensor.name, tensor)
 
     def move_up(self) -> None:
         """Quantize the inputs of each moving operator whose output alone is quantized."""

@@ -122,6 +122,10 @@ class Quantize(
     output: Path = option("Where to write the ONNX.", "-o")
     keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
     only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
+    rest: Literal["fp16", "fp32"] | None = option(
+        "What runs that is not INT8: as the plan says, else as trtcal.toml does (fp16 by default "
+        "where a target is a GPU), else fp32."
+    )
     tune_placement: str | None = option(
         "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89, "
         "rtx4090 or the like; also tune_placement under [build] in trtcal.toml.",
@@ -199,8 +203,11 @@ def _plan(options: Quantize) -> Plan:
     """Return the plan of a file, with the rules of options before its own."""
     from trtcal.quantization import Plan, Rule, read_plan
 
-    default = Plan("fp32" if options.only else "int8")
-    plan = read_plan(options.plan) if options.plan else default
+    config = options.config
+    targets = config.build.run_targets if config.path.is_file() else ()
+    rest = options.rest or config.build.rest_for(targets)
+    plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else "int8")
+    plan = replace(plan, rest=options.rest or plan.rest).with_rest(rest)
     rules = [Rule("fp32", glob, reason="--keep-float") for glob in options.keep_float]
     rules += [Rule("int8", glob, reason="--only") for glob in options.only]
     return replace(plan, rules=(*rules, *plan.rules))
@@ -245,7 +252,8 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
 def _show_fp16(found: Fp16Subgraphs) -> None:
     """Print how much is in float16, and which of its tensors have no known bound."""
     say(f"{len(found.nodes)} nodes are in fp16, with {found.casts} casts around them")
-    for name, count in found.subnormal.items():
-        say(f"{count} values of {name} are subnormal in fp16 and lose digits")
+    if found.subnormal:
+        count, named = sum(found.subnormal.values()), some(tuple(found.subnormal), SHOWN)
+        say(f"{count:,} constants are subnormal in fp16 and lose digits: in {named}")
     if found.unknown:
         say(f"no known bound keeps these within fp16: {some(found.unknown, SHOWN)}")

@@ -276,7 +276,8 @@ def _open_data(
 
 
 def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) -> Plan:
-    table = {key: value for key, value in vars(plan).items() if key != "method"}
+    said = {key: value for key, value in vars(plan).items() if value is not None}
+    table = {key: value for key, value in said.items() if key != "method"}
     made = plan_of(table, f"{config.path}: plans.{name}")
     resolve(made, prepared)
     return made
@@ -402,8 +403,10 @@ def write_variant(
     inputs: Inputs, model: Model, name: str, calibration: Calibration, plan: Plan, journal: Journal
 ) -> Path:
     """Write `model`, prepared and perhaps optimized, with Q/DQ; return the file."""
+    settings = inputs.config.build
+    plan = plan.with_rest(settings.rest_for(settings.run_targets))
     plan = tuned_plan(inputs.config, model, name, calibration, plan, journal)
-    if name in inputs.plans or plan != Plan():
+    if name in inputs.plans or replace(plan, rest=None) != Plan():
         output = f"plans/{name}.json"
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))

@@ -148,9 +148,11 @@ class Survey:
         decisions: Mapping[str, Decision],
         quantized: Collection[str],
         observed: Mapping[str, float],
+        floats: str,
     ) -> None:
         self.graph = graph
         self.quantized = quantized
+        self.floats = floats
         self.observed = observed
         self.skipped: dict[str, str] = {}
         self.places: dict[int, Places] = {}
@@ -176,7 +178,9 @@ class Survey:
             return None
         if decision.precision == FP16:
             return FP16
-        return FP32 if decision.precision == FP32 or node.op in HEAVY else None
+        if decision.precision == FP32:
+            return FP32
+        return self.floats if node.op in HEAVY else None
 
     def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:
         if places is None:

@@ -18,8 +18,6 @@ from trtcal.model.graph import all_names, constant
 from trtcal.model.ops import HEAVY, SHAPE_ONLY
 from trtcal.quantization.bounds import bounds
 from trtcal.quantization.fp16 import (
-    FP16,
-    FP32,
     MOST,
     Places,
     Survey,
@@ -53,15 +51,15 @@ def make_fp16_subgraphs(
     decisions: Mapping[str, Decision],
     quantized: Collection[str],
     observed: Mapping[str, float],
+    floats: str,
 ) -> Fp16Subgraphs:
     """Turn what `decisions` ask in fp16, by node name, into float16, in place.
 
-    `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. Other nodes
-    join a float16 subgraph where that saves casts.
+    `quantized` are the nodes in INT8, `observed` the largest magnitudes seen of tensors. What nothing
+    decides on runs in `floats` (fp16 or fp32), or in the other one where that saves casts.
     """
-    survey = Survey(graph.toposort(), decisions, quantized, observed)
-    defaults = [one.precision for one in decisions.values() if one.is_default]
-    nodes = survey.split(FP16 if FP16 in defaults else FP32)
+    survey = Survey(graph.toposort(), decisions, quantized, observed, floats)
+    nodes = survey.split(floats)
     unknown = survey.unbounded(nodes, bounds(graph, observed))
     writer = _Writer(graph)
     for node in nodes:

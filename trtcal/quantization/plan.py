@@ -33,10 +33,11 @@ from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.weighted_ops import weight_count
 
 KIND, VERSION = "plan", 4
-PRECISIONS = ("int8", "fp16", "fp32")
+FLOATS = ("fp16", "fp32")
+PRECISIONS = ("int8", *FLOATS)
 MATCHES = ("glob", "name", "regex")
 LONGEST = 1000  # characters of a pattern
-FIELDS = ("layers", "default", "rules", "second_qdq")
+FIELDS = ("layers", "default", "rules", "second_qdq", "rest")
 HINT = (
     'write {"default": "int8", "layers": {"layer name": "fp32"}, '
     '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
@@ -130,6 +131,8 @@ class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.
+    If the default is int8, what cannot be INT8 runs in `rest`: fp32 if None, or fp16 where no known
+    value overflows it.
     What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
     larger float (see `trtcal.evaluate.placement_search`).
     """
@@ -138,15 +141,30 @@ class Plan:
     layers: dict[str, str] = key(partial(by_name, TEXT), dict)
     rules: tuple[Rule, ...] = key(_rules, ())
     second_qdq: tuple[str, ...] = key(NAMES, ())
+    rest: str | None = key(TEXT, None)
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
             _check_precision(repr(name), precision)
+        if self.rest not in (None, *FLOATS):
+            raise InputError(
+                f"plan: 'rest' has precision {self.rest!r}", f"choose one of: {', '.join(FLOATS)}"
+            )
+
+    @property
+    def floats(self) -> str:
+        """What runs that is not INT8, and that no name or rule decides on."""
+        return (self.rest or "fp32") if self.default == "int8" else self.default
+
+    def with_rest(self, rest: str) -> Plan:
+        """Return the plan with this `rest`, if it says none and its default leaves one."""
+        is_open = self.rest is None and self.default == "int8"
+        return dataclasses.replace(self, rest=rest) if is_open else self
 
     @property
     def asks_fp16(self) -> bool:
         """Whether anything is asked in float16."""
-        asked = [self.default, *self.layers.values(), *(rule.precision for rule in self.rules)]
+        asked = [self.floats, *self.layers.values(), *(rule.precision for rule in self.rules)]
         return "fp16" in asked
 
     def decide(self, name: str, op: str = "") -> Decision:
@@ -185,6 +203,7 @@ class Plan:
         """Return the plan as a sealed document."""
         body: Document = {"default": self.default, "layers": self.layers}
         body |= {"rules": list(map(_fields, self.rules)), "second_qdq": list(self.second_qdq)}
+        body |= {} if self.rest is None else {"rest": self.rest}
         return seal({"kind": KIND, "schema_version": VERSION, **body})
 
 

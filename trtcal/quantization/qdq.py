@@ -76,7 +76,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     fp16_subgraphs = Fp16Subgraphs()
     if plan.asks_fp16:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, names, observed)
+        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, names, observed, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
     done |= dict.fromkeys(names, "int8")
