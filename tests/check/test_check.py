@@ -10,7 +10,17 @@ from scipy import ndimage
 from tests.networks import samples, save, weight
 from trtcal.check.check import check_data
 from trtcal.check.evidence import weigh
-from trtcal.check.preprocessing import MEAN_SUBTRACTED, NORMAL, RAW, SIGNED, UNIT, Change, forms_of
+from trtcal.check.preprocessing import (
+    KNOWN,
+    MEAN_SUBTRACTED,
+    NORMAL,
+    RAW,
+    SIGNED,
+    UNIT,
+    VALID,
+    Change,
+    forms_of,
+)
 from trtcal.check.probe import FirstLayers, ModelProbe, Response
 from trtcal.check.samples import ImageInput, check_layout, roughness, take_samples
 from trtcal.data import open_dataset
@@ -96,6 +106,39 @@ def test_labels_of_other_samples_and_other_numbers_are_named(colours):
     assert codes(model, images, np.random.default_rng(3).permutation(labels)) == ["labels_disagree"]
     assert codes(model, images, labels + 1) == ["labels_off_by_one"]
     assert codes(model, images, labels - 1) == ["labels_off_by_one"]
+
+
+def test_noise_is_named(colours):
+    model, _, images, labels = colours
+    noise = np.random.default_rng(3).standard_normal(images.shape).astype(np.float32)
+    assert codes(model, noise, labels) == ["noise"]
+    shuffled = np.random.default_rng(4).permutation(images.reshape(-1))
+    assert codes(model, shuffled.reshape(images.shape)) == ["noise"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_line_of_python_is_the_change(channels, last):
+    planes = np.random.default_rng(5).uniform(-1, 1, (4, channels, 6, 6)).astype(np.float32)
+    for had in KNOWN:
+        for change in (Change(had, wanted) for wanted in VALID if wanted != had):
+            scope = {"x": np.moveaxis(planes, 1, -1) if last else planes, "np": np}
+            exec(change.code(channels, last), scope)  # noqa: S102
+            found = np.moveaxis(scope["x"], -1, 1) if last else scope["x"]
+            assert found.dtype == np.float32
+            expected = change(planes)
+            assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_pixels_of_0_to_255_are_called_that(colours):
+    model, form, images, _ = colours
+    if form is MEAN_SUBTRACTED:
+        pytest.skip("the model wants pixels of 0 to 255, less the mean")
+    data = ArrayDataset("planted", {"x": Change(form, RAW)(images)}, None, "")
+    issue = check_data(model, data).issues[0]
+    assert "which look like pixels as 0 to 255; the model seems to want " in issue.sentence
+    assert "so prepared, " in issue.sentence
+    assert issue.fix.startswith("divide the pixels before they are normalized: for image files, ")
 
 
 def test_one_class_alone_is_no_fault(colours):

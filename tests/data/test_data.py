@@ -1,13 +1,15 @@
 import numpy as np
 import pytest
+from onnx import helper
 
 from tests.data.pictures import everything
-from tests.networks import conv_net, samples
+from tests.networks import conv_net, samples, save
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
 
 IMAGES = np.zeros((4, 3, 8, 8), np.float32)
+COLOURS = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8)).astype(np.float32)
 
 
 @pytest.fixture
@@ -74,9 +76,45 @@ def test_missing_and_corrupt_files_are_refused(tmp_path, model):
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(InputError, match="cannot be read"):
         open_dataset(tmp_path / "bad.npz", model)
-    np.save(tmp_path / "one.npy", IMAGES)
-    with pytest.raises(InputError, match="single array"):
-        open_dataset(tmp_path / "one.npy", model)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no \.npy or \.npz files"):
         open_dataset(tmp_path / "empty", model)
+
+
+def test_a_single_array_is_the_one_input(tmp_path, model):
+    np.save(tmp_path / "one.npy", COLOURS)
+    np.savez(tmp_path / "one.npz", x=COLOURS)
+    dataset = open_dataset(tmp_path / "one.npy", model)
+    assert dataset.fingerprint == open_dataset(tmp_path / "one.npz", model).fingerprint
+
+
+def test_a_single_array_is_refused_for_two_inputs(tmp_path):
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    shapes = {"a": ["n", 3], "b": ["n", 3]}
+    path = save(tmp_path / "two.onnx", nodes, {}, shapes, {"y": ["n", 3]})
+    np.save(tmp_path / "one.npy", np.zeros((4, 3), np.float32))
+    with pytest.raises(InputError, match="one array, and the model takes 2: a, b"):
+        open_dataset(tmp_path / "one.npy", load_model(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "arrays"),
+    [
+        ("last.npy", np.moveaxis(COLOURS, 1, -1)),
+        ("bytes.npy", np.moveaxis(COLOURS, 1, -1).astype(np.uint8)),
+        ("doubles.npz", {"x": COLOURS.astype(np.float64)}),
+        ("named.npz", {"images": np.moveaxis(COLOURS, 1, -1), "labels": np.arange(len(COLOURS))}),
+    ],
+)
+def test_the_line_that_a_hint_gives_makes_data_that_fit(tmp_path, monkeypatch, model, file, arrays):
+    monkeypatch.chdir(tmp_path)
+    np.savez(file, **arrays) if isinstance(arrays, dict) else np.save(file, arrays)
+    with pytest.raises(InputError) as error:
+        open_dataset(file, model)
+    line = error.value.hint.rpartition("in Python: ")[2]
+    exec(line, {"np": np})  # noqa: S102
+    made = open_dataset("data.npz", model)
+    assert len(made) == len(COLOURS)
+    assert np.array_equal(next(made.batches(len(COLOURS)))["x"], COLOURS)
+    if isinstance(arrays, dict) and "labels" in arrays:
+        assert list(made.labels) == list(range(len(COLOURS)))

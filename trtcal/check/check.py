@@ -16,6 +16,7 @@ from trtcal.check.samples import (
     ImageInput,
     Samples,
     check_layout,
+    check_noise,
     check_samples,
     drop_duplicates,
     find_image_input,
@@ -94,11 +95,14 @@ class _ImageChecks:
         self.probe, self.image, self.more = probe, image, more
 
     def run(self, samples: Samples) -> list[DataIssue]:
-        """Return the issues of layout, values and channel order."""
+        """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
         for check in (self.layout, self.values, self.channel_order):
             issue, corrected = check(corrected)
             issues += [issue] if issue else []
+            noise = check_noise(self.image, corrected.feeds[self.image.name])
+            if noise:
+                return [*issues, noise]
         return issues
 
     def layout(self, samples: Samples) -> Checked:
@@ -159,10 +163,10 @@ class _ImageChecks:
             change.fault,
             self.image.name,
             f"{self.image.name!r} has values of {low:.4g} to {high:.4g}, which look like pixels as "
-            f"{change.had.text}; as {change.wanted.text}, {evidence.sentence()}",
+            f"{change.had.text}; the model seems to want {change.wanted.text}: {evidence.sentence()}",
             {"lowest": low, "highest": high, **evidence.figures()},
-            f"{FIXES[change.fault]} (the model seems to want pixels as {change.wanted.text}; for image "
-            f"files, under [images]: {keys})",
+            f"{FIXES[change.fault]}: for image files, under [images]: {keys}; for arrays, in Python: "
+            f"{change.code(self.image.planes(array).shape[1], self.image.channels_last)}",
             settings,
         )
 
@@ -179,11 +183,11 @@ class _ImageChecks:
         issue = DataIssue(
             "channel_order",
             self.image.name,
-            f"the channels of {self.image.name!r} look swapped: "
-            f"with red and blue exchanged {evidence.sentence()}",
+            f"{self.image.name!r} seems to have red and blue exchanged: {evidence.sentence()}",
             evidence.figures(),
-            "read the images as BGR if they are RGB now, as RGB if they are BGR: `channels` under "
-            "[images], in Python x[:, ::-1] (x[..., ::-1] for channels last)",
+            "read the images as BGR if they are RGB now, as RGB if they are BGR: for image files "
+            '`channels = "BGR"` under [images]; for arrays, in Python: '
+            f"x = x[{'..., ' if self.image.channels_last else ':, '}::-1]",
             {"channels": "BGR"},
         )
         return issue, self._exchanged(samples)
@@ -211,7 +215,11 @@ class _ImageChecks:
 
 
 def _best(tried: list[tuple[Evidence, Change]]) -> tuple[Evidence, Change]:
-    """Return the best change; of those as good as that, the one with the least contrast."""
+    """Return the best change; of those as good as that, the one with the least contrast.
+
+    Values may look like two forms: those are pixels in the one that uses most of 0 to 255.
+    """
     best = max((evidence for evidence, _ in tried), key=lambda one: one.rank)
     as_good = [one for one in tried if one[0].is_as_good_as(best)]
-    return min(as_good, key=lambda one: one[1].gain)
+    had = as_good[0][1].had
+    return min((one for one in as_good if one[1].had == had), key=lambda one: one[1].gain)

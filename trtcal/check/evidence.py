@@ -140,14 +140,14 @@ class Evidence:
         """Return in figures what is better."""
         given, changed, clauses = self.given, self.changed, list[str]()
         if self.won + self.lost:
-            clauses.append(f"{self.won} more samples get their label's class, {self.lost} no more")
+            clauses.append(f"{self.won} more samples get their label's class, {self.lost} fewer")
         if given.misfit is not None:
             clauses.append(
-                "what BatchNormalizations read is off their statistics by "
-                f"{changed.misfit:.3g}, not {given.misfit:.3g}"
+                "its batch normalizations read values that are off those of training by "
+                f"{changed.misfit:.3g} instead of {given.misfit:.3g}"
             )
         if self.features_t > 0:
-            clauses.append(f"inner layers distinguish samples better (t = {self.features_t:.1f})")
+            clauses.append(f"its layers distinguish the samples better (t = {self.features_t:.1f})")
         if (
             self.by_signal
             and given.signal_to_bias is not None
@@ -155,13 +155,13 @@ class Evidence:
         ):
             before, after = (math.pow(10, one.signal_to_bias or 0) for one in (given, changed))
             clauses.append(
-                f"pixels weigh {after:.3g} times a bias in the first layer, not {before:.3g}"
+                f"in its first layer pixels count {after:.3g} times a bias instead of {before:.3g}"
             )
         for name, text in PER_SAMPLE.items():
             first, second = _mean(getattr(given, name)), _mean(getattr(changed, name))
-            if first is not None and second is not None:
-                clauses.append(f"{text} {second:.3g}, not {first:.3g}")
-        return ", ".join(clauses)
+            if not clauses and first is not None and second is not None:
+                clauses.append(f"{text} {second:.3g} instead of {first:.3g}")
+        return f"so prepared, {', and '.join(clauses)}"
 
     def figures(self) -> dict[str, float]:
         """Return what `sentence` says as numbers by name, as given and as changed."""
@@ -178,7 +178,10 @@ class Evidence:
         return figures
 
 
-PER_SAMPLE = {"lead": "the best class leads by", "mutual_information": "samples differ by"}
+PER_SAMPLE = {
+    "mutual_information": "its classes tell more of the samples, nats of information:",
+    "lead": "the score of its best class leads by",
+}
 PER_MODEL = ("misfit", "signal_to_bias")
 
 

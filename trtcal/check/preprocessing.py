@@ -58,6 +58,24 @@ class Change:
         scale, offset = (_across(one, planes) for one in (self.wanted.scale, self.wanted.offset))
         return (pixels * scale + offset).astype(planes.dtype)
 
+    def code(self, channels: int, channels_last: bool) -> str:
+        """Return the change as a line of Python, for an array `x` of samples."""
+        forms = (self.had.scale, self.had.offset, self.wanted.scale, self.wanted.offset)
+        scale, offset, wider, farther = (
+            np.array(one if channels == len(one) else [np.mean(one)]) for one in forms
+        )
+        width = scale / wider
+        mean = offset - farther * width
+
+        def text(values: Array) -> str:
+            if np.ptp(values) <= 1e-6 * np.max(np.abs(values)):
+                return f"{values[0]:.6g}"
+            numbers = ", ".join(f"{value:.6g}" for value in values)
+            return f"np.float32([{numbers}]){'' if channels_last else '.reshape(3, 1, 1)'}"
+
+        factor = f"* {text(1 / width)}" if width.max() < 1 else f"/ {text(width)}"
+        return f"x = (x - {text(mean)}) {factor}" if mean.any() else f"x = x {factor}"
+
     @property
     def gain(self) -> float:
         """How much larger differences of values become."""

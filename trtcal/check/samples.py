@@ -195,6 +195,27 @@ def _first_of_each(feeds: Feeds) -> Array:
     return np.array(list(first.values()))
 
 
+NOISE = 0.95  # roughness of white noise is 1, of photographs 0.1 to 0.4
+SIDE = 16  # pixels along a side, below which an input may be no picture
+
+
+def check_noise(image: ImageInput, array: Array) -> DataIssue | None:
+    """Return the issue that what should be images is noise."""
+    planes = image.planes(array)
+    rough = roughness(planes)
+    if min(planes.shape[2:]) < SIDE or np.mean(rough > NOISE) < IMAGES:
+        return None
+    figures = {"roughness": float(np.median(rough))}
+    return DataIssue(
+        "noise",
+        image.name,
+        f"{image.name!r} holds noise, not images: neighbouring pixels are as different as any two "
+        f"({figures['roughness']:.2f} times; in photographs it is 0.1 to 0.4)",
+        figures,
+        "give real samples: ranges and accuracy on random values say nothing of real ones",
+    )
+
+
 SMOOTHER = 0.6  # roughness as transposed over that as given, at most
 IMAGES = 0.9  # share of the images for which that has to hold
 

@@ -35,7 +35,9 @@ class CheckData(
         if found.issues:
             source = self.data or self.config.calibration.data
             kinds = ", ".join(issue.kind for issue in found.issues)
-            raise GateFailed(f"data {source} do not fit the model: {kinds}", found.issues[0].fix)
+            raise GateFailed(
+                f"data {source} do not fit the model: {kinds}", "do what stands under each"
+            )
         data = self.data or self.config.calibration.data
         advise(self, "calibrate", self.model or self.config.model, "--data", data)
 

@@ -21,23 +21,60 @@ def fitting(where: str, spec: TensorSpec, found: Mapping[str, Rows]) -> Rows:
     """Return the array for one input; `InputError` if it is not there or not of its form."""
     if spec.name not in found:
         has = ", ".join(sorted(map(str, found))) or "nothing"
+        made = [line for name in found if (line := _conversion(where, spec, name, found[name]))]
+        hint = f"; {made[0]}" if len(made) == 1 else ""
         raise InputError(
             f"data {where}: no array for the model's input {spec.name!r} (there is: {has})",
-            f"the model wants {spec}",
+            f"the model wants {spec}{hint}",
         )
     array = found[spec.name]
     if str(array.dtype) != spec.dtype:
         raise InputError(
             f"data {where}: {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
-            f"convert it before saving: array.astype('{spec.dtype}')",
+            _conversion(where, spec, spec.name, array)
+            or f"convert it before saving: array.astype('{spec.dtype}')",
         )
-    if not any(fits(array.shape, spec.shape) for fits in FORMS):
+    if not _fits(array.shape, spec.shape):
         raise InputError(
             f"data {where}: {spec.name!r} has shape {list(array.shape)}, "
             f"the model wants [{', '.join(map(str, spec.shape))}] with samples first",
-            "give the samples along the first axis, preprocessed as the model expects",
+            _conversion(where, spec, spec.name, array)
+            or "give the samples along the first axis, preprocessed as the model expects",
         )
     return array
+
+
+TRANSPOSED = {"channels last": (0, 3, 1, 2), "channels first": (0, 2, 3, 1)}
+
+
+def _conversion(where: str, spec: TensorSpec, name: str, array: Rows) -> str | None:
+    """Return the line of Python that makes an input of an array in a file, None if none does."""
+    if not where.endswith((".npz", ".npy")):
+        return None
+    steps, had = "", ""
+    if not _fits(array.shape, spec.shape):
+        ways = {
+            had: axes
+            for had, axes in TRANSPOSED.items()
+            if len(array.shape) == 4 and _fits(tuple(array.shape[i] for i in axes), spec.shape)
+        }
+        if len(ways) != 1:
+            return None
+        had, axes = ways.popitem()
+        steps, had = f".transpose{axes}", f"it has {had}: "
+    if str(array.dtype) != spec.dtype:
+        steps += f".astype({spec.dtype!r})"
+    single = where.endswith(".npy")
+    source = "d" if single else f"d[{name!r}]"
+    kept = "" if single else "**d, "
+    return (
+        f"{had}in Python: d = np.load({where!r}); "
+        f"np.savez('data.npz', **{{{kept}{spec.name!r}: {source}{steps}}})"
+    )
+
+
+def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    return any(fits(shape, wanted) for fits in FORMS)
 
 
 def _sizes_fit(sizes: Sequence[int], wanted: Shape) -> bool:

@@ -66,8 +66,9 @@ def open_dataset(
 ) -> Dataset:
     """Open and check data for a model's inputs.
 
-    A path (`str` or `Path`): an `.npz`; a folder of `.npy`, of images, of `.npz` (a feed in each) or
-    of Polygraphy's JSON inputs; one such `.json`; or `script.py`, `script.py:function`. In memory:
+    A path (`str` or `Path`): an `.npz`; a `.npy` for a model with one input; a folder of `.npy`, of
+    images, of `.npz` (a feed in each) or of Polygraphy's JSON inputs; one such `.json`; or
+    `script.py`, `script.py:function`. In memory:
     `{input: array}`; one array, for a model with one input; an iterable of such feeds that can be gone
     through again, or a function that gives one. A feed may also be a tuple of arrays in the order of
     the inputs, and then the labels, as a PyTorch DataLoader gives it. Arrays are numpy's, or have
@@ -180,7 +181,20 @@ def _open_path(
     script = script_named(path)
     if script is not None:
         return FeedDataset(script.path, layout, script)
-    return _of_arrays(path, layout, open_npz(path))
+    return _of_arrays(path, layout, _arrays_of(path, layout))
+
+
+def _arrays_of(path: Path, layout: Layout) -> dict[str, Rows]:
+    """Return the arrays of an `.npz`, or that of a `.npy` for the one input."""
+    if path.suffix.lower() != ".npy":
+        return open_npz(path)
+    names = [spec.name for spec in layout.fed]
+    if len(names) != 1:
+        raise InputError(
+            f"data {path} are one array, and the model takes {len(names)}: {', '.join(names)}",
+            "put one .npy for each, named after it, into a folder, or all into an .npz",
+        )
+    return {names[0]: open_npy(path)}
 
 
 def _open_folder(
