@@ -1,6 +1,7 @@
 """`trtcal init`, and `trtcal run MODEL --data ...` without a file."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -109,3 +110,50 @@ def test_two_models_are_not_chosen_between(place, capsys):
     KINDS["LSTM"].save(place / "other.onnx")
     assert run_command(["init", "--data", "images"]) == 2
     assert "2 .onnx files" in capsys.readouterr().err
+
+
+def following(captured):
+    """Return the words of the command that was advised."""
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("next: trtcal "), last
+    return shlex.split(last.removeprefix("next: trtcal "))
+
+
+def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(place, capsys):
+    (place / "models").mkdir()
+    conv_net(place / "models" / "net.onnx")
+    images(place / "more", each=50)
+    assert run_command(["init", "models/net.onnx", "--data", "more", "--target", "cpu"]) == 0
+    text = (place / "trtcal.toml").read_text()
+    loses = text.replace("# limits = [", 'limits = ["relative_error <= 1e-6"]  # [')
+    (place / "trtcal.toml").write_text(loses)
+    capsys.readouterr()
+    assert run_command(["run", "--no-history"]) == 1
+    improve = following(capsys.readouterr())
+    assert improve[:3] == ["quantize", "models/net.onnx", "--improve"]
+    assert run_command(improve) == 0
+    (place / "trtcal.toml").write_text(
+        loses.replace("[calibration]", '[calibration]\nimprove = "fast"')
+    )
+    capsys.readouterr()
+    assert run_command(["run", "--no-history"]) == 1
+    search = following(capsys.readouterr())
+    assert search[0] == "search"
+    assert run_command([*search, "--plans", "2", "--samples", "4"]) in (0, 1)
+    assert "those that a run holds back" in capsys.readouterr().err
+
+
+def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):
+    words = ["run", "net.onnx", "--data", "images", "--target", "cpu", "--no-history"]
+    assert run_command(words) in (0, 1)
+    following(capsys.readouterr())
+    first = json.loads((place / "net-run" / "report.json").read_text())
+    assert first["measured"]["run"]["measured"]["files"] == {
+        "model": "net.onnx",
+        "config": "net-run/trtcal.toml",
+        "folder": "net-run",
+    }
+    assert run_command(["run", "net-run/trtcal.toml", "--no-history"]) in (0, 1)
+    again = json.loads((place / "net-run" / "report.json").read_text())
+    assert again["comparison"]["digest"] == first["comparison"]["digest"]
+    assert (place / "net-run" / "trtcal.toml").exists()

@@ -118,7 +118,7 @@ def test_a_failed_build_is_a_warning():
     compared = comparison(row("a", GOOD), limits=SPEED)
     verdict = judge(compared, [build("a", {"c": "int8"})], {"a for sm86": "no kernel"})
     assert verdict.word == WITH_CARE
-    assert verdict.reasons == ("Could not be built: a for sm86 (no kernel).",)
+    assert verdict.reasons == ("No engine for sm86 of a: no kernel.",)
 
 
 def test_slower_than_fp32_is_said_where_no_gpu_is_built_for():

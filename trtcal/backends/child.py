@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO
 import trtcal
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
+from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.manifest import LOG
 
 OURS = re.compile(r"\[([EWIV])\] ?")
@@ -199,7 +200,7 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
         return InputError((folder / REFUSAL).read_text(), "`trtcal doctor` shows the versions here")
     error = folder / ERROR
     text = error.read_text() if error.exists() else _last_line(log)
-    return BackendError(f"the builder failed: {text}", hint)
+    return BackendError(f"the builder failed: {in_words(text)}", hint)
 
 
 def _signal(number: int) -> str:

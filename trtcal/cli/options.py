@@ -306,18 +306,34 @@ class DataOptions(ConfigOptions):
     )
 
     def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
-        """Return the data for a model: as given, or as a section of trtcal.toml has them."""
+        """Return the data for a model: as given, or as a section of trtcal.toml has them.
+
+        Without data to judge on it is the part of the others that a run holds back.
+        """
         from trtcal.data import open_dataset
         from trtcal.evaluate.replay import carry
 
-        source = required(self.data or settings.data, "the data", "--data")
         config = self.config
+        is_test = settings is config.evaluation and self.data is None
+        if is_test and settings.data is None and config.calibration.data is not None:
+            return self._held_back(model)
+        source = required(self.data or settings.data, "the data", "--data")
         labels = self.labels or settings.labels
         dataset = open_dataset(source, model, config.images, labels, config.data)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
             note(f"note: samples of {sizes} sizes: a batch has samples of one size")
         return carry(model, dataset, config.data.states)
+
+    def _held_back(self, model: Model) -> Dataset:
+        from trtcal.pipeline.stages import open_section, split
+
+        whole = open_section(model, self.config, self.config.calibration, "calibration.data")
+        held = split(model, whole)[1]
+        note(
+            f"note: {len(held)} of {len(whole)} samples of {whole.name}, those that a run holds back"
+        )
+        return held
 
 
 class TaskOptions(ConfigOptions):

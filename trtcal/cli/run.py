@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
 from trtcal.cli.options import GivenOptions, JsonOptions, argument, option
@@ -41,16 +42,17 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
     def _is_model(self) -> bool:
         return self.source.suffix.lower() == ".onnx"
 
-    def _settings(self) -> Config:
-        """Return what trtcal.toml says, or what is guessed; options go before the file."""
+    def _settings(self) -> tuple[Config, str | None]:
+        """Return what trtcal.toml says, options before the file; or what is guessed, and its text."""
         if self._is_model:
             folder = self.output or Path(f"{self.source.stem}-run")
-            return self.guess(self.source, Path(), folder)[0]
+            config, draft = self.guess(self.source, folder, folder)
+            return config, draft.text
         config = read_config(self.source)
         calibration, evaluation = config.calibration, config.evaluation
         test, labels = self.test or evaluation.data, self.labels
         is_of_test = labels is not None and test is not None and are_annotations(labels)
-        return replace(
+        config = replace(
             config,
             output=self.output or config.output,
             calibration=replace(
@@ -63,6 +65,7 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
             ),
             build=replace(config.build, targets=self.targets or config.build.targets),
         )
+        return config, None
 
     @property
     def _command_line(self) -> str:
@@ -77,10 +80,11 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
         from trtcal.evaluate.comparison import Comparison
         from trtcal.limits import require
         from trtcal.pipeline import run
+        from trtcal.reporting.advice import next_step
 
-        settings = self._settings()
+        settings, guessed = self._settings()
         history = None if self.no_history else _history(settings)
-        result = run(settings, self._command_line, progress, _note, history, warn)
+        result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
             _record(history, result, settings.project)
         verdict = result.report["measured"]["verdict"]
@@ -93,6 +97,8 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
             print_limits(result.limits, "limits on builds and data")
             say(sentence)
             say(f"report: {result.folder / 'report.html'}")
+            if step := next_step(result.report):
+                advise(self, *step.words, why=step.why)
 
         self.present(result.report, show_all)
         if verdict["word"] == "DO NOT SHIP":

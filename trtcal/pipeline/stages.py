@@ -6,6 +6,7 @@ What a stage makes is written into the run's folder and recorded in its `Journal
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -29,6 +30,7 @@ from trtcal.calibration.extremes import TENSORS, find_tails
 from trtcal.check.check import check_data
 from trtcal.check.issues import DataIssue
 from trtcal.config import (
+    FILE,
     CalibrationConfig,
     Config,
     EvaluationConfig,
@@ -44,7 +46,14 @@ from trtcal.data import (
     size_ranges,
 )
 from trtcal.data.dataset import SizeRanges
-from trtcal.documents import Document, read_document, to_fields, unwritable, write_json
+from trtcal.documents import (
+    Document,
+    read_document,
+    to_fields,
+    unwritable,
+    write_json,
+    write_text,
+)
 from trtcal.errors import BackendError, InputError, TrtcalError
 from trtcal.evaluate.collectors import Wanted as EvaluationWanted
 from trtcal.evaluate.collectors import read_wanted
@@ -96,6 +105,7 @@ OUTPUTS = (
     "report.json",
     "run.json",
     "tails.json",
+    FILE,
 )
 """Everything that a run writes, at the top of its folder."""
 
@@ -171,11 +181,13 @@ def run(
     say: Say = lambda message: None,
     history: History | None = None,
     warn: Warn = lambda issues: None,
+    guessed: str | None = None,
 ) -> RunResult:
     """Do everything that `config` says, then put it into the run folder in place of an older run.
 
     The report is held against the last run of the same model in `history`, to which nothing is added.
-    Files there that no run wrote are kept. `InputError` if the configuration lacks a model or data,
+    Files there that no run wrote are kept; `guessed`, the text of a `trtcal.toml` that nobody wrote, is
+    put there too. `InputError` if the configuration lacks a model or data,
     or the folder holds something else than a run.
     """
     folder = config.run_folder
@@ -187,6 +199,10 @@ def run(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         inputs = open_inputs(config, say)
         journal = Journal(Path(name), _lineage(inputs), reporter, say)
+        if guessed is None and config.path.absolute() == (folder / FILE).absolute():
+            guessed = config.path.read_text(encoding="utf-8")
+        if guessed is not None:
+            write_text(journal.folder / FILE, guessed)
         issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}
@@ -229,12 +245,12 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
         if target is not None:
             find_backend(None, target)
     calibration, evaluation = config.calibration, config.evaluation
-    data = _open_data(model, config, calibration, "calibration.data")
+    data = open_section(model, config, calibration, "calibration.data")
     if evaluation.data is None:
-        data, evaluation_data = _split(model, data)
+        data, evaluation_data = split(model, data)
         say(f"no test data: {len(evaluation_data)} of the samples are held back to judge by")
     else:
-        evaluation_data = _open_data(model, config, evaluation, "evaluation.data")
+        evaluation_data = open_section(model, config, evaluation, "evaluation.data")
     calibration_data = counted(data)
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
@@ -255,7 +271,7 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
 HELD_BACK = 0.3  # of the samples, where there are no others to judge by
 
 
-def _split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
+def split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
     """Return the samples to calibrate on and those held back, from all over the data."""
     unit = fixed_batch(model) or 1
     held = int(HELD_BACK * len(data)) // unit * unit
@@ -267,9 +283,10 @@ def _split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
     return held_back(data, held, unit)
 
 
-def _open_data(
+def open_section(
     model: Model, config: Config, settings: CalibrationConfig | EvaluationConfig, key: str
 ) -> Dataset:
+    """Open the data of a section of `trtcal.toml`; `key` names it where there are none."""
     source = _required(settings.data, key)
     dataset = open_dataset(source, model, config.images, settings.labels, config.data)
     return carry(model, dataset, config.data.states)
@@ -293,7 +310,10 @@ def _required(value: Path | None, key: str) -> Path:
 
 def _lineage(inputs: Inputs) -> Lineage:
     data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
-    return Lineage(inputs.model.fingerprint, *data)
+    config = inputs.config
+    files = {"model": inputs.model.path, "config": config.path, "folder": config.run_folder}
+    typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
+    return Lineage(inputs.model.fingerprint, *data, files=typed)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:

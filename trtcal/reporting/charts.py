@@ -11,6 +11,7 @@ import io
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -28,13 +29,46 @@ from trtcal.reporting.text import figure as figure_text
 INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
 ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"
 
-SIZE_INCHES = (10.0, 4.8)
 DPI = 72  # one unit of the drawing is one point
-FONT_SIZE = 10.0
 NAMES_SHOWN = 12  # beyond this many points, labels are numbers
 LOG_RATIO = 20.0
 MARKER_HALF = 5.0
 LABEL_SPACE = 6.0  # between labels side by side
+
+
+@dataclass(frozen=True)
+class Look:
+    """A size that drawings have, in inches; a page shows the one that its screen has room for.
+
+    `frame` is where the axes stand in the chart, as shares of it; a panel is one histogram. `prefix`
+    begins the ids of what is drawn so.
+    """
+
+    chart: tuple[float, float]
+    frame: tuple[float, float, float, float]
+    panel: tuple[float, float]
+    columns: int
+    font: float
+    small: float
+    prefix: str = ""
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return the context in which matplotlib has this look."""
+        return mpl.rc_context(
+            {
+                "svg.hashsalt": f"{self.prefix}trtcal",
+                "svg.fonttype": "none",
+                "font.size": self.font,
+                "legend.fontsize": self.small,
+            }
+        )
+
+
+WIDE = Look((10.0, 4.8), (0.065, 0.13, 0.915, 0.76), (3.4, 1.9), 3, 10.0, 8.5)
+NARROW = Look(
+    (4.6, 4.4), (0.13, 0.14, 0.84, 0.74), (4.6, 2.1), 1, 12.5, 12.0, "narrow-"
+)  # 331 pixels
+LOOKS = (WIDE, NARROW)
 
 
 @dataclass(frozen=True)
@@ -67,28 +101,33 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted(front, key=lambda index: points[index])
 
 
-def accuracy_against_latency(points: Sequence[Point], measure: str, unit: str) -> str:
+def accuracy_against_latency(
+    points: Sequence[Point], measure: str, unit: str, look: Look = WIDE
+) -> str:
     """Return the chart as an SVG document; `measure` and `unit` name the accuracy axis."""
     drawn = [(point, point.accuracy) for point in points if point.accuracy is not None]
     places = [(point.latency_ms, accuracy) for point, accuracy in drawn]
     front = pareto_front(places)
-    with mpl.rc_context({"svg.hashsalt": "trtcal", "svg.fonttype": "none"}):
-        figure = Figure(figsize=SIZE_INCHES, dpi=DPI)
+    with look.drawing():
+        figure = Figure(figsize=look.chart, dpi=DPI)
         FigureCanvasSVG(figure)
-        axes = figure.add_axes((0.065, 0.13, 0.915, 0.76))
+        axes = figure.add_axes(look.frame)
         _set_limits(axes, points)
         _style(axes, measure, unit)
-        _draw_front(axes, [places[index] for index in front])
-        _draw_points(axes, drawn, {drawn[index][0].number for index in front})
+        _draw_front(axes, [places[index] for index in front], look)
+        _draw_points(axes, drawn, {drawn[index][0].number for index in front}, look)
         _draw_bare_reference(axes, points)
         _draw_labels(axes, drawn, _front_boxes(axes, [places[index] for index in front]))
         source = saved(figure)
-    tooltips = {_gid(point): tooltip(point, measure, unit) for point, _ in drawn}
-    tooltips["pareto-front"] = "Pareto front: no other point is both faster and more accurate"
+    tooltips = {_gid(point, look): tooltip(point, measure, unit) for point, _ in drawn}
+    tooltips[f"{look.prefix}pareto-front"] = (
+        "Pareto front: no other point is both faster and more accurate"
+    )
     title = f"{measure} against latency"
-    points_drawn = {_gid(point) for point, _ in drawn}
+    points_drawn = {_gid(point, look) for point, _ in drawn}
     description = _description(drawn, front, measure)
-    return tidy(source, title, description, tooltips, reached=points_drawn)
+    name = f"{look.prefix}chart"
+    return tidy(source, title, description, tooltips, name, points_drawn)
 
 
 def tooltip(point: Point, measure: str, unit: str) -> str:
@@ -111,8 +150,12 @@ def _description(drawn: Drawn, front: Sequence[int], measure: str) -> str:
     )
 
 
-def _gid(point: Point) -> str:
-    return f"point-{point.number}"
+def _gid(point: Point, look: Look) -> str:
+    return f"{look.prefix}point-{point.number}"
+
+
+def _font() -> float:
+    return float(mpl.rcParams["font.size"])
 
 
 def saved(figure: Figure) -> str:
@@ -150,15 +193,15 @@ def _style(axes: Axes, measure: str, unit: str) -> None:
     axes.spines["bottom"].set_color(MUTED)
     axes.grid(True, axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelsize=FONT_SIZE - 0.5, length=0, pad=6)
+    axes.tick_params(colors=MUTED, labelsize=_font() - 0.5, length=0, pad=6)
     _set_ticks(axes)
     better = f"{measure} ({unit}), higher is better"
-    axes.text(-0.055, 1.06, better, transform=axes.transAxes, color=INK, fontsize=FONT_SIZE)
+    left = -axes.get_position().x0 / axes.get_position().width
+    axes.text(0.85 * left, 1.06, better, transform=axes.transAxes, color=INK)
     axes.text(
         *(1.0, -0.145, "median latency p50 (ms), lower is better"),
         transform=axes.transAxes,
         color=INK,
-        fontsize=FONT_SIZE,
         ha="right",
     )
 
@@ -176,7 +219,7 @@ def _set_ticks(axes: Axes) -> None:
         axis.set_major_formatter(plain)
 
 
-def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> None:
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]], look: Look) -> None:
     if not front:
         return
     across, up = [point[0] for point in front], [point[1] for point in front]
@@ -185,10 +228,10 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> None:
         [*across, edge], [*up, up[-1]], color=ACCENT, linewidth=1.2, drawstyle="steps-post"
     )
     line.set_dashes((4, 3))
-    line.set_gid("pareto-front")
+    line.set_gid(f"{look.prefix}pareto-front")
 
 
-def _draw_points(axes: Axes, drawn: Drawn, front: set[int]) -> None:
+def _draw_points(axes: Axes, drawn: Drawn, front: set[int], look: Look) -> None:
     for point, accuracy in drawn:
         _draw_bars(axes, point, accuracy)
     for point, accuracy in drawn:
@@ -203,7 +246,7 @@ def _draw_points(axes: Axes, drawn: Drawn, front: set[int]) -> None:
             markeredgewidth=1.6,
             linestyle="none",
         )
-        marker.set_gid(_gid(point))
+        marker.set_gid(_gid(point, look))
 
 
 def _draw_bars(axes: Axes, point: Point, accuracy: float) -> None:
@@ -222,7 +265,6 @@ def _draw_bare_reference(axes: Axes, points: Sequence[Point]) -> None:
             axes.text(
                 *(point.latency_ms, axes.get_ylim()[1], f" {_name(point)} (FP32 reference)"),
                 color=REFERENCE,
-                fontsize=FONT_SIZE,
                 va="top",
                 parse_math=False,
             )
@@ -236,7 +278,7 @@ def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
     named = len(drawn) <= NAMES_SHOWN
     texts = [_name(point) if named else str(point.number) for point, _ in drawn]
     anchors = [_on_paper(axes, point.latency_ms, accuracy) for point, accuracy in drawn]
-    sizes = [(width_em(text) * FONT_SIZE + LABEL_SPACE, FONT_SIZE * 1.25) for text in texts]
+    sizes = [(width_em(text) * _font() + LABEL_SPACE, _font() * 1.25) for text in texts]
     markers = [Box.around(*anchor, MARKER_HALF) for anchor in anchors]
     bars = [box for point, accuracy in drawn for box in _bar_boxes(axes, point, accuracy)]
     frame = axes.bbox
@@ -249,8 +291,8 @@ def _draw_labels(axes: Axes, drawn: Drawn, front: Sequence[Box]) -> None:
 
 def _draw_label(axes: Axes, text: str, anchor: tuple[float, float], box: Box) -> None:
     inverse = axes.transData.inverted()
-    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + FONT_SIZE * 0.3))
-    label = axes.text(x, y, text, color=INK, fontsize=FONT_SIZE, parse_math=False)
+    x, y = inverse.transform((box.left + LABEL_SPACE / 2, box.bottom + _font() * 0.3))
+    label = axes.text(x, y, text, color=INK, parse_math=False)
     label.set_gid("label")
     nearest = (
         min(max(anchor[0], box.left), box.right),
@@ -289,9 +331,8 @@ def _bar_boxes(axes: Axes, point: Point, accuracy: float) -> list[Box]:
     return boxes
 
 
-COLUMNS = 3
-PANEL_INCHES = (3.4, 1.9)
 NAME_LENGTH = 34
+LEGEND = 3  # methods beside each other over one column
 DASHES: tuple[Sequence[float], ...] = (
     (1, 0),
     (5, 2),
@@ -300,38 +341,42 @@ DASHES: tuple[Sequence[float], ...] = (
     (8, 3),
     (3, 1, 1, 1, 1, 1),
 )
-SMALL = FONT_SIZE - 1.5
 
 
-def draw_histograms(tensors: Sequence[View], methods: Sequence[str]) -> str:
+def draw_histograms(tensors: Sequence[View], methods: Sequence[str], look: Look = WIDE) -> str:
     """Return the drawing of these tensors' magnitudes; each is one of the report's with its bars."""
-    rows = -(-len(tensors) // COLUMNS)
-    size = (PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 0.35)
-    with mpl.rc_context({"svg.hashsalt": "trtcal", "svg.fonttype": "none"}):
+    rows, beside = -(-len(tensors) // look.columns), LEGEND * look.columns
+    head = 0.05 + 0.3 * -(-len(methods) // beside)
+    size = (look.panel[0] * look.columns, look.panel[1] * rows + head)
+    with look.drawing():
         figure = Figure(figsize=size, dpi=DPI)
         FigureCanvasSVG(figure)
         for place, tensor in enumerate(tensors):
-            _draw_histogram(_panel(figure, place, size), place, tensor, methods)
-        _legend(figure, methods, size)
+            axes = _panel(figure, place, size, head, look)
+            _draw_histogram(axes, f"{look.prefix}histogram-{place}", tensor, methods)
+        _legend(figure, methods, size, beside)
         source = saved(figure)
-    tooltips = {f"histogram-{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)}
+    tooltips = {
+        f"{look.prefix}histogram-{place}": _tooltip(tensor) for place, tensor in enumerate(tensors)
+    }
     description = f"{len(tensors)} tensors: counts of magnitudes, and the ranges chosen for each."
-    return tidy(source, "Histograms and ranges", description, tooltips, "histograms")
+    title = "Histograms and ranges"
+    return tidy(source, title, description, tooltips, f"{look.prefix}histograms")
 
 
-def _panel(figure: Figure, place: int, size: tuple[float, float]) -> Axes:
-    row, column = divmod(place, COLUMNS)
-    left = (column * PANEL_INCHES[0] + 0.12) / size[0]
-    bottom = (size[1] - 0.35 - (row + 1) * PANEL_INCHES[1] + 0.32) / size[1]
-    width, height = (PANEL_INCHES[0] - 0.34) / size[0], (PANEL_INCHES[1] - 0.72) / size[1]
+def _panel(figure: Figure, place: int, size: tuple[float, float], head: float, look: Look) -> Axes:
+    row, column = divmod(place, look.columns)
+    left = (column * look.panel[0] + 0.12) / size[0]
+    bottom = (size[1] - head - (row + 1) * look.panel[1] + 0.32) / size[1]
+    width, height = (look.panel[0] - 0.34) / size[0], (look.panel[1] - 0.72) / size[1]
     return figure.add_axes((left, bottom, width, height))
 
 
-def _draw_histogram(axes: Axes, number: int, tensor: View, methods: Sequence[str]) -> None:
+def _draw_histogram(axes: Axes, gid: str, tensor: View, methods: Sequence[str]) -> None:
     bars, top = np.log1p(tensor["bars"]), tensor["observed"]
     edges = np.linspace(0.0, top, len(bars) + 1)
     steps = axes.stairs(bars, edges, fill=True, color=LINE, edgecolor=MUTED, linewidth=0.6)
-    steps.set_gid(f"histogram-{number}")
+    steps.set_gid(gid)
     for one in tensor["ranges"]:
         order = methods.index(one["method"])
         color = REFERENCE if order % 2 else ACCENT
@@ -345,21 +390,25 @@ def _draw_histogram(axes: Axes, number: int, tensor: View, methods: Sequence[str
     axes.yaxis.set_major_locator(NullLocator())
     axes.xaxis.set_major_locator(FixedLocator([0.0, top / 2, top]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: figure_text(value)))
-    axes.tick_params(colors=MUTED, labelsize=SMALL, length=2)
+    axes.tick_params(colors=MUTED, labelsize=_small(), length=2)
     axes.text(
         *(0.0, 1.1, shorten(visible(tensor["name"]), NAME_LENGTH)),
         transform=axes.transAxes,
         color=INK,
-        fontsize=SMALL + 0.5,
+        fontsize=_small() + 0.5,
         parse_math=False,
     )
 
 
-def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float]) -> None:
-    step, height = 1.5 / size[0], 1 - 0.13 / size[1]
+def _small() -> float:
+    return float(mpl.rcParams["legend.fontsize"])
+
+
+def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float], in_row: int) -> None:
     for order, method in enumerate(methods):
         color = REFERENCE if order % 2 else ACCENT
-        left = 0.012 + order * step
+        row, column = divmod(order, in_row)
+        left, height = 0.012 + column * 1.5 / size[0], 1 - (0.13 + 0.3 * row) / size[1]
         line = mpl.lines.Line2D(
             [left, left + 0.35 / size[0]], [height, height], color=color, linewidth=1.6
         )
@@ -368,7 +417,7 @@ def _legend(figure: Figure, methods: Sequence[str], size: tuple[float, float]) -
         figure.text(
             *(left + 0.42 / size[0], height, visible(method)),
             color=INK,
-            fontsize=SMALL + 0.5,
+            fontsize=_small() + 0.5,
             va="center",
             parse_math=False,
         )

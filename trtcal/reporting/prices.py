@@ -30,6 +30,7 @@ from trtcal.config import (
 from trtcal.documents import Document
 from trtcal.errors import InputError
 from trtcal.reporting.engines import CPU
+from trtcal.reporting.verdict import refused_targets
 
 TABLE = Path(__file__).with_name("prices.toml")
 HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
@@ -165,7 +166,8 @@ def with_costs(
     Without a price there are none where a GPU is built for: a CPU says nothing of what that costs.
     """
     measured = document["measured"]
-    if table is None and price is None and any(one["target"] != CPU for one in document["builds"]):
-        return document
     costs = find_costs(measured["variants"], measured["machine"], table, price)
+    is_for_gpu = any(one["target"] != CPU for one in document["builds"])
+    if not costs["price"] and (is_for_gpu or refused_targets(measured["failed_builds"])):
+        return document
     return {**document, "measured": {**measured, "costs": costs}}

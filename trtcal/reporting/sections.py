@@ -7,12 +7,13 @@ A section is a macro of a template; what it is written with (tables, sentences, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from trtcal.quantization.coverage import percent
 from trtcal.reporting import text, views
@@ -96,11 +97,19 @@ def environment(kit: str, finalize: Callable[[object], object]) -> jinja2.Enviro
         margin=views.margin_of,
         pattern=views.pattern_of,
         toml=lambda value: json.dumps(text.visible(str(value)), ensure_ascii=False),
+        commands=lambda value: _with_commands(value, finalize),
         digest=lambda value: None if value is None else text.shorten(str(value), 26),
         svg=lambda drawing: Markup(inline(drawing)),  # noqa: S704 (escaped by svg.tidy)
     )
     made.globals.update(kit=f"{kit}.j2", html=kit == "html")
     return made
+
+
+def _with_commands(value: object, finalize: Callable[[object], object]) -> Markup:
+    """Return a sentence with its commands, which stand between backticks, as code."""
+    parts = [escape(finalize(part)) for part in re.split(r"`(trtcal [^`]+)`", str(value))]
+    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    return Markup("").join(parts)
 
 
 def body_of(templates: jinja2.Environment, section: Section, values: View) -> Markup:

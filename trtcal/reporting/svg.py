@@ -99,6 +99,10 @@ SVG = "http://www.w3.org/2000/svg"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DROPPED = ("metadata", "style")
 FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+GEOMETRY = {"d", "x", "y", "transform"}
+DECIMALS = re.compile(r"-?\d+\.\d{2,}")
+STEPS = re.compile(r" *\b([A-Za-z])\b *")  # of a path
+DEFAULTS = {("stroke-linejoin", "miter"), ("stroke-dashoffset", "0")}
 FONT_SIZE = re.compile(r"([\d.]+)px")
 
 PALETTE = {
@@ -162,6 +166,9 @@ def _plain_attributes(element: ET.Element) -> None:
         del element.attrib["transform"]
     if HREF in element.attrib:
         element.set("href", element.attrib.pop(HREF))
+    for name in GEOMETRY & element.attrib.keys():
+        rounded = DECIMALS.sub(lambda found: f"{float(found[0]):.1f}", element.attrib[name])
+        element.set(name, STEPS.sub(r"\1", rounded))
     style = element.attrib.pop("style", "")
     classes = []
     for name, value in _declarations(style):
@@ -189,7 +196,11 @@ def _declarations(style: str) -> list[tuple[str, str]]:
             found += [("font-size", size[1])] if size else []
         elif name == "font-size":
             found.append((name, value.removesuffix("px")))
-        elif name and name not in ("font-family", "font-style", "font-stretch", "font-variant"):
+        elif (
+            name
+            and (name, value) not in DEFAULTS
+            and name not in ("font-family", "font-style", "font-stretch", "font-variant")
+        ):
             found.append((name, value))
     return found
 

@@ -8,6 +8,7 @@ comparison and what builds say of the same models; it does not know what a lost 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,9 @@ from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
+ON_LIMIT = 0.05  # of the interval's width
 FLOATS = ("fp32", "fp16", "bf16")
+COMMAND = re.compile("`[^`]*`")
 NAMED_FIRST = "no_implementation"  # of what ended a build: it names the layer
 
 
@@ -249,6 +252,7 @@ def warnings(
     """
     own = [build for build in builds if build.model == row.model]
     targets = sorted({build.target for build in own} - {CPU})
+    targets = targets or refused_targets(failed_builds or {})
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
     reasons += _of_evaluation(row)
     if not own:
@@ -263,9 +267,26 @@ def warnings(
     if skipped:
         layers = text.count(len(skipped), "layer")
         reasons.append(f"{layers} could not be quantized: {text.some(sorted(skipped))}.")
-    for what, why in (failed_builds or {}).items():
-        reasons.append(f"Could not be built: {what} ({text.shorten(why, 2 * REASON_SHOWN)}).")
-    return tuple(reasons)
+    return (*reasons, *_not_built(failed_builds or {}))
+
+
+def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
+    """Yield why there are no engines: once for all models that a target refuses for one reason."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for what, why in failed.items():
+        model, _, target = what.rpartition(" for ")
+        plain = COMMAND.sub("", why)  # it names the model's file
+        alike.setdefault((target, plain), []).append((model, why))
+    for (target, _), several in alike.items():
+        of = text.some([model for model, _ in several])
+        where = f"for {target} of {of}" if of else f"in {target}"
+        yield f"No engine {where}: {text.shorten(several[0][1], 2 * REASON_SHOWN)}."
+
+
+def refused_targets(failed: Iterable[str]) -> list[str]:
+    """Return the targets, but a CPU, for which something could not be built: `model for sm89`."""
+    targets = (what.rpartition(" for ")[2] for what in failed if " for " in what)
+    return sorted({*targets} - {CPU})
 
 
 def _of_evaluation(row: Row) -> list[str]:
@@ -338,9 +359,12 @@ def _undecided_sentence(row: Row, one: Judgement) -> str:
             f"The timing does not tell whether {row.name} holds {one.limit}: the {name} is "
             f"{one.measured}. More rounds on a quiet machine would."
         )
-    advice = "It lies on the limit, so no number of samples is sure to decide."
+    width = one.figure.high - one.figure.low
+    advice = "More samples would, if the figure stays where it is."
     if one.samples_needed is not None:
         advice = f"Roughly {one.samples_needed:,} samples would, if the figure stays where it is."
+    elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
+        advice = "It lies on the limit, so no number of samples is sure to decide."
     samples = text.count(row.accuracy.samples, "sample")
     return (
         f"{samples} cannot tell whether {row.name} holds {one.limit}: the {_change(one)}{name} is "

@@ -12,13 +12,16 @@ from trtcal.documents import Document
 from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
+from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.limits import BROKEN, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
 from trtcal.reporting import engines, text
-from trtcal.reporting.charts import Point, accuracy_against_latency
+from trtcal.reporting.advice import measuring_layers, next_step
+from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
+from trtcal.reporting.verdict import refused_targets
 from trtcal.stats import LEVEL, Interval, Moments, proportion
 
 MARKS = {"holds": "●", "undecided": "◐", "broken": "✕"}
@@ -67,6 +70,7 @@ def shown(document: Document) -> View:
             for one in document["builds"]
             if one["model_name"] == verdict["variant"] and one["target"] != CPU
         ],
+        "next_step": next_step(document),
         "first_steps": first_steps(document, findings["shown"], chosen),
         "the_costs": document["measured"].get("costs"),
         "cost_rows": cost_rows(document, rows),
@@ -197,6 +201,7 @@ def _speed(row: View, reference: View, document: Document) -> Tile:
     ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
     here = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
     targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
+    targets = targets or refused_targets(document["measured"]["failed_builds"])
     if not targets:
         return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
     known = document["measured"]["verdict"].get("estimates", [])
@@ -243,8 +248,11 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
     That tensor comes first where the variant fails a limit.
     """
     fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
+    if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
+        found = [one for one in found if one["kind"] not in FAILING]
     steps = [
         {
+            "command": None,
             "what": own[0]["what"],
             "do": own[0]["fix"],
             "place": own[0]["row_id"],
@@ -252,11 +260,11 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
         }
         for own in grouped(found, "kind", "fix")
     ][:STEPS_SHOWN]
-    worst = [_worst_tensor(one, fails) for one in entering(row)[:1]]
+    worst = [_worst_tensor(one, measuring_layers(document)) for one in entering(row)[:1]]
     return [*worst, *steps] if fails else [*steps, *worst]
 
 
-def _worst_tensor(figure: View, fails: bool) -> View:
+def _worst_tensor(figure: View, command: str | None) -> View:
     readers = text.some(list(figure["nodes"])) or "a layer"
     kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
     what = (
@@ -265,10 +273,9 @@ def _worst_tensor(figure: View, fails: bool) -> View:
     )
     cut = figure["clipped"]
     what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
-    do = "`trtcal sensitivity` measures that, and `trtcal search` finds what to leave in float."
-    when = ":" if fails else "; where accuracy falls short,"
-    do = f"What each layer costs the outputs was not measured{when} {do}"
-    return {"what": what, "do": do, "place": "errors", "link": "where the error comes from"}
+    do = "What each layer costs the outputs was not measured: `trtcal sensitivity` does that."
+    place = {"place": "errors", "link": "where the error comes from"}
+    return {"what": what, "do": do, "command": command, **place}
 
 
 def entering(row: View | None) -> list[View]:
@@ -340,8 +347,13 @@ def chart(rows: Sequence[View], agreement: str = AGREEMENTS["classes"]) -> View:
     measure, unit, key = _chart_measure(rows, agreement)
     points = [_point(row, rows[0], key) for row in rows]
     missing = [point.name for point in points if point.accuracy is None and not point.is_reference]
-    drawing = accuracy_against_latency(points, measure, unit)
-    return {"svg": drawing, "measure": measure, "missing": missing, "numbered": len(rows) > 12}
+    drawings = [accuracy_against_latency(points, measure, unit, look) for look in LOOKS]
+    return {
+        "drawings": drawings,
+        "measure": measure,
+        "missing": missing,
+        "numbered": len(rows) > 12,
+    }
 
 
 def _chart_measure(rows: Sequence[View], agreement: str) -> tuple[str, str, str]:

@@ -27,7 +27,8 @@ class Lineage:
     """The steps of a run in order, what they started from, and which builds could not be made.
 
     `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
-    were read for which purpose.
+    were read for which purpose, `files` the model, the configuration and the run's folder, from where
+    the command was given.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Lineage:
     missing: dict[str, str] = field(default_factory=dict)
     data_issues: list[Document] = field(default_factory=list)
     data_reads: list[Document] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
     def to_document(self, command: str) -> Document:
         """Return the run as a sealed document; times and the machine stand under `measured`."""
@@ -52,6 +54,7 @@ class Lineage:
             "data_issues": self.data_issues,
             "data_reads": self.data_reads,
             "measured": {
+                "files": self.files,
                 "seconds": {step.output: round(step.seconds, 3) for step in self.steps},
                 "machine": machine(),
                 "packages": packages(),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from trtcal.evidence.findings import Cost, Evidence, Finding
 from trtcal.evidence.log.recognition import CATEGORIES, Event
+from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.log.summary import KernelMemory
 
 SHOWN = 5  # events that one finding gives as evidence
@@ -127,7 +128,7 @@ def _key(event: Event) -> Key | None:
 
 
 def _what(group: _Group) -> str:
-    message = group.first.message.partition("\n")[0][:300]
+    message = in_words(group.first.message.partition("\n")[0])[:300]
     return message if group.count == 1 else f"{message} ({group.count} lines say so)"
 
 

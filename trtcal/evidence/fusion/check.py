@@ -224,8 +224,11 @@ WITHOUT_PASS = {
 def _differing(match: Match, seen: Seen) -> Finding:
     evidence = tuple(Evidence("layer", name, kind) for name, kind in seen.layers)
     if seen.state == SEVERAL:
-        kernels = f"{len(seen.layers)} layers: {', '.join(name for name, _ in seen.layers)}"
-        what = f"{match.pattern} at {match.root!r} is whole, and the engine has {kernels}"
+        kernels = ", ".join(name for name, _ in seen.layers)
+        what = (
+            f"{match.pattern} at {match.root!r} could be one layer, and the engine has "
+            f"{len(seen.layers)}: {kernels}"
+        )
         why = "this compiler does not fuse it as the graph lets expect"
         roles = {role for role, _ in match.roles}
         fix = NORMED if {"conv", "BatchNormalization"} <= roles else PLAIN

@@ -253,7 +253,7 @@ def _unfused_finding(one: Unfused) -> Finding:
     return Finding(
         "unfused_qdq",
         one.layer,
-        f"a quantize or dequantize step runs as a {one.form}",
+        f"a quantize or dequantize step is a kernel of its own ({one.form})",
         f"{one.reason}, so the whole tensor is read and written once more",
         FIXES[one.cause],
         (Evidence("layer", one.layer, one.form),),
@@ -266,8 +266,8 @@ def _chain(one: Chain) -> Finding:
     return Finding(
         "memory_bound_chain",
         one.layers[0],
-        f"{len(one.layers)} layers {_between(one.before, one.after)} only move data: {one.moved_bytes} "
-        f"bytes where one kernel would move {one.stitched_bytes} (estimate){cut}",
+        f"{len(one.layers)} layers {_between(one.before[:1], one.after[:1])} only move data: "
+        f"{one.moved_bytes:,} bytes where one kernel would move {one.stitched_bytes:,} (estimate){cut}",
         "each of them writes its result to memory for the next to read",
         "take Q/DQ out of its middle, so that the builder may fuse it"
         if one.cuts

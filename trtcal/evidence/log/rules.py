@@ -40,6 +40,8 @@ OLD_WRAPPER = re.compile(
     r"(?P<where>[\w:~]{1,120}): -?\d{1,9} \((?P<text>.+)\)$",
     re.DOTALL,
 )
+INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
+ASSERTED = re.compile(r"^Assertion .{1,300}? failed\. (?=\S)")
 PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
 
 HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
@@ -209,6 +211,16 @@ def unwrap(message: str) -> Body:
         fields["code"] = int(numbered[1])
         message = message[numbered.end() :]
     return Body(PLACE.sub("", message) if " In " in message else message, fields)
+
+
+def in_words(message: str) -> str:
+    """Return what a builder's message says, without the places in its code and failed assertions.
+
+    >>> in_words("[a.cpp::run::4] Error Code 2: Internal Error (Assertion x failed. No runners)")
+    'No runners'
+    """
+    text = INNER.sub("", unwrap(message).text)
+    return ASSERTED.sub("", text).strip() or message
 
 
 def typed_fields(match: re.Match[str]) -> dict[str, Value]:

@@ -68,14 +68,25 @@ for (const table of document.querySelectorAll("table.searchable")) {
 
 // What the chart's points say, on hover and on focus, with the command that made each.
 const pointDetails = document.getElementById("chart-details");
-for (const point of document.querySelectorAll(".chart [id^=point-]")) {
-  const made = document.querySelector(`[data-point="${point.id.slice(6)}"] td`);
+for (const point of document.querySelectorAll(".chart [id*=point-]")) {
+  const made = document.querySelector(`[data-point="${point.id.split("point-")[1]}"] td`);
   const show = () => {
     pointDetails.hidden = false;
     pointDetails.textContent = point.getAttribute("aria-label") + (made ? `. Made by: ${made.textContent}` : "");
   };
   point.addEventListener("mouseenter", show);
   point.addEventListener("focus", show);
+}
+
+// On a phone a row of a wide table is a card, in which each cell says what it is.
+for (const table of document.querySelectorAll(".scroll table:not(.fit)")) {
+  const heads = Array.from(table.tHead.rows[table.tHead.rows.length - 1].cells, (head) => head.textContent.trim());
+  table.classList.add("cards");
+  for (const row of table.tBodies[0].rows) {
+    Array.from(row.cells).forEach((cell, column) => {
+      if (column && heads[column]) cell.dataset.head = heads[column];
+    });
+  }
 }
 
 // A small histogram in every row that names a tensor; it opens a large one beneath.

@@ -1,0 +1,126 @@
+"""What to do after a verdict: the one command that is worth running next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtcal.config import FILE
+from trtcal.documents import Document
+from trtcal.evaluate.search.limits import FIGURES as SEARCHED
+from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
+from trtcal.limits import BROKEN, parse_limit
+from trtcal.reporting.engines import CPU
+from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
+
+CUT = "trtcal prepare "
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """Why, and the command without `trtcal`, with the files of the run as they were given."""
+
+    why: str
+    words: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command, ready to paste."""
+        return shlex.join(("trtcal", *self.words))
+
+
+Files = dict[str, str]
+
+
+def next_step(document: Document) -> NextStep | None:
+    """Return what a report's verdict calls for, None where the files of its run are not known."""
+    verdict, files = document["measured"]["verdict"], _files(document)
+    if files is None or verdict["variant"] is None:
+        return None
+    if verdict["word"] == DO_NOT:
+        return _after_a_loss(document, files)
+    if cut := _cut(document, files):
+        return cut
+    if verdict["word"] == INCONCLUSIVE:
+        needed = max((one["samples_needed"] or 0 for one in verdict["limits"]), default=0)
+        if not needed:
+            return None
+        more = needed - document["comparison"]["samples"]
+        return NextStep(f"Add about {more:,} samples to the test data", ("run", files["config"]))
+    variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
+    targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
+    if not targets:
+        words = ("ab", files["model"], variant, *_config(files))
+        return NextStep("Let CI hold it to the limits", words)
+    engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
+    words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
+    return NextStep(f"Measure its speed on a machine with the GPU ({targets[0]})", words)
+
+
+def measuring_layers(document: Document) -> str | None:
+    """Return the command that measures what each layer costs the outputs."""
+    files = _files(document)
+    ranges = _ranges(document, files) if files else None
+    if files is None or ranges is None:
+        return None
+    return NextStep("", ("sensitivity", *ranges, *_config(files))).command
+
+
+def _files(document: Document) -> Files | None:
+    run: Document = document["measured"]["run"] or {}
+    found: Files | None = run.get("measured", {}).get("files")
+    return found
+
+
+def _config(files: Files) -> tuple[str, ...]:
+    return () if files["config"] == FILE else ("--config", files["config"])
+
+
+def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
+    """Return the options that name the ranges, and optimizations, of the variant of the verdict."""
+    name = document["measured"]["verdict"]["variant"]
+    rows = (document["comparison"] or {"rows": []})["rows"]
+    made: Document = next((row["quantization"] for row in rows if row["name"] == name), {})
+    changes = [one["optimizations"] for one in document["optimizations"] if name in one["variants"]]
+    stages = document["measured"]["run"].get("stages", ())
+    written = {one["digest"]: f"{files['folder']}/{one['output']}" for one in stages}
+    wanted = {"--calibration": made.get("calibration"), "--optimizations": (*changes, None)[0]}
+    if wanted["--calibration"] not in written:
+        return None
+    return tuple(
+        word for option, digest in wanted.items() if digest for word in (option, written[digest])
+    )
+
+
+def _after_a_loss(document: Document, files: Files) -> NextStep | None:
+    """Return what makes INT8 more accurate, if that is what a limit misses."""
+    judged = document["measured"]["verdict"]["limits"]
+    broken = {parse_limit(one["limit"]): one for one in judged if one["state"] == BROKEN}
+    ranges = _ranges(document, files)
+    if ranges is None or all(limit.metric in NOT_OF_OUTPUTS for limit in broken):
+        return None
+    if not document["optimizations"]:
+        made = f"{Path(files['model']).stem}-improved.onnx"
+        words = ("quantize", files["model"], *_config(files), "--improve", "fast", "-o", made)
+        return NextStep("Optimize the INT8 model, without training", words)
+    limits = [
+        word
+        for limit in broken
+        if any(limit.metric == form.split()[0] for form in SEARCHED)
+        for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
+    ]
+    words = ("search", *ranges, *_config(files), *limits, "-o", "search")
+    return NextStep("Find the layers to leave in float", words)
+
+
+def _cut(document: Document, files: Files) -> NextStep | None:
+    """Return the command that cuts off what a target has no implementation of."""
+    given = f"{document['comparison']['rows'][0]['name']} for "
+    failed = document["measured"]["failed_builds"].items()
+    for why in (why for what, why in failed if what.startswith(given)):
+        for command in COMMAND.findall(why):
+            if command.startswith(f"`{CUT}"):
+                _, prepare, _, *rest = shlex.split(command.strip("`"))
+                return NextStep("Cut off what the target has not", (prepare, files["model"], *rest))
+    return None
