@@ -44,14 +44,9 @@ def smooth(rng):
     return field / field.std()
 
 
-@pytest.fixture(
-    scope="module", params=[NORMAL, SIGNED, MEAN_SUBTRACTED, UNIT], ids=lambda form: form.name
-)
-def colours(request, tmp_path_factory):
-    """A classifier that compares normalized images with templates of its classes, and right data."""
-    form = request.param
-    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
-    pixels, templates = paint(labels, 2)
+def template_classifier(path, form):
+    """Save a classifier that compares images in this form with templates of its classes."""
+    _, templates = paint(np.zeros(1, int), 2)
     rows = Change(RAW, form)(templates).reshape(CLASSES, -1)
     sharpness = 40 / np.square(rows - rows.mean(0)).sum(1).mean()
     weights = {
@@ -62,9 +57,18 @@ def colours(request, tmp_path_factory):
         helper.make_node("Flatten", ["x"], ["f"]),
         helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1),
     ]
-    path = tmp_path_factory.mktemp("colours") / "colours.onnx"
-    save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
-    return load_model(path), form, Change(RAW, form)(pixels).astype(np.float32), labels
+    return save(path, nodes, weights, {"x": ["n", 3, SIZE, SIZE]}, {"y": ["n", CLASSES]})
+
+
+@pytest.fixture(
+    scope="module", params=[NORMAL, SIGNED, MEAN_SUBTRACTED, UNIT], ids=lambda form: form.name
+)
+def colours(request, tmp_path_factory):
+    """A classifier that compares normalized images with templates of its classes, and right data."""
+    form = request.param
+    labels = np.random.default_rng(1).integers(0, CLASSES, 64)
+    path = template_classifier(tmp_path_factory.mktemp("colours") / "colours.onnx", form)
+    return load_model(path), form, Change(RAW, form)(paint(labels, 2)[0]).astype(np.float32), labels
 
 
 def codes(model, images, labels=None):
