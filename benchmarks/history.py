@@ -75,6 +75,8 @@ def report(number: int, late: bool, rng: np.random.Generator) -> Document:
         "trtcal": "1",
         "comparison": {"dataset": "sha256:data", "rows": rows},
         "calibrations": [{"method": "minmax", "dataset": "sha256:cal", "digest": "sha256:c"}],
+        "data_check": None,
+        "optimizations": [],
         "builds": builds,
         "measured": {
             "variants": measured,

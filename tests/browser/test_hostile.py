@@ -26,6 +26,10 @@ def dashboard_page(folder: Path, texts: list[str]) -> Path:
     document = write_report(write_hostile_run(folder, texts), folder / "page.html")
     history = History(folder / "history.sqlite")
     history.record(document, texts[0], str(folder))
+    for row in document["comparison"]["rows"]:  # a second run, so that there are charts
+        row["accuracy"]["sqnr_db"] = 20.0
+    document["measured"]["made_at"] = "2026-11-23T12:00:00+00:00"
+    history.record(document, texts[0], str(folder))
     return write_dashboard(history, folder / "site")[-1]
 
 

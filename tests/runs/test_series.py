@@ -1,5 +1,7 @@
 """Series over runs, the events in them, and which are worse to this day."""
 
+import re
+
 from tests.runs.runs import report
 from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
@@ -61,8 +63,8 @@ def test_more_layers_are_neither_better_nor_worse(tmp_path):
     assert [(one.figure, one.is_better) for one in event.changes] == [("layers", None)]
     assert event.lasting == 0
     html = write_dashboard(history, tmp_path / "site")[1].read_text()
-    assert "None: no figure is on a level that is worse" in html
-    steady = html.split("The same in all runs")[2]
+    assert "No figure is on a level that is worse" in html
+    steady = html.split("The same in all runs</h2>")[1].split("<h2>Runs")[0]
     assert "Top-1, %" in steady
     assert "Engine layers" not in steady
 
@@ -73,7 +75,11 @@ def test_the_verdicts_streak_is_reported(tmp_path):
         made = report(number)
         made["measured"]["verdict"]["word"] = "DO NOT SHIP" if number >= 4 else "SHIP"
         history.record(made)
-    assert "DO NOT SHIP, since run 5" in write_dashboard(history, tmp_path)[1].read_text()
+    index, page = (one.read_text() for one in write_dashboard(history, tmp_path))
+    assert "DO NOT SHIP since run 5" in page
+    assert "The first run that must not ship is run 5" in page
+    assert re.search(r'class="word stop">.*DO NOT SHIP</span>', index, re.DOTALL)
+    assert "<td>run 5<small>" in index
 
 
 def test_a_page_has_only_the_runs_of_its_name(tmp_path):

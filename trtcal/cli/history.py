@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ from trtcal.cli.output import Columns, note, print_json, print_limits, print_tab
 from trtcal.errors import BackendError, InputError
 
 if TYPE_CHECKING:
+    from trtcal.documents import Document
     from trtcal.limits import Judgement
     from trtcal.runs.diff import RunDifference
     from trtcal.runs.history import Entry, History
@@ -53,21 +55,43 @@ class HistoryOptions(Options):
         return History(self.db or default_path())
 
 
-class Add(HistoryOptions, example="trtcal history add reports/digits/report.json"):
-    """Record REPORTs (report.json) that are not in the history yet."""
+class Add(HistoryOptions, example="trtcal history add reports/digits"):
+    """Record REPORTs that are not in the history yet.
+
+    A REPORT is a report.json, or a folder: with one in it, or with what single stages made, among it a
+    comparison.
+    """
 
     reports: tuple[Path, ...] = argument()
-    name: str | None = option("What the runs are called.  [default: their reference model]")
+    name: str | None = option("The project of these runs.  [default: their reference model]")
 
     def _run(self) -> None:
-        from trtcal.documents import read_document
-        from trtcal.reporting.document import KIND, VERSION
-
         history = self.open()
-        for path in self.reports:
-            report = read_document(path, KIND, VERSION)
-            number = history.record(report, self.name, str(path.parent))
-            say(f"run {number}: {path}")
+        found = [(path, _report_at(path)) for path in self.reports]
+        for path, report in found:
+            folder = path if path.is_dir() else path.parent
+            say(f"run {history.record(report, self.name, str(folder))}: {path}")
+
+
+def _report_at(path: Path) -> Document:
+    """Return the report at a path, made now of a folder that has none."""
+    from trtcal.documents import read_document
+    from trtcal.reporting.document import KIND, VERSION, assemble
+
+    made = path / "report.json"
+    if path.is_dir() and not made.exists():
+        report = assemble(path)
+        latest = max(file.stat().st_mtime for file in path.rglob("*.json"))
+        when = datetime.fromtimestamp(latest, timezone.utc).isoformat(timespec="seconds")
+        report["measured"]["made_at"] = when  # so that it is the same run whenever it is added
+    else:
+        report = read_document(made if path.is_dir() else path, KIND, VERSION)
+    if report["comparison"] is None:
+        raise InputError(
+            f"{path} compares nothing with FP32, so it has no figures to follow",
+            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {path}/comparison.json`",
+        )
+    return report
 
 
 class List(HistoryOptions, JsonOptions, example="trtcal history list --name resnet50"):
@@ -77,11 +101,24 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --name resn
     last: int = option("How many.", default=SHOWN, least=1)
 
     def _run(self) -> None:
-        entries = self.open().entries(self.name, self.last)
+        history = self.open()
+        entries = history.entries(self.name, self.last)
+        if not entries:
+            _say_empty(history, self.name)
         columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
         columns |= {"verdict": "{verdict}", "variant": "{variant}"}
         document = [entry.to_document() for entry in entries]
         self.present(document, lambda: print_table(entries, columns))
+
+
+def _say_empty(history: History, name: str | None) -> None:
+    """Say on standard error what there is, and how runs come into the history."""
+    names = history.names()
+    if names:
+        note(f"note: no run of {name!r} in {history.path}; its projects: {', '.join(names)}")
+    else:
+        note(f"note: {history.path} is empty: `trtcal run` records each run, and")
+        note("      `trtcal history add FOLDER` one that was made stage by stage")
 
 
 class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):

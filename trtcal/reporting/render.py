@@ -62,7 +62,7 @@ def digests_of_parts(raw: bytes) -> dict[str, str]:
 
 def render(document: Document) -> str:
     """Return the page of a report document."""
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("tables.js") + asset("report.js")
     values = views.shown(document)
     templates = environment("html", _printed)
     drawn, layers = values["the_ranges"]["drawn"], values["layers_shown"] or {"rows": ()}
@@ -81,17 +81,17 @@ def render(document: Document) -> str:
     ]
     values |= {
         "sections": sections,
-        "tensors": _data(drawn_tensors(document, methods, numbers)),
+        "tensors": embedded(drawn_tensors(document, methods, numbers)),
         "style": style,
         "script": script,
-        "policy": _policy(style, script),
+        "policy": policy(style, script),
     }
     page: str = templates.get_template("page.j2").render(values)
     return seal_page(page.lstrip())
 
 
-def _data(value: object) -> Markup:
-    """Return JSON for the page's script; nothing in it can end its element."""
+def embedded(value: object) -> Markup:
+    """Return JSON for a page's script; nothing in it can end its element."""
     plain = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return Markup(plain.replace("<", "\\u003c"))  # noqa: S704 (no < is left)
 
@@ -120,12 +120,13 @@ def _checked_render(document: Document) -> str:
         raise KeyError(str(error)) from error
 
 
-def _asset(name: str) -> Markup:
+def asset(name: str, folder: Path = TEMPLATES) -> Markup:
     """Return a style sheet or script of ours, as it stands."""
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 (our own file)
+    return Markup((folder / name).read_text(encoding="utf-8"))  # noqa: S704 (our own file)
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy of a page that has just these."""
     hashes = [
         base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in (style, script)
     ]

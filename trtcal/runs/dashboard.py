@@ -1,38 +1,38 @@
-"""A static site over the history: a page for each name, with figures over time and what changed when.
+"""A static site over the history: an index of projects, and for each its figures over time.
 
-Files need nothing but each other: no script, no request, a strict Content-Security-Policy. Every chart
-has a table of its changes and its last values beside it.
+Files need nothing but each other, and load nothing: a strict Content-Security-Policy. Charts are drawn
+by uPlot, which stands in the page; without a script the tables have every number.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from trtcal.documents import write_text
 from trtcal.limits import metric_of
+from trtcal.reporting.render import asset, embedded, policy
+from trtcal.reporting.sections import TEMPLATES as REPORT
 from trtcal.reporting.text import count, visible
+from trtcal.reporting.verdict import DO_NOT
+from trtcal.reporting.views import CLASSES
 from trtcal.runs.history import Entry, History
 from trtcal.runs.series import Change, Series, changes_of, events_of, read_series
 
 TEMPLATES = Path(__file__).parent / "templates"
-STYLE = Path(__file__).parents[1] / "reporting" / "templates" / "report.css"
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 190, 64, 12, 10, 26
-MOST_POINTS = 240  # of a line: of more, each part's lowest and highest are drawn
+MOST_POINTS = 1000  # of a line: of more, each part's lowest and highest are drawn
 MOST_LINES = 8  # of a chart
 STEADY_SHOWN = 40
-RUNS_SHOWN = 50
+RUNS_SHOWN = 500
 EVENTS_SHOWN = 30
 CHANGES_SHOWN = 24  # of an event
+SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT = 60, 120.0, 24.0
 TITLES = {
+    "map": "mAP, %",
     "top1": "Top-1, %",
     "agreement": "Agreement with FP32, %",
     "sqnr_db": "SQNR, dB",
@@ -46,57 +46,47 @@ TITLES = {
     "silent_fallbacks": "Silent fallbacks",
     "uncalibrated": "Tensors without range",
 }
+MAIN = tuple(TITLES)[:4]
+"""What says how good a variant is: the first of these that it has."""
 
 Point = tuple[int, float]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One variant's line: SVG points, what its last value is, and its number for style."""
-
-    number: int
-    variant: str
-    points: str
-    last: float
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One figure over the runs: lines, marks where a level shifted, and the labels of the axes."""
-
-    figure: str
-    title: str
-    lines: tuple[Line, ...]
-    more: int
-    marks: tuple[tuple[float, str], ...]
-    low: str
-    high: str
+View = dict[str, Any]
 
 
 def write_dashboard(history: History, folder: Path, last: int | None = None) -> list[Path]:
-    """Write `index.html` and a page for each name into a folder; return the files."""
+    """Write `index.html` and a page for each project into a folder; return the files."""
     environment = _environment()
-    pages = []
+    projects = []
     for number, name in enumerate(history.names(), 1):
         entries = history.entries(name, last, with_figures=False)
-        page = _page(entries, read_series(history, entries))
-        pages.append((f"{number}-{_slug(name)}.html", name, entries, page))
+        page = _project(entries, read_series(history, entries))
+        projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
     written = [folder / "index.html"]
-    write_text(written[0], environment.get_template("index.html.j2").render(pages=pages))
-    for file, name, entries, page in pages:
-        template = environment.get_template("model.html.j2")
-        write_text(folder / file, template.render(name=name, entries=entries, **page))
-        written.append(folder / file)
+    projects.sort(key=lambda one: one["last"].made_at, reverse=True)
+    write_text(written[0], environment.get_template("index.html.j2").render(projects=projects))
+    for one in sorted(projects, key=lambda one: one["number"]):
+        written.append(folder / one["file"])
+        write_text(written[-1], environment.get_template("project.html.j2").render(one))
     return written
 
 
-def _page(entries: Sequence[Entry], every: Sequence[Series]) -> dict[str, Any]:
+def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
     changes = changes_of(entries, every)
     events = events_of(changes)
     moving = {one.figure for one in every if min(one.values) < max(one.values)}
     figures = [figure for figure in TITLES if figure in moving]
+    charts = [_chart(figure, every, changes, entries) for figure in figures]
+    main = _main(entries[-1], every)
     return {
-        "charts": [_chart(figure, every, changes, entries) for figure in figures],
+        "number": entries[0].number,
+        "entries": entries,
+        "last": entries[-1],
+        "stopped": _stopped(entries),
+        "streak": _streak(entries),
+        "main": main,
+        "spark": _sparkline(main.values[-SPARK_RUNS:]) if main else "",
+        "charts": charts,
+        "data": embedded({"runs": [entry.number for entry in entries], "charts": charts}),
         "steady": [
             (TITLES[figure], [(one.variant, one.values[-1]) for one in own[:STEADY_SHOWN]])
             for figure in TITLES
@@ -105,14 +95,7 @@ def _page(entries: Sequence[Entry], every: Sequence[Series]) -> dict[str, Any]:
         "events": events[:EVENTS_SHOWN],
         "more_events": max(len(events) - EVENTS_SHOWN, 0),
         "bad": [event for event in events if event.lasting][::-1],
-        "changes_shown": CHANGES_SHOWN,
-        "streak": _streak(entries),
         "runs": entries[: -RUNS_SHOWN - 1 : -1],
-        "width": WIDTH,
-        "height": HEIGHT,
-        "bottom": HEIGHT - BOTTOM,
-        "left": LEFT,
-        "top": TOP,
     }
 
 
@@ -126,40 +109,44 @@ def _streak(entries: Sequence[Entry]) -> Entry:
     return first
 
 
+def _stopped(entries: Sequence[Entry]) -> Entry | None:
+    """Return the first run that must not ship, of those since the last that could."""
+    return _streak(entries) if entries[-1].verdict == DO_NOT else None
+
+
+def _main(last: Entry, every: Sequence[Series]) -> Series | None:
+    """Return the series that says how good the last run's variant is."""
+    own = {one.figure: one for one in every if one.variant == last.variant}
+    return next((own[figure] for figure in MAIN if figure in own), None)
+
+
+def _sparkline(values: Sequence[float]) -> str:
+    """Return the points of a small line, the latest run on the right."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    step = SPARK_WIDTH / max(len(values) - 1, 1)
+    flat = max(values) == min(values)
+    heights = [0.5 if flat else (value - low) / span for value in values]
+    return " ".join(
+        f"{3 + place * step:.1f},{3 + (1 - height) * SPARK_HEIGHT:.1f}"
+        for place, height in enumerate(heights)
+    )
+
+
 def _chart(
     figure: str, every: Sequence[Series], changes: Sequence[Change], entries: Sequence[Entry]
-) -> Chart:
+) -> View:
+    """Return one figure over the runs: lines, and the runs with which a level shifted."""
     own = [one for one in every if one.figure == figure]
-    shown = own[:MOST_LINES]
-    low = min(min(one.values) for one in shown)
-    high = max(max(one.values) for one in shown)
-    span = (high - low) or max(abs(high), 1.0) * 0.1
-    low, high = max(low - 0.05 * span, min(low, 0.0)), high + 0.05 * span
-    lines = tuple(
-        Line(number, one.variant, _points(one, len(entries), low, high), one.values[-1])
-        for number, one in enumerate(shown, 1)
-    )
-    numbers = {entry.number: place for place, entry in enumerate(entries)}
-    marks = tuple(
-        (_x(numbers[one.run], len(entries)), f"run {one.run}: {one.variant} {one.figure}")
-        for one in changes
-        if one.figure == figure
-    )
-    labels = (f"{low:.4g}", f"{high:.4g}")
-    return Chart(figure, TITLES[figure], lines, len(own) - len(shown), marks, *labels)
-
-
-def _points(series: Series, runs: int, low: float, high: float) -> str:
-    scale = (HEIGHT - TOP - BOTTOM) / (high - low)
-    points = _thinned(list(zip(series.places, series.values, strict=True)))
-    return " ".join(
-        f"{_x(place, runs):.1f},{HEIGHT - BOTTOM - (value - low) * scale:.1f}"
-        for place, value in points
-    )
-
-
-def _x(place: int, runs: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * place / max(runs - 1, 1)
+    lines = []
+    for one in own[:MOST_LINES]:
+        points = _thinned(list(zip(one.places, one.values, strict=True)))
+        lines.append({"variant": visible(one.variant), "points": points, "last": one.values[-1]})
+    return {
+        "title": TITLES[figure],
+        "lines": lines,
+        "more": len(own) - len(lines),
+        "marks": sorted({one.run for one in changes if one.figure == figure}),
+    }
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
@@ -176,14 +163,16 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-")[:60] or "model"
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-")[:60] or "project"
 
 
 def _environment() -> jinja2.Environment:
-    style = STYLE.read_text(encoding="utf-8") + (TEMPLATES / "dashboard.css").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    own = [asset(name, TEMPLATES) for name in ("uplot.css", "dashboard.css")]
+    style = asset("report.css") + own[0] + own[1]
+    scripts = asset("tables.js"), asset("uplot.js", TEMPLATES), asset("dashboard.js", TEMPLATES)
+    script = scripts[0] + scripts[1] + scripts[2]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([TEMPLATES, REPORT]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -193,6 +182,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["figure"] = lambda value: f"{value:.5g}"
     environment.filters["counted"] = count
     environment.filters["label"] = lambda figure: metric_of(figure).label
-    environment.globals["style"] = Markup(style)  # noqa: S704 (our own file)
-    environment.globals["policy"] = f"default-src 'none'; style-src 'sha256-{digest}'"
+    environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
+    environment.globals |= {"style": style, "script": script, "policy": policy(style, script)}
+    environment.globals |= {"titles": TITLES, "changes_shown": CHANGES_SHOWN}
     return environment

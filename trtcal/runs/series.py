@@ -114,7 +114,7 @@ def _level_and_scatter(before: Values) -> tuple[Values, Values]:
 
 
 WATCHED = (
-    *("top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_macs", "layers"),
+    *("map", "top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_macs", "layers"),
     *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated", "data_issues"),
 )
 

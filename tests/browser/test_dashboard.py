@@ -1,0 +1,92 @@
+"""The history's dashboard in a real browser: charts, hover, sorting, searching, and a phone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.browser.conftest import Viewer
+from tests.runs.runs import report
+from trtcal.runs.dashboard import write_dashboard
+from trtcal.runs.history import History
+
+PHONE_PX = 390
+RUNS = 14
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The index, and a project of which the last four runs lose accuracy and must not ship."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    history = History(folder / "h.sqlite")
+    for number in range(RUNS):
+        made = report(number, top1=96.0 if number >= 10 else 98.0 + number / 100)
+        word = "DO NOT SHIP" if number >= 10 else "SHIP"
+        made["measured"]["verdict"]["word"] = word
+        history.record(made, "segmenter")
+    return write_dashboard(history, folder / "site")
+
+
+def test_the_index_names_the_verdict_its_colour_and_since_when(viewer: Viewer, pages):
+    with viewer.open(pages[0]) as opened:
+        row = opened.page.locator("table.projects tbody tr").first
+        word = row.locator(".word.stop")
+        assert word.inner_text().strip() == "DO NOT SHIP"
+        colours = [
+            one.evaluate("(e) => getComputedStyle(e).color") for one in (word, row.locator("th"))
+        ]
+        assert colours[0] != colours[1]
+        assert row.locator("svg.spark polyline").get_attribute("points").count(",") == RUNS
+        assert "run 11" in row.inner_text()
+        assert " ago" in row.inner_text() or "day" in row.inner_text()
+        assert opened.complaints == []
+
+
+def test_a_chart_shows_the_values_of_the_run_under_the_pointer(viewer: Viewer, pages):
+    with viewer.open(pages[1]) as opened:
+        plot = opened.page.locator(".plot").first
+        assert plot.locator("canvas").count() == 1
+        plot.scroll_into_view_if_needed()
+        box = plot.locator(".u-over").bounding_box()
+        opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
+        values = plot.locator(".u-legend .u-value")
+        assert values.all_inner_texts() == [str(RUNS), "98.6", "96"]
+        opened.page.mouse.move(box["x"] + 2, box["y"] + 20)
+        assert values.all_inner_texts() == ["1", "98.6", "98"]
+        assert opened.complaints == []
+
+
+def test_runs_are_sorted_and_searched(viewer: Viewer, pages):
+    with viewer.open(pages[1]) as opened:
+        table = opened.page.locator("table.searchable")
+        first = table.locator("tbody tr").first.locator("th")
+        assert first.inner_text() == str(RUNS)
+        table.locator("thead").get_by_role("button", name="Run").click()
+        assert first.inner_text() == "1"
+        opened.page.get_by_role("searchbox").fill("do not ship")
+        assert table.locator("tbody tr:visible").count() == 4
+        assert "first run that must not ship is run 11" in opened.page.inner_text("main")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_it_fits_a_phone_and_its_text_can_be_read(viewer: Viewer, pages, place):
+    with viewer.open(pages[place], viewport={"width": PHONE_PX, "height": 700}) as opened:
+        page = opened.page
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
+        cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        assert page.evaluate(f"() => {cut}.length") == 0
+        fonts = page.evaluate("() => new Set(FONT.match(/\\d+px/g)).size && parseInt(FONT)")
+        assert fonts >= 12
+
+
+def test_without_a_script_every_number_is_there(viewer: Viewer, pages):
+    with viewer.open(pages[1], java_script_enabled=False) as opened:
+        text = opened.page.locator("main").inner_text()
+        assert "96" in text
+        assert text.count("DO NOT SHIP") >= 5
+
+
+def test_data_are_no_markup(pages):
+    data = pages[1].read_text().split('id="data">', 1)[1].split("</script>", 1)[0]
+    assert json.loads(data)["charts"][0]["title"] == "Top-1, %"

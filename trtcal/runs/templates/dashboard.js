@@ -1,0 +1,64 @@
+// The charts of a project, and how long ago each run was made.
+
+const { runs, charts } = JSON.parse(document.getElementById("data").textContent);
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [5, 5], [1, 4], [12, 4], [4, 2, 1, 2]];
+const TONES = ["accent", "reference", "ship", "muted", "care", "stop", "ink", "open"];
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
+const FONT = "13px system-ui, sans-serif";
+const rootStyle = getComputedStyle(document.documentElement);
+const colour = (name) => rootStyle.getPropertyValue(`--${name}`).trim();
+const short = (value) => (value === null || value === undefined ? "\u2013" : String(Number(value.toPrecision(6))));
+
+function marked({ marks }) {
+  return (plot) => {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour("stop");
+    ctx.setLineDash([4, 4]);
+    for (const run of marks) {
+      const x = Math.round(plot.valToPos(run, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  };
+}
+
+function draw(place, chart) {
+  const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: FONT };
+  const series = chart.lines.map(({ variant }, order) => {
+    const stroke = colour(TONES[order % TONES.length]);
+    const points = { show: true, size: 7, fill: colour("paper"), stroke };
+    const value = (_, one) => short(one);
+    return { label: variant, stroke, width: 1.6, dash: DASHES[order % DASHES.length], points, value, spanGaps: true };
+  });
+  const columns = chart.lines.map(({ points }) => {
+    const values = Array(runs.length).fill(null);
+    for (const [at, value] of points) values[at] = value;
+    return values;
+  });
+  const options = {
+    width: place.clientWidth, height: 240, series: [{ label: "Run" }, ...series],
+    scales: { x: { time: false } },
+    axes: [{ ...axis, incrs: WHOLE, space: 60 }, { ...axis, size: 64, values: (_, ticks) => ticks.map(short) }],
+    hooks: { draw: [marked(chart)] },
+    cursor: { drag: { setScale: false } },
+  };
+  const plot = new uPlot(options, [runs, ...columns], place);
+  new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 240 })).observe(place);
+}
+
+document.querySelectorAll(".plot").forEach((place, order) => draw(place, charts[order]));
+
+const UNITS = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60]];
+for (const time of document.querySelectorAll("time")) {
+  const then = new Date(time.dateTime);
+  const seconds = (Date.now() - then) / 1000;
+  if (Number.isNaN(seconds)) continue;
+  const [unit, size] = UNITS.find((one) => seconds >= one[1]) || UNITS[4];
+  const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-Math.round(seconds / size), unit);
+  time.title = time.textContent;
+  time.textContent = `${ago} (${time.dateTime.slice(0, 10)})`;
+}
