@@ -35,7 +35,7 @@ Files = dict[str, str]
 
 def next_step(document: Document) -> NextStep | None:
     """Return what a report's verdict calls for, None where the files of its run are not known."""
-    verdict, files = document["measured"]["verdict"], _files(document)
+    verdict, files = document["measured"]["verdict"], run_files(document)
     if files is None or verdict["variant"] is None:
         return None
     if verdict["word"] == DO_NOT:
@@ -51,7 +51,7 @@ def next_step(document: Document) -> NextStep | None:
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
     targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
     if not targets:
-        words = ("ab", files["model"], variant, *_config(files))
+        words = ("ab", files["model"], variant, *config_of(files))
         return NextStep("Let CI hold it to the limits", words)
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
@@ -60,20 +60,22 @@ def next_step(document: Document) -> NextStep | None:
 
 def measuring_layers(document: Document) -> str | None:
     """Return the command that measures what each layer costs the outputs."""
-    files = _files(document)
+    files = run_files(document)
     ranges = _ranges(document, files) if files else None
     if files is None or ranges is None:
         return None
-    return NextStep("", ("sensitivity", *ranges, *_config(files))).command
+    return NextStep("", ("sensitivity", *ranges, *config_of(files))).command
 
 
-def _files(document: Document) -> Files | None:
+def run_files(document: Document) -> Files | None:
+    """Return a run's model, configuration and folder, from where its command was given."""
     run: Document = document["measured"]["run"] or {}
     found: Files | None = run.get("measured", {}).get("files")
     return found
 
 
-def _config(files: Files) -> tuple[str, ...]:
+def config_of(files: Files) -> tuple[str, ...]:
+    """Return the option that names the configuration, none for the one that is taken by itself."""
     return () if files["config"] == FILE else ("--config", files["config"])
 
 
@@ -102,7 +104,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         return None
     if not document["optimizations"]:
         made = f"{Path(files['model']).stem}-improved.onnx"
-        words = ("quantize", files["model"], *_config(files), "--improve", "fast", "-o", made)
+        words = ("quantize", files["model"], *config_of(files), "--improve", "fast", "-o", made)
         return NextStep("Optimize the INT8 model, without training", words)
     limits = [
         word
@@ -110,7 +112,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         if any(limit.metric == form.split()[0] for form in SEARCHED)
         for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
     ]
-    words = ("search", *ranges, *_config(files), *limits, "-o", "search")
+    words = ("search", *ranges, *config_of(files), *limits, "-o", "search")
     return NextStep("Find the layers to leave in float", words)
 
 

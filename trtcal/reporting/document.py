@@ -55,7 +55,7 @@ COMPARED = (
 # What of an A/B test rests on times stands under `measured`.
 TESTED = ("digest", "baseline", "candidate", "dataset_name", "samples", "seen", "interim")
 CHECKED = ("digest", "dataset", "dataset_name", "samples", "checked", "issues")
-PLANNED = ("digest", "default", "layers", "rules", "second_qdq")
+PLANNED = ("digest", "default", "layers", "rules", "second_qdq", "rest")
 BUILT = (
     *("digest", "backend", "backend_version", "target", "model", "model_name"),
     *("quantization", "skipped"),
@@ -194,7 +194,9 @@ def _measured(findings: Findings) -> Document:
     if comparison is None:
         verdict = without_comparison(findings.builds, failed)
     else:
-        verdict = judge(comparison, findings.builds, findings.failed_builds, _breaches(findings))
+        issues = (findings.data_check or {"issues": ()})["issues"]
+        known = findings.failed_builds, _breaches(findings), [one["sentence"] for one in issues]
+        verdict = judge(comparison, findings.builds, *known)
     rows = comparison.rows if comparison else ()
     machine = comparison.machine if comparison else None
     return {

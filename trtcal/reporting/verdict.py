@@ -27,6 +27,7 @@ from trtcal.reporting.estimates import PAYS, Estimate, estimates
 
 SHIP, WITH_CARE, DO_NOT, INCONCLUSIVE = "SHIP", "SHIP WITH CARE", "DO NOT SHIP", "INCONCLUSIVE"
 REASON_SHOWN = 200
+LONGEST = 400  # characters of what was found in data
 ON_LIMIT = 0.05  # of the interval's width
 FLOATS = ("fp32", "fp16", "bf16")
 COMMAND = re.compile("`[^`]*`")
@@ -100,12 +101,14 @@ def judge(
     builds: Sequence[Build] = (),
     failed_builds: Mapping[str, str] | None = None,
     breaches: Mapping[str, Sequence[str]] | None = None,
+    issues: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on the best variant.
 
     Of those that hold every limit the best has the highest speed-up if speed is judged, else the
     smallest drop, then the highest SQNR. `failed_builds` gives what was not built, and why, `breaches`
-    for a model's fingerprint the limits that its builds break.
+    for a model's fingerprint the limits that its builds break, `issues` what looks wrong in the
+    calibration data.
     """
     broken = breaches or {}
     known = (builds, failed_builds, comparison.rows[0].model)
@@ -129,6 +132,9 @@ def judge(
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
     reasons += tuple(_not_paid(comparison, found))
+    reasons += tuple(
+        f"The calibration data look wrong: {text.shorten(one, LONGEST)}." for one in issues
+    )
     return replace(give(comparison, best, reasons), estimates=found)
 
 

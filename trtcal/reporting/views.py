@@ -17,7 +17,7 @@ from trtcal.limits import BROKEN, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
 from trtcal.reporting import engines, text
-from trtcal.reporting.advice import measuring_layers, next_step
+from trtcal.reporting.advice import config_of, measuring_layers, next_step, run_files
 from trtcal.reporting.charts import LOOKS, Point, accuracy_against_latency
 from trtcal.reporting.engines import CPU, View, grouped, summary_of
 from trtcal.reporting.tensors import tail_words
@@ -70,6 +70,8 @@ def shown(document: Document) -> View:
             for one in document["builds"]
             if one["model_name"] == verdict["variant"] and one["target"] != CPU
         ],
+        "gpu_targets": gpu_targets(document),
+        "run_files": run_files(document),
         "next_step": next_step(document),
         "first_steps": first_steps(document, findings["shown"], chosen),
         "the_costs": document["measured"].get("costs"),
@@ -197,11 +199,9 @@ def _figures(row: View, reference: View, document: Document) -> list[Tile]:
 
 def _speed(row: View, reference: View, document: Document) -> Tile:
     """Return the speed on a target that is no CPU, as its datasheet has it; else that measured here."""
-    latency = row["latency"]
+    latency, targets = row["latency"], gpu_targets(document)
     ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
     here = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
-    targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
-    targets = targets or refused_targets(document["measured"]["failed_builds"])
     if not targets:
         return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
     known = document["measured"]["verdict"].get("estimates", [])
@@ -218,6 +218,12 @@ def _speed(row: View, reference: View, document: Document) -> Tile:
         f"estimated from the datasheet of {first[0]['gpu'].upper()}, not measured",
     ]
     return (None, f"Speed on {first[0]['target']}", f"about {ratios[0]}", "; ".join(beside))
+
+
+def gpu_targets(document: Document) -> list[str]:
+    """Return the targets that are no CPU: those that were built for, else those that could not be."""
+    built = {one["target"] for one in document["builds"]} - {CPU}
+    return sorted(built) or refused_targets(document["measured"]["failed_builds"])
 
 
 def interval_of(judgement: View) -> str:
@@ -540,23 +546,35 @@ def _run_command(command: Any) -> str | None:
 
 
 def commands(document: Document) -> Iterator[str]:
-    """Yield the stages' commands, with the names of this run where they are known."""
+    """Yield the stages' commands, each on what the one before wrote: with the run's files, if known."""
+    files = run_files(document)
+    folder = files["folder"] if files else "RUN_FOLDER"
+    model, calibration, test = "MODEL.onnx", "--data CALIBRATION_DATA", "--data TEST_DATA"
+    if files:
+        model = shlex.quote(files["model"])
+        calibration = test = shlex.join(config_of(files))
     methods = [one["method"] for one in document["calibrations"]] or ["percentile"]
-    targets = {(one["backend"], one["target"]) for one in document["builds"]}
     for method in dict.fromkeys(methods):
-        output = shlex.quote(f"calibration-{method}.json")
-        chosen = f"--method {shlex.quote(method)} -o {output}"
-        yield f"trtcal calibrate MODEL.onnx --data CALIBRATION_DATA {chosen}"
-    yield "trtcal quantize MODEL.onnx --calibration CALIBRATION.json [--plan PLAN.json] -o INT8.onnx"
+        ranges = shlex.quote(f"calibration-{method}.json")
+        chosen = f"--method {shlex.quote(method)} -o {ranges}"
+        yield _line("trtcal calibrate", model, calibration, chosen)
+    plan = calibration if files else "[--plan PLAN.json]"
+    yield _line("trtcal quantize", model, plan, f"--calibration {ranges} -o int8.onnx")
     for one in document["optimizations"]:
-        improve = f"--improve {shlex.quote(one['effort'])} --data CALIBRATION_DATA -o INT8.onnx"
-        yield f"trtcal quantize MODEL.onnx {improve}"
+        improve = f"--improve {shlex.quote(one['effort'])} -o int8.onnx"
+        yield _line("trtcal quantize", model, calibration, improve)
+    targets = {(one["backend"], one["target"]) for one in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
-        yield f"trtcal build INT8.onnx {where} -o {shlex.quote(f'builds/{target}')}"
-    yield "trtcal log builds/TARGET/build.log"
-    yield "trtcal compare MODEL.onnx INT8.onnx --data TEST_DATA"
-    yield "trtcal report RUN_FOLDER -o report.html"
+        built = shlex.quote(f"builds/{target}")
+        yield f"trtcal build int8.onnx {where} -o {built}"
+        yield f"trtcal log {shlex.quote(f'builds/{target}/build.log')}"
+    yield _line("trtcal compare", model, "int8.onnx", test)
+    yield f"trtcal report {shlex.quote(folder)} -o report.html"
+
+
+def _line(*parts: str) -> str:
+    return " ".join(filter(None, parts))
 
 
 def made_by(document: Document, rows: Sequence[View]) -> list[View]:
