@@ -237,11 +237,11 @@ class Corpus:
 
     def _moments(self, values: Values) -> Moments:
         """Return moments whose mean has the variance and the third moment of the resamples."""
-        spread = values[1:][np.isfinite(values[1:])]
-        if len(spread) < 2:
+        resampled = values[1:][np.isfinite(values[1:])]
+        if len(resampled) < 2:
             return Moments(1, float(np.nan_to_num(values[0])), 0.0, 0.0)
-        third = float(((spread - spread.mean()) ** 3).mean())
-        variance = float(spread.var(ddof=1)) * self.samples
+        third = float(((resampled - resampled.mean()) ** 3).mean())
+        variance = float(resampled.var(ddof=1)) * self.samples
         return Moments(self.samples, float(values[0]), variance, third * self.samples**2)
 
     def compare(self, level: float, reach: float) -> Paired:

@@ -180,8 +180,8 @@ def test_the_interval_of_the_difference_is_paired_and_never_of_width_zero(place)
     paired, alone = found.corpus("map", (0, 1)), found.corpus("map", (0, 0))
     change = paired.compare(0.95, 1.0).difference
     assert change.low < change.value < change.high < 0
-    apart = paired.candidate.variance + alone.candidate.variance
-    assert paired.change.variance < 0.8 * apart
+    unpaired = paired.candidate.variance + alone.candidate.variance
+    assert paired.change.variance < 0.8 * unpaired
     same = found.corpus("map", (0, 2)).compare(0.95, 1.0)
     assert same.difference.value == 0.0
     assert same.difference.low < 0 < same.difference.high
