@@ -1,10 +1,12 @@
-"""Observing a network for every method, against bare FP32 inference over the same samples.
+"""`trtcal calibrate` as a process, beside bare inference and ONNX Runtime's calibrators as processes.
 
-    python -m benchmarks.calibration_cost [--samples N] [--threads N] [--peers] [network ...]
+    python -m benchmarks.calibration_cost [--samples 8 64 512] [--rounds 3] [--peers] [network ...]
+    python -m benchmarks.calibration_cost --data images.npz model.onnx
 
-Prints one line a network: time of observing ÷ time of inference, the median of several rounds in
-turns, and with --peers the same ratio for ONNX Runtime's own calibrators (one round: they are slow).
-All run on as many cores as there are threads.
+Prints a line for each network, number of samples and tool: wall clock and peak memory of the process,
+imports and writing included, the median of several rounds in turns. Every tool may use all cores. A
+network is one of ONNX's light ones with random weights and random images, or a file with its data.
+The last line of a network has (T(most) - T(fewest)) over that of bare inference: what a sample costs.
 """
 
 from __future__ import annotations
@@ -12,110 +14,124 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
-from onnxruntime.quantization.calibrate import create_calibrator
 
 from benchmarks.int8_speed import describe_machine
 from benchmarks.networks import light_network, random_images
-from trtcal.backends.sessions import open_session, run_session
-from trtcal.calibration import ObserveOptions, observe
-from trtcal.data import Dataset, open_dataset
-from trtcal.model import Model
-from trtcal.quantization import find_layers, prepare, tensors_to_observe
+from trtcal.model import load_model
 
 NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
-ROUNDS = 3
+PEERS = ("MinMax", "Entropy", "Percentile")
+
+TRTCAL = """
+import sys
+from trtcal.cli.main import run_command
+sys.exit(run_command(["calibrate", sys.argv[1], "--data", sys.argv[2], "-o", sys.argv[3], "-q"]))
+"""
+BARE = """
+import sys, numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+name, data = session.get_inputs()[0].name, np.load(sys.argv[2])
+for sample in data[name]:
+    session.run(None, {name: sample[None]})
+"""
+PEER = """
+import sys, numpy as np
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
+from onnxruntime.quantization.calibrate import create_calibrator
+import onnx
+name = onnx.load(sys.argv[1], load_external_data=False).graph.input[0].name
+
+class Reader(CalibrationDataReader):
+    def __init__(self):
+        self.rows = iter(np.load(sys.argv[2])[name])
+    def get_next(self):
+        row = next(self.rows, None)
+        return None if row is None else {name: row[None]}
+
+calibrator = create_calibrator(sys.argv[1], None, sys.argv[3], CalibrationMethod[sys.argv[4]])
+calibrator.collect_data(Reader())
+calibrator.compute_data()
+"""
 
 
-class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    """Feeds a dataset to ONNX Runtime's calibrators, one sample at a time."""
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of wall clock and peak memory in MB."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.feeds = dataset.batches(1)
-
-    def get_next(self) -> dict[str, object] | None:
-        """Return the next feeds, None at the end."""
-        return next(self.feeds, None)
+    seconds: float
+    megabytes: float
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+def cost(code: str, *arguments: object) -> Cost:
+    """Run a Python program as a process of its own; `SystemExit` if it fails."""
     started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{words[2:]} ended with {child.returncode}")
+    return Cost(time.perf_counter() - started, usage.ru_maxrss * 1024 / 1e6)
 
 
-def ratios(model: Model, dataset: Dataset, threads: int) -> list[float]:
-    """Return observing over inference, one ratio a round."""
-    prepared = prepare(model)
-    tensors = tensors_to_observe(find_layers(prepared))
-    session = open_session(model.proto, threads=threads)
-
-    def infer() -> None:
-        for feeds in dataset.batches(1):
-            run_session(session, None, feeds)
-
-    def run() -> None:
-        observe(prepared, dataset, tensors, ObserveOptions(batch=1, threads=threads))
-
-    infer()
-    run()
-    return [seconds(run) / seconds(infer) for _ in range(ROUNDS)]
-
-
-def peer_ratio(model: Model, dataset: Dataset, method: CalibrationMethod, threads: int) -> float:
-    """Return the ratio of one of ONNX Runtime's calibrators."""
-    session = open_session(model.proto, threads=threads)
-    with tempfile.TemporaryDirectory() as folder:
-        augmented = str(Path(folder) / "augmented.onnx")
-        calibrator = create_calibrator(model.path, None, augmented, method)
-
-        def calibrate() -> None:
-            calibrator.collect_data(Reader(dataset))
-            calibrator.compute_data()
-
-        spent = seconds(calibrate)
-    bare = seconds(lambda: [run_session(session, None, feeds) for feeds in dataset.batches(1)])
-    return spent / bare
-
-
-def main() -> None:
-    """Print the ratios."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--samples", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--peers", action="store_true")
-    options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # the peers take no number of threads
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    print(f"# {describe_machine()}, {options.samples} samples, {options.threads} threads")
-    medians = [line(name, options) for name in options.networks]
-    print(f"geometric mean {statistics.geometric_mean(medians):.2f}")
+def measure(model: Path, data: Path, options: argparse.Namespace) -> dict[str, Cost]:
+    """Return the median cost of each tool, measured in turns."""
+    made = data.with_suffix(".out")
+    work = {"trtcal": (TRTCAL, model, data, made), "bare": (BARE, model, data)}
+    if options.peers:
+        work |= {f"ORT {name}": (PEER, model, data, made, name) for name in PEERS}
+    rounds = [{name: cost(*words) for name, words in work.items()} for _ in range(options.rounds)]
+    return {
+        name: Cost(
+            statistics.median(one[name].seconds for one in rounds),
+            statistics.median(one[name].megabytes for one in rounds),
+        )
+        for name in work
+    }
 
 
 def line(name: str, options: argparse.Namespace) -> float:
-    """Measure and print one network; return the median ratio."""
+    """Measure and print one network; return what a sample costs over bare inference."""
     with tempfile.TemporaryDirectory() as folder:
-        model = light_network(name, Path(folder))
-        path = Path(folder) / "samples.npz"
-        np.savez(path, **{model.inputs[0].name: random_images(model, options.samples)})
-        dataset = open_dataset(path, model)
-        measured = ratios(model, dataset, options.threads)
-        low, middle, high = min(measured), statistics.median(measured), max(measured)
-        text = f"{name:14} trtcal {middle:.2f} [{low:.2f}, {high:.2f}]"
-        for method in CalibrationMethod if options.peers else ():
-            if method.name in ("MinMax", "Entropy", "Percentile"):
-                ratio = peer_ratio(model, dataset, method, options.threads)
-                text += f"  onnxruntime {method.name} {ratio:.1f}"
-        print(text, flush=True)
-        return middle
+        here = Path(folder)
+        model = load_model(Path(name)) if options.data else light_network(name, here)
+        given = np.load(options.data)[model.inputs[0].name] if options.data else None
+        costs = {}
+        for count in sorted(options.samples):
+            data = here / f"{count}.npz"
+            images = random_images(model, count) if given is None else given[:count]
+            np.savez(data, **{model.inputs[0].name: images})
+            costs[count] = measure(model.path, data, options)
+            shown = (f"{k} {v.seconds:.2f} s {v.megabytes:.0f} MB" for k, v in costs[count].items())
+            print(f"{model.path.stem:16} {count:4} samples: {'; '.join(shown)}", flush=True)
+            data.unlink()
+    first, last = costs[min(costs)], costs[max(costs)]
+    gained = {one: last[one].seconds - first[one].seconds for one in ("trtcal", "bare")}
+    ratio = gained["trtcal"] / gained["bare"]
+    print(f"{model.path.stem:16} a sample more costs {ratio:.2f} of bare inference", flush=True)
+    return ratio
+
+
+def main() -> None:
+    """Print the costs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--samples", type=int, nargs="+", default=[8, 64, 512])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    print(f"# {describe_machine()}")
+    found = [line(name, options) for name in options.networks]
+    print(f"geometric mean {statistics.geometric_mean(found):.2f}")
 
 
 if __name__ == "__main__":

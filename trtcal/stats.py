@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+import scipy
+from scipy import special
 
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -54,7 +55,7 @@ class Interval:
 
 def normal_quantile(level: float) -> float:
     """Return the number of standard errors on each side of a normal estimate at a level."""
-    return float(stats.norm.isf((1 - level) / 2))
+    return float(special.ndtri((1 + level) / 2))
 
 
 def one_sided(level: float) -> float:
@@ -77,8 +78,10 @@ def unseen(samples: int, level: float = LEVEL) -> float:
 
 def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     """Return a proportion and its exact interval (C. Clopper and E. Pearson, Biometrika 26, 1934)."""
-    found = stats.binomtest(successes, samples).proportion_ci(level, method="exact")
-    return Interval(successes / samples, float(found.low), float(found.high))
+    alpha, failures = (1 - level) / 2, samples - successes
+    low = float(special.betaincinv(successes, failures + 1, alpha)) if successes else 0.0
+    high = float(special.betainccinv(successes + 1, failures, alpha)) if failures else 1.0
+    return Interval(successes / samples, low, high)
 
 
 def share_lost(lost: int, samples: int, level: float = LEVEL) -> Interval:
@@ -125,7 +128,7 @@ def _score_bound(lost: int, won: int, samples: int, z: float, strict: bool) -> f
     start = min((lost - won + correction) / samples, 1.0)
     if excess(1.0) <= 0.0 or excess(start) >= 0.0:
         return 1.0
-    return float(optimize.brentq(excess, start, 1.0))
+    return float(scipy.optimize.brentq(excess, start, 1.0))
 
 
 @dataclass(frozen=True)
@@ -175,13 +178,13 @@ def _tail(variance: float, third: float, count: int, level: float) -> float:
     """Return how far the mean may lie above its estimate."""
     if variance == 0.0:
         return 0.0
-    quantile = float(stats.t.isf((1 - level) / 2, count - 1))
+    quantile = float(special.stdtrit(count - 1, (1 + level) / 2))
     plain = quantile * math.sqrt(variance / count)
     jump = third / variance
     events = count * variance / jump**2 if jump else math.inf
     if events > 1e8 or jump < 0.0:
         return plain
-    above = float(stats.chi2.isf((1 - level) / 2, 2 * events + 2)) / 2 - events
+    above = float(special.chdtri(2 * events + 2, (1 - level) / 2)) / 2 - events
     return max(plain, above * jump / count * quantile / normal_quantile(level))
 
 
@@ -248,7 +251,7 @@ class Corpus:
         """Compare both; `reach` is the largest difference that one sample can make."""
         change = self.change
         error = math.sqrt(change.variance / change.count)
-        p = 2 * float(stats.norm.sf(abs(change.mean) / error)) if error else 1.0
+        p = 2 * float(scipy.stats.norm.sf(abs(change.mean) / error)) if error else 1.0
         baseline, candidate = np.nan_to_num(self.values[0]).tolist()
         return Paired(self.samples, baseline, candidate, change.interval(level, reach), p)
 
@@ -265,8 +268,9 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     """
     if lost + won == 0:
         return 1.0
-    side = "less" if one_sided else "two-sided"
-    return float(stats.binomtest(won, lost + won, 0.5, side).pvalue)
+    if one_sided:
+        return float(special.bdtr(won, lost + won, 0.5))
+    return min(2 * float(special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:
@@ -277,7 +281,7 @@ def mcnemar_mid_p(lost: int, won: int) -> float:
     """
     if lost + won == 0:
         return 1.0
-    return min(mcnemar(lost, won) - float(stats.binom.pmf(won, lost + won, 0.5)), 1.0)
+    return min(mcnemar(lost, won) - float(scipy.stats.binom.pmf(won, lost + won, 0.5)), 1.0)
 
 
 def holm(ps: Sequence[float]) -> tuple[float, ...]:
@@ -344,13 +348,13 @@ def is_binary(values: Values) -> bool:
 def _student(differences: Values) -> float:
     if len(differences) < FEWEST or np.ptp(differences) == 0:
         return 1.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def median_interval(times: Values) -> Interval:
     """Return the median and its distribution-free interval, from order statistics."""
     ordered = np.sort(times)
-    rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
+    rank = int(scipy.stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5))
     low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
     return Interval(float(np.median(ordered)), float(low), float(high))
 
@@ -366,12 +370,12 @@ def ratio_of_blocks(
     within 1 % are the same: where buffers lie in memory changes the same program's speed by that.
     """
     logs = np.log(baseline) - np.log(candidate)
-    found = stats.quantile_test(logs, q=0.0, p=0.5)
+    found = scipy.stats.quantile_test(logs, q=0.0, p=0.5)
     interval = found.confidence_interval(confidence_level=level)
     low = float(np.exp(interval.low)) if np.isfinite(interval.low) else 0.0
     high = float(np.exp(interval.high)) if np.isfinite(interval.high) else np.inf
     sides = (int((logs > SAME_SPEED).sum()), int((logs < -SAME_SPEED).sum()))
-    p = 2 * stats.binomtest(max(sides), len(logs), 0.5, "greater").pvalue
+    p = 2 * scipy.stats.binomtest(max(sides), len(logs), 0.5, "greater").pvalue
     return Interval(float(np.exp(np.median(logs))), low, high), min(float(p), 1.0)
 
 
@@ -383,7 +387,7 @@ def spent(alpha: float, part: float) -> float:
     """
     if part <= 0:
         return 0.0
-    return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(part)))
+    return float(2 * scipy.stats.norm.sf(scipy.stats.norm.isf(alpha / 2) / math.sqrt(part)))
 
 
 @functools.lru_cache
@@ -402,14 +406,14 @@ def sequential_levels(alpha: float, parts: tuple[float, ...]) -> tuple[float, ..
 
         def beyond(bound: float, grid: Values = grid, density: Values = density, step: float = step,
                    part: float = part, newly: float = newly) -> float:  # fmt: skip
-            above = stats.norm.sf((bound * math.sqrt(part) - grid) / step)
+            above = scipy.stats.norm.sf((bound * math.sqrt(part) - grid) / step)
             return float((density * above).sum()) - newly
 
-        bound = float(optimize.brentq(beyond, 0.0, 40.0)) if newly > 0.0 else 40.0
-        levels.append(1.0 - 2.0 * float(stats.norm.sf(bound)))
+        bound = float(scipy.optimize.brentq(beyond, 0.0, 40.0)) if newly > 0.0 else 40.0
+        levels.append(1.0 - 2.0 * float(scipy.stats.norm.sf(bound)))
         edge = bound * math.sqrt(part)
         points = np.linspace(-edge, edge, GRID)
-        steps = stats.norm.pdf((points[:, None] - grid[None, :]) / step) / step
+        steps = scipy.stats.norm.pdf((points[:, None] - grid[None, :]) / step) / step
         grid, density, before = points, (steps @ density) * (points[1] - points[0]), part
     return tuple(levels)
 

@@ -97,12 +97,11 @@ class _ImageChecks:
     def run(self, samples: Samples) -> list[DataIssue]:
         """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
-        for check in (self.layout, self.values, self.channel_order):
+        for check in (self.layout, self.noise, self.values, self.channel_order):
             issue, corrected = check(corrected)
             issues += [issue] if issue else []
-            noise = check_noise(self.image, corrected.feeds[self.image.name])
-            if noise:
-                return [*issues, noise]
+            if issue and issue.kind == "noise":
+                break
         return issues
 
     def layout(self, samples: Samples) -> Checked:
@@ -110,6 +109,10 @@ class _ImageChecks:
         array = samples.feeds[self.image.name]
         issue = check_layout(self.image, array)
         return issue, self._with(samples, transposed(self.image, array)) if issue else samples
+
+    def noise(self, samples: Samples) -> Checked:
+        """Check whether there are images at all."""
+        return check_noise(self.image, samples.feeds[self.image.name]), samples
 
     def values(self, samples: Samples) -> Checked:
         """Try the samples in every form that may have been meant."""

@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
 from trtcal.check.issues import DataIssue
 from trtcal.check.probe import Response
 from trtcal.evaluate.per_sample import Labels, Values
-from trtcal.stats import mcnemar
+from trtcal.stats import mcnemar, proportion
 
 ENOUGH = 8  # samples, at least, to judge by
 CLEAR = 3.0  # of a paired t-statistic, or of two taken together
@@ -285,7 +284,7 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
         return None
     right, samples = int((response.classes == labels).sum()), len(labels)
     expected = float(response.confidence.mean())
-    most = stats.binomtest(right, samples).proportion_ci(0.98, "exact").high
+    most = proportion(right, samples, 0.98).high
     if expected - most <= GAP or not _like_shuffled(response.classes, labels):
         return None
     return DataIssue(

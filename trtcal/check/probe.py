@@ -24,6 +24,7 @@ from trtcal.model.graph import reads
 from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
 
+DRIVEN = 16  # samples by which it is judged how strongly the first layers are driven
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
@@ -96,7 +97,8 @@ class ModelProbe:
         if self.first_layers is None:
             return response
         few = fixed_batch(self.model) or FEW
-        ratios = [self.first_layers.signal_to_bias(feeds) for feeds in samples.batches(few)]
+        driven = samples.first(DRIVEN).batches(few)
+        ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
         known = [one for one in ratios if one is not None]
         return replace(response, signal_to_bias=float(np.mean(known)) if known else None)
 
@@ -297,6 +299,7 @@ class FirstLayers:
             graph=part,
         )
         self.session = open_session(showing(proto, self.tensors), as_it_is=True, arena=False)
+        self.of_nothing: dict[str, list[Array]] = {}
 
     def signal_to_bias(self, feeds: Feeds) -> float | None:
         """Return by how many powers of ten samples move the first layer with a bias more than that.
@@ -306,14 +309,22 @@ class FirstLayers:
         """
         if not self.tensors:
             return None
-        nothing = {n: np.zeros_like(a) if a.dtype.kind == "f" else a for n, a in feeds.items()}
-        found = (run_session(self.session, self.tensors, one) for one in (feeds, nothing))
+        found = run_session(self.session, self.tensors, feeds), self._driven_by_nothing(feeds)
         for given, empty in zip(*found, strict=True):
             bias = _strength(empty)
             moved = _strength(np.subtract(given, empty, out=given))
             if bias > NOTHING * moved > 0:
                 return math.log10(moved / bias)
         return None
+
+    def _driven_by_nothing(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs for zeros, which are kept: only whole numbers make them others."""
+        whole = {n: a.tobytes() for n, a in feeds.items() if a.dtype.kind != "f"}
+        key = str(([a.shape for a in feeds.values()], whole))
+        if key not in self.of_nothing:
+            nothing = {n: np.zeros_like(a) if a.dtype.kind == "f" else a for n, a in feeds.items()}
+            self.of_nothing = {key: run_session(self.session, self.tensors, nothing)}
+        return self.of_nothing[key]
 
 
 def weighted(proto: onnx.ModelProto, operators: Operators = MULTIPLIES) -> list[onnx.NodeProto]:

@@ -41,13 +41,13 @@ def refuse(options: Mapping[str, object]) -> None:
 
 def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset, Dataset | None]:
     """Return the samples to observe, and for `auto` those to judge by, None if there are too few."""
-    from trtcal.ptq.improver import split_samples
-
     if method != "auto":
         return dataset, None
     if len(dataset) < FEW:
         note(f"note: auto goes by each tensor alone: to judge by outputs takes {FEW} samples")
         return dataset, None
+    from trtcal.ptq.improver import split_samples
+
     return split_samples(model, dataset)
 
 

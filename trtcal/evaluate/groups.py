@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from trtcal.data.slices import Attribute
 from trtcal.evaluate.ab_rule import ALPHA, LEAST_SLICE
@@ -171,8 +171,8 @@ def _of_values(row: Values) -> tuple[Interval, float]:
         return Interval(mean, mean, mean), 1.0
     mean, deviation = _moments(row)
     error = deviation / math.sqrt(count)
-    margin = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * error
-    p = float(stats.t.sf(mean / error, count - 1)) if error else float(mean <= 0)
+    margin = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * error
+    p = float(scipy.stats.t.sf(mean / error, count - 1)) if error else float(mean <= 0)
     return Interval(mean, mean - margin, mean + margin), p
 
 
@@ -186,7 +186,7 @@ def _beyond(row: Values, whole: Values) -> float:
         return float(means[0] <= means[1])
     sizes = row[COUNT], others[COUNT]
     stated = [one for group in zip(means, deviations, sizes, strict=True) for one in group]
-    found = stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
+    found = scipy.stats.ttest_ind_from_stats(*stated, equal_var=False, alternative="greater")
     return float(found.pvalue)
 
 
@@ -211,12 +211,16 @@ def _against_others(row: Values, whole: Values) -> tuple[float, Interval, float]
     low = gap - math.hypot(shares[0] - lows[0], highs[1] - shares[1])
     high = gap + math.hypot(highs[0] - shares[0], shares[1] - lows[1])
     table = [[int(one[LOST]), int(one[COUNT] - one[LOST])] for one in (row, others)]
-    return shares[0], Interval(gap, low, high), float(stats.fisher_exact(table, "greater").pvalue)
+    return (
+        shares[0],
+        Interval(gap, low, high),
+        float(scipy.stats.fisher_exact(table, "greater").pvalue),
+    )
 
 
 def _wilson(row: Values) -> tuple[float, float, float]:
     right, count = int(row[COUNT] - row[LOST]), int(row[COUNT])
-    found = stats.binomtest(right, count).proportion_ci(LEVEL, "wilson")
+    found = scipy.stats.binomtest(right, count).proportion_ci(LEVEL, "wilson")
     return right / count, float(found.low), float(found.high)
 
 

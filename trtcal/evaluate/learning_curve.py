@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from trtcal import __version__
 from trtcal.calibration import Observation, calibrate, create_calibrator
@@ -327,7 +327,7 @@ def fit_variance(means: Mapping[int, Values], shares: Mapping[int, float]) -> Su
     found = np.zeros(2)
     for _ in range(ROUNDS if least else 0):
         weights = np.sqrt(degrees) / np.maximum(fit, least)
-        found, _ = optimize.nnls(parts * weights[:, None], seen * weights)
+        found, _ = scipy.optimize.nnls(parts * weights[:, None], seen * weights)
         fit = parts @ found
     return SubsetVariance(float(found[0]), float(found[1]), int(degrees.sum()))
 
@@ -359,4 +359,4 @@ def sample_margin(losses: Values, most: Values) -> float:
 
 
 def _quantile(degrees: int) -> float:
-    return float(stats.t.ppf(0.5 + LEVEL / 2, degrees))
+    return float(scipy.stats.t.ppf(0.5 + LEVEL / 2, degrees))

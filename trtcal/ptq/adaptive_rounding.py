@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+import scipy
 
 from trtcal.model.model import Floats
 from trtcal.ptq.layer_inputs import MatrixForm, TokenWeights
@@ -165,8 +165,8 @@ def _damped(gram: Floats, part: float) -> Floats:
 def _inverse_factor(gram: Floats) -> Floats:
     """Return the upper Cholesky factor of the inverse."""
     identity = np.eye(len(gram), dtype=np.float32)
-    inverse = linalg.solve(gram, identity, assume_a="pos", check_finite=False)
-    return np.asarray(linalg.cholesky((inverse + inverse.T) / 2, check_finite=False))
+    inverse = scipy.linalg.solve(gram, identity, assume_a="pos", check_finite=False)
+    return np.asarray(scipy.linalg.cholesky((inverse + inverse.T) / 2, check_finite=False))
 
 
 def _columns(exact: Floats, factor: Floats) -> npt.NDArray[np.int8]:

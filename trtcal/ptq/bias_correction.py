@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from scipy.stats import norm
+import scipy
 
 from trtcal.backends.sessions import Array, open_session, run_session
 from trtcal.evaluate.search.segments import PairedGraph
@@ -75,7 +75,7 @@ def _batch_norm_means(graph: gs.Graph) -> dict[str, Floats]:
 
 def _clipped_mean(deviation: Floats, mean: Floats, low: float, high: float) -> Floats:
     """Return the mean of a normal distribution whose values are clipped to the bounds."""
-    deviation = np.maximum(deviation, 1e-12)
+    deviation, norm = np.maximum(deviation, 1e-12), scipy.stats.norm
     a, b = (low - mean) / deviation, (high - mean) / deviation
     inner = mean * (norm.cdf(b) - norm.cdf(a)) + deviation * (norm.pdf(a) - norm.pdf(b))
     above = high * norm.sf(b) if np.isfinite(high) else 0.0

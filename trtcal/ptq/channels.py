@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from trtcal.model.graph import captured, clip_bounds, constant, is_op
 from trtcal.model.ops import AS_MATRIX, SCALES, SHAPE_ONLY
@@ -88,8 +87,8 @@ class Channels:
 def joined(count: int, pairs: Iterable[tuple[Ids, Ids]]) -> Ids:
     """Return for each of `count` numbers the first of its set; pairs of numbers are in one set."""
     left, right = np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
-    edges = csr_array((np.ones(len(left)), (left, right)), shape=(count, count))
-    _, sets = connected_components(edges, directed=False)
+    edges = scipy.sparse.csr_array((np.ones(len(left)), (left, right)), shape=(count, count))
+    _, sets = scipy.sparse.csgraph.connected_components(edges, directed=False)
     return np.asarray(np.unique(sets, return_index=True)[1][sets])
 
 

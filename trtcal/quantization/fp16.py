@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+import scipy
 
 from trtcal.model.graph import FP16_OPSET, captured, constant, is_op
 from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
@@ -283,14 +282,16 @@ class _Network:
         """Return the names on the source's side of a minimum cut."""
         rows, columns, capacities = np.array(self.edges or [(0, 1, 0)], np.int32).T
         size = (len(self.numbers), len(self.numbers))
-        capacity = coo_array((capacities, (rows, columns)), size).tocsr()
-        left = capacity - maximum_flow(capacity, 0, 1).flow
+        capacity = scipy.sparse.coo_array((capacities, (rows, columns)), size).tocsr()
+        left = capacity - scipy.sparse.csgraph.maximum_flow(capacity, 0, 1).flow
         left.eliminate_zeros()
         if preferred == FP32:
-            side = set(breadth_first_order(left, 0, return_predecessors=False))
+            side = set(scipy.sparse.csgraph.breadth_first_order(left, 0, return_predecessors=False))
         else:
             side = set(range(size[0])) - set(
-                breadth_first_order(left.T.tocsr(), 1, return_predecessors=False)
+                scipy.sparse.csgraph.breadth_first_order(
+                    left.T.tocsr(), 1, return_predecessors=False
+                )
             )
         return {name for name, number in self.numbers.items() if number in side} - {FP16}
 
