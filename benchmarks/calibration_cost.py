@@ -12,7 +12,6 @@ The last line of a network has (T(most) - T(fewest)) over that of bare inference
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,8 @@ PEERS = ("MinMax", "Entropy", "Percentile")
 TRTCAL = """
 import sys
 from trtcal.cli.main import run_command
-sys.exit(run_command(["calibrate", sys.argv[1], "--data", sys.argv[2], "-o", sys.argv[3], "-q"]))
+if run_command(["calibrate", sys.argv[1], "--data", sys.argv[2], "-o", sys.argv[3], "-q"]):
+    sys.exit(1)
 """
 BARE = """
 import sys, numpy as np, onnxruntime
@@ -62,6 +62,14 @@ calibrator.compute_data()
 """
 
 
+# A child inherits its parent's ru_maxrss, so that each program says itself what its peak was.
+PEAK = """
+import pathlib
+(line,) = [one for one in pathlib.Path("/proc/self/status").read_text().split("\\n") if "VmHWM" in one]
+print("peak", line.split()[1])
+"""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Seconds of wall clock and peak memory in MB."""
@@ -73,13 +81,12 @@ class Cost:
 def cost(code: str, *arguments: object) -> Cost:
     """Run a Python program as a process of its own; `SystemExit` if it fails."""
     started = time.perf_counter()
-    words = [sys.executable, "-c", code, *map(str, arguments)]
-    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"{words[2:]} ended with {child.returncode}")
-    return Cost(time.perf_counter() - started, usage.ru_maxrss * 1024 / 1e6)
+    words = [sys.executable, "-c", code + PEAK, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    spent = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return Cost(spent, float(done.stdout.rpartition("peak ")[2]) * 1024 / 1e6)
 
 
 def measure(model: Path, data: Path, options: argparse.Namespace) -> dict[str, Cost]:

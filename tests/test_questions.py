@@ -23,6 +23,7 @@ ROWS = ROW.findall((DOCS / "questions.md").read_text())
 ASKED = [row for row in ROWS if row[2]]
 LINKED = [row for row in ROWS if not row[2]]
 PLANTED = 30  # problems, at least
+REFUSED = ("47", "48")  # what the commands of these are given is wrong
 
 # Messages as TensorRT, trtexec and Python print them, with their level in front.
 LEVELS = {name[0]: f"[11/20/2026-10:00:00] [{name[0]}] [TRT] " for name in ("W", "E", "I", "V")}
@@ -41,11 +42,8 @@ LOGS = {
     "enabled by "
     "additionally specifying --fp16 or --best",
     "leaky": "W " + MISSING.format("leaky_1_output"),
-    "missing": "\n".join(
-        "W " + MISSING.format(name)
-        for name in ("(Unnamed Layer* 42) [Shape]_output", "pool_5_output", "output")
-    ),
-    "second": "W " + MISSING.format("c"),
+    "missing": "\n".join("W " + MISSING.format(name) for name in ("c", "y")),
+    "short": "I Calibration completed in 0.8 seconds.\n" + "W " + MISSING.format("c"),
     "skipped": "W Tactic Device request: 3105MB Available: 1500MB. Device memory is insufficient to "
     "use "
     "tactic.\nW UNSUPPORTED_STATE: Skipping tactic 3 due to insufficient memory on requested size of "
@@ -178,7 +176,7 @@ def test_the_command_prints_the_answer(place, monkeypatch, capsys, row):
     captured = capsys.readouterr()
     printed = " ".join((captured.out + captured.err).split())
     assert answer.strip("`") in printed, printed
-    assert status in (0, 1, 2)
+    assert status == 2 if row[0] in REFUSED else status in (0, 1)
 
 
 @pytest.mark.parametrize("row", LINKED, ids=lambda row: row[0])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtcal.evidence.log.summary import LogWriter
 
 STANDARD_INPUT = "-"
+SECONDS = 5.0  # of a calibration, below which it hardly read a data set
 BACKGROUND = ("memory", "timing", "calibration_progress")
 SHOWN = 40
 LONGEST_NAME = 60
@@ -117,6 +118,10 @@ def show(file: str, writer: LogWriter) -> None:
     parts = [f"{counts[name]} {name}" for name in BACKGROUND if name in counts]
     parts += [document["tactics"]] if document["tactics"] else []
     parts += [f"{writer.layers} engine layers"] if writer.layers else []
+    seconds = document["calibration_s"]
+    if seconds is not None:
+        few = ": little of a whole data set was read then" if seconds < SECONDS else ""
+        parts.append(f"calibrated in {seconds:g} s{few}")
     left_out = {what: count for what, count in document["left_out"].items() if count}
     parts += [f"{count} {what} left out" for what, count in left_out.items()]
     say("; ".join(parts or ["nothing about memory, time or calibration"]))

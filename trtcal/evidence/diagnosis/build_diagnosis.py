@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import onnx
+from onnx import TensorProto
+
 from trtcal.config import Config
 from trtcal.documents import Document, seal, write_document
 from trtcal.evidence.diagnosis.log_findings import LogFindings, Placed, log_evidence
@@ -41,6 +44,9 @@ from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.manifest import DIAGNOSIS, LAYER_TIMES, LOG, MANIFEST, Build, read_build
 from trtcal.limits import COUNTED, Judgement, Limit, judge_counts, require
 from trtcal.model import Model, uniquely_named
+from trtcal.model.files import stand_in
+from trtcal.model.shapes import stated_types
+from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
@@ -294,6 +300,8 @@ def summary_line(diagnosis: Diagnosis) -> str:
 
 
 WHY_FAULTY = "TensorRT computes such a node in float, mostly without a word, or refuses the model."
+NAMED = 3  # nodes at a tensor
+HARMLESS = Cost(risk="none")
 AROUND = 1  # lines of context before and behind a log line
 SHOWN_CHARACTERS = 500
 
@@ -386,7 +394,12 @@ def check_engine(
         coverage = layer_coverage(engine.layers) if engine.layers else None
         case = Case(layers=engine.layers, coverage=coverage, asks_int8=True)
         return check_case(case, config, logs, _of_layers(engine.layers, None))
-    model = uniquely_named(model)
+    return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model)), model)
+
+
+def _check_of_model(
+    engine: Engine, config: Config, logs: Sequence[Path], model: Model
+) -> Diagnosis:
     if not engine.layers:
         case = Case(coverage=asked_coverage(model))
         return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
@@ -402,6 +415,37 @@ def check_engine(
         asks_int8=bool(asked or record),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
+
+
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+
+
+def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
+    """Return a diagnosis whose tensors without a range are named with the nodes at them.
+
+    One that needs no range costs nothing, and comes behind all that does.
+    """
+    if not any(finding.kind == MISSING_RANGE for finding in made.findings):
+        return made
+    graph = model.proto.graph
+    writers, readers = producers_of(graph), readers_of(graph)
+    types = stated_types(onnx.shape_inference.infer_shapes(stand_in(model.proto)).graph)
+
+    def named(finding: Finding) -> Finding:
+        name = finding.subject or ""
+        if finding.kind != MISSING_RANGE or not _is_of_log(finding) or name not in writers:
+            return finding
+        parts = [("writes", writers[name]), *(("reads", one) for one in readers.get(name, ()))]
+        who = ", ".join(f"{node.name} ({node.op_type}) {verb} it" for verb, node in parts[:NAMED])
+        found = replace(finding, what=f"tensor {name!r} has no range: {who}")
+        kind = types[name].tensor_type.elem_type if name in types else 0
+        if kind in FLOATS | {0} and name in readers:
+            return found
+        why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
+        return replace(found, why=f"Harmless: {why}.", fix="Nothing is to do.", cost=HARMLESS)
+
+    findings = sorted(map(named, made.findings), key=lambda one: one.cost == HARMLESS)
+    return replace(made, findings=tuple(findings))
 
 
 def _faults(model: Model) -> Iterator[Finding]:

@@ -102,6 +102,7 @@ class Summary:
     counts: Counter[str] = field(default_factory=Counter)
     severities: Counter[str] = field(default_factory=Counter)
     is_failed: bool = False
+    calibration_s: float | None = None
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
     _memory: KernelMemory = field(default_factory=KernelMemory)
     _ungrouped: int = 0
@@ -114,6 +115,8 @@ class Summary:
         self.severities[event.severity] += count
         self._memory.add(event)
         self.is_failed = self.is_failed or "fatal" in event.tags
+        if event.fields.get("rule") == "calibration_done":
+            self.calibration_s = float(event.fields.get("seconds", 0.0))
         if event.is_finding or event.severity in ("error", "warning"):
             self._group_of(event, count).add(event, count)
 
@@ -130,6 +133,7 @@ class Summary:
         """Return what `summarize` describes."""
         groups = sorted(self._groups.values(), key=_weight)
         return {
+            "calibration_s": self.calibration_s,
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
             "severities": {
                 name: self.severities[name] for name in SEVERITIES if self.severities[name]
