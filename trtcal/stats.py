@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy import special
 
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -55,7 +54,7 @@ class Interval:
 
 def normal_quantile(level: float) -> float:
     """Return the number of standard errors on each side of a normal estimate at a level."""
-    return float(special.ndtri((1 + level) / 2))
+    return float(scipy.special.ndtri((1 + level) / 2))
 
 
 def one_sided(level: float) -> float:
@@ -79,8 +78,8 @@ def unseen(samples: int, level: float = LEVEL) -> float:
 def proportion(successes: int, samples: int, level: float = LEVEL) -> Interval:
     """Return a proportion and its exact interval (C. Clopper and E. Pearson, Biometrika 26, 1934)."""
     alpha, failures = (1 - level) / 2, samples - successes
-    low = float(special.betaincinv(successes, failures + 1, alpha)) if successes else 0.0
-    high = float(special.betainccinv(successes + 1, failures, alpha)) if failures else 1.0
+    low = float(scipy.special.betaincinv(successes, failures + 1, alpha)) if successes else 0.0
+    high = float(scipy.special.betainccinv(successes + 1, failures, alpha)) if failures else 1.0
     return Interval(successes / samples, low, high)
 
 
@@ -178,13 +177,13 @@ def _tail(variance: float, third: float, count: int, level: float) -> float:
     """Return how far the mean may lie above its estimate."""
     if variance == 0.0:
         return 0.0
-    quantile = float(special.stdtrit(count - 1, (1 + level) / 2))
+    quantile = float(scipy.special.stdtrit(count - 1, (1 + level) / 2))
     plain = quantile * math.sqrt(variance / count)
     jump = third / variance
     events = count * variance / jump**2 if jump else math.inf
     if events > 1e8 or jump < 0.0:
         return plain
-    above = float(special.chdtri(2 * events + 2, (1 - level) / 2)) / 2 - events
+    above = float(scipy.special.chdtri(2 * events + 2, (1 - level) / 2)) / 2 - events
     return max(plain, above * jump / count * quantile / normal_quantile(level))
 
 
@@ -269,8 +268,8 @@ def mcnemar(lost: int, won: int, one_sided: bool = False) -> float:
     if lost + won == 0:
         return 1.0
     if one_sided:
-        return float(special.bdtr(won, lost + won, 0.5))
-    return min(2 * float(special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
+        return float(scipy.special.bdtr(won, lost + won, 0.5))
+    return min(2 * float(scipy.special.bdtr(min(lost, won), lost + won, 0.5)), 1.0)
 
 
 def mcnemar_mid_p(lost: int, won: int) -> float:

@@ -24,7 +24,7 @@ from trtcal.model.graph import reads
 from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
 
-DRIVEN = 16  # samples by which it is judged how strongly the first layers are driven
+DRIVEN = 8  # samples by which it is judged how strongly the first layers are driven
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours

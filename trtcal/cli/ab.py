@@ -58,12 +58,13 @@ class Ab(
     output: Path = option("Where to write the test.", "-o", default=Path("ab.json"))
 
     def _run(self) -> None:
+        from trtcal.data.dataset import batch_for
         from trtcal.data.slices import read_slices
         from trtcal.documents import write_document
         from trtcal.evaluate.ab import ABOptions, Question, ab_test
         from trtcal.evaluate.ab_rule import is_tested
         from trtcal.evaluate.metrics import load_metric
-        from trtcal.evaluate.variants import batch_for, open_variant
+        from trtcal.evaluate.variants import open_variant
         from trtcal.model import load_model
 
         model = load_model(self.baseline)

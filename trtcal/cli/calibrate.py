@@ -140,7 +140,7 @@ def _advise(options: Calibrate, output: Path) -> None:
 
 def _observe_options(options: Calibrate, model: Model, checkpoint: Path) -> ObserveOptions:
     from trtcal.calibration import ObserveOptions
-    from trtcal.evaluate.variants import batch_for
+    from trtcal.data.dataset import batch_for
 
     settings, ceiling = options.config.calibration, options.max_memory
     return ObserveOptions(

@@ -261,9 +261,9 @@ def _advise(options: Compare, judged: Mapping[Path, Sequence[Judgement]], sample
 
 
 def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettings:
+    from trtcal.data.dataset import batch_for
     from trtcal.evaluate.collectors import read_wanted
     from trtcal.evaluate.comparison import CompareSettings
-    from trtcal.evaluate.variants import batch_for
 
     config = options.config.evaluation
     slices, metric = options.slices or config.slices, options.metric_file or config.metric

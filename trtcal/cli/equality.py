@@ -32,10 +32,10 @@ class EqualityOptions(Options):
     def run_both(self, given: Model, other: Model, config: Config) -> Equality | None:
         """Return the difference of two models' outputs on data or random samples; None with neither."""
         from trtcal.data import open_dataset
+        from trtcal.data.dataset import batch_for
         from trtcal.data.feeds import draw_batches
         from trtcal.evaluate.equality import check_equal
         from trtcal.evaluate.replay import carry
-        from trtcal.evaluate.variants import batch_for
 
         if self.data and self.random_samples:
             raise click.UsageError("give --data or --random, not both")

@@ -242,9 +242,9 @@ def _show_tested(document: dict[str, Any]) -> None:
 
 
 def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
+    from trtcal.data.dataset import batch_for
     from trtcal.evaluate.search.limits import Limits
     from trtcal.evaluate.search.pipeline import SearchOptions
-    from trtcal.evaluate.variants import batch_for
     from trtcal.limits import parse_limits
 
     return SearchOptions(

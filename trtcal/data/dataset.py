@@ -313,6 +313,11 @@ def size_ranges(model: Model, dataset: Dataset) -> SizeRanges:
     return ranges
 
 
+def batch_for(model: Model, wanted: int) -> int:
+    """Return the batch size to use: the model's own where it is fixed."""
+    return fixed_batch(model) or wanted
+
+
 def fixed_batch(model: Model) -> int | None:
     """Return the batch size that the model's shapes prescribe, None where it is dynamic.
 

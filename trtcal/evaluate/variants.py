@@ -11,7 +11,6 @@ from trtcal.backends.lowering import lower
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
-from trtcal.data.dataset import fixed_batch
 from trtcal.data.overlap import Numbers, Overlap, overlap
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
@@ -150,11 +149,6 @@ def literal_model(variant: Variant) -> Model | None:
     if model.fingerprint != variant.model:
         raise InputError(f"{variant.literal} was changed while it was compared", "run it again")
     return uniquely_named(model)
-
-
-def batch_for(model: Model, wanted: int) -> int:
-    """Return the batch size to use: the model's own where it is fixed."""
-    return fixed_batch(model) or wanted
 
 
 def check_variants(everyone: Sequence[Variant]) -> None:

@@ -26,6 +26,7 @@ from trtcal.check.issues import DataCheck
 from trtcal.config import Config, DataConfig, ImagesConfig, read_config
 from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
+from trtcal.data.dataset import batch_for
 from trtcal.data.opening import Data
 from trtcal.documents import write_document
 from trtcal.errors import InputError
@@ -38,7 +39,7 @@ from trtcal.evaluate.replay import carry, silent
 from trtcal.evaluate.search.limits import Limits
 from trtcal.evaluate.search.pipeline import Result, SearchOptions, cache_beside, find_plans
 from trtcal.evaluate.tasks import TaskReader
-from trtcal.evaluate.variants import Variant, batch_for, open_variant
+from trtcal.evaluate.variants import Variant, open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import (
     Diagnosis,
     check_build,

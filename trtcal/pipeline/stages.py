@@ -45,7 +45,7 @@ from trtcal.data import (
     open_dataset,
     size_ranges,
 )
-from trtcal.data.dataset import SizeRanges
+from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
     read_document,
@@ -62,7 +62,7 @@ from trtcal.evaluate.latency import ROUNDS
 from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, carry, silent
 from trtcal.evaluate.variant_limits import is_compared
-from trtcal.evaluate.variants import batch_for, open_variant
+from trtcal.evaluate.variants import open_variant
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
