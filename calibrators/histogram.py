@@ -36,9 +36,11 @@ from calibrators.counting import (
     finite_nonzero,
     occupied_bins,
     sum_bins,
+    warm,
 )
 
 KEPT = 1 << 17
+MANY = 1 << 14  # values for whose counting it pays to have the bins in the cache
 SIGN = 0x80000000
 COUNT_LIMIT = 2**32 - 1  # values that a 32-bit count is sure to hold
 SCALARS = ("zeros", "nan", "positive_inf", "negative_inf")
@@ -132,7 +134,12 @@ class Histogram:
         if bits.size > self._room:
             self._fold()
         self._room -= bits.size
-        low, high, *numbers = (int(number) for number in count_values(bits, self._counts()))
+        counts = self._counts()
+        if bits.size >= MANY and self.minimum <= self.maximum:
+            for start, end in ((0, self.maximum), (BINS // 2, -self.minimum)):
+                if end > 0:
+                    warm(counts, start + _bin(end))
+        low, high, *numbers = (int(number) for number in count_values(bits, counts))
         self._add(numbers)
         self._extend(low, high)
 
@@ -320,6 +327,11 @@ def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:
 
 def _values(patterns: Patterns) -> Edges:
     return patterns.view(np.float32).astype(np.float64)
+
+
+def _bin(magnitude: float) -> int:
+    """Return the bin of a positive value."""
+    return int(np.float32(magnitude).view(np.uint32)) >> SHIFT
 
 
 def _value_of_key(key: int) -> float:

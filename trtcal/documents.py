@@ -133,6 +133,13 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
 
 
+def state_path(name: str) -> Path:
+    """Return where a file of the user's own lies: `$XDG_STATE_HOME/trtcal`, else `~/.local/state`."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
+    return home / "trtcal" / name
+
+
 def append_line(path: Path, line: str) -> None:
     """Add one line to a file of the user's own, to which other processes may be adding lines too.
 

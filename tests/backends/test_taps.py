@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -56,12 +58,13 @@ def test_taps_read_what_the_plain_way_reads(tmp_path, channels, activation):
     batches = [IMAGES[:2], IMAGES[2:4], IMAGES[4:, :, :12, :8], IMAGES[:2], IMAGES[:1]]
     made = {name: Histogram() for name in tensors}
     plain = {name: Histogram() for name in tensors}
-    with Taps(laid_out(proto, tmp_path), tensors, {"x": IMAGES[:1]}, turns=2) as taps:
+    with Taps(laid_out(proto, tmp_path), tensors, {"x": IMAGES[:1]}) as taps:
+        (lane,) = taps.lanes
         for batch in batches:
-            count(made, taps.read({"x": batch}))
+            count(made, lane.read({"x": batch}))
             for name, values in zip(tensors, plainly(proto, tensors, {"x": batch}), strict=True):
                 plain[name].update(values)
-        count(made, taps.rest())
+        count(made, lane.rest())
     for name in tensors:
         assert (made[name].count, made[name].zeros) == (plain[name].count, plain[name].zeros), name
         assert made[name].minimum == pytest.approx(plain[name].minimum, rel=1e-4, abs=1e-5)
@@ -73,6 +76,10 @@ def laid_out(proto, folder):
     return folder
 
 
+def copied(reading):
+    return replace(reading, values=reading.values.copy())
+
+
 def count(histograms, readings):
     for reading in readings:
         histograms[reading.tensor].update(reading.values, reading.padding)
@@ -82,10 +89,11 @@ def test_batches_are_collected_until_there_are_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_BATCHES", 3)
     proto = network(tmp_path, 8, "Relu")
     feeds = [{"x": IMAGES[i : i + 1]} for i in range(6)]
-    with Taps(laid_out(proto, tmp_path), ["b", "h"], feeds[0], turns=2) as taps:
-        read = [taps.read(each) for each in feeds]
+    with Taps(laid_out(proto, tmp_path), ["b", "h"], feeds[0]) as taps:
+        (lane,) = taps.lanes
+        read = [[copied(one) for one in lane.read(each)] for each in feeds]
         assert [len(readings) for readings in read] == [0, 0, 2, 0, 0, 2]
-        assert not taps.rest()
+        assert not lane.rest()
         for number, (first, second) in enumerate(zip(read[2], read[5], strict=True)):
             name = ("b", "h")[number]
             for reading, part in ((first, feeds[:3]), (second, feeds[3:])):
@@ -109,7 +117,8 @@ def test_a_wrong_place_is_noticed_and_read_plainly(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "locate", wrong)
     feeds = {"x": IMAGES[:, :, :8, :8]}
     with Taps(laid_out(proto, tmp_path), ["b", "e", "g"], feeds) as taps:
-        readings = [*taps.read(feeds), *taps.rest()]
+        (lane,) = taps.lanes
+        readings = [*lane.read(feeds), *lane.rest()]
     for reading, values in zip(readings, plainly(proto, ["b", "e", "g"], feeds), strict=True):
         np.testing.assert_allclose(
             np.sort(reading.values, None)[-9:], np.sort(values, None)[-9:], 1e-3

@@ -32,7 +32,7 @@ def expected(scene):
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 5])
 def test_batches_and_threads_do_not_matter(scene, expected, batch, threads):
     assert observe(*scene, ObserveOptions(batch=batch, threads=threads)).digest == expected
 
@@ -77,9 +77,52 @@ def breaking_after(number):
     return progress
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+def test_a_checkpoint_holds_the_values_of_its_samples(scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
+    monkeypatch.setattr(accumulator, "SHARE", float("inf"))
+    model, data, tensors = scene
+    each, inner, seen = data.arrays["x"][:1].size, accumulator.Checkpoint.write, []
+
+    def write(self, counted, passes):
+        samples = sum(stop - start for start, stop in counted.done.get(0, []))
+        assert counted.histograms["x"].count == each * samples
+        seen.append(samples)
+        inner(self, counted, passes)
+
+    monkeypatch.setattr(accumulator.Checkpoint, "write", write)
+    options = ObserveOptions(batch=1, threads=3, checkpoint=tmp_path / "kept")
+    observe(model, data, tensors, options)
+    assert len(set(seen)) > 3
+
+
+class Torn:
+    """A dataset that cannot be read to its end."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def batches(self, size, start=0, stop=None):
+        if start > 60:
+            raise InputError("the rest is gone")
+        yield from self.inner.batches(size, start, stop)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_one_lane_ends_all(scene, threads):
+    model, data, tensors = scene
+    with pytest.raises(InputError, match="the rest is gone"):
+        observe(model, Torn(data), tensors, ObserveOptions(batch=2, threads=threads))
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1)])
 def test_broken_off_work_goes_on_from_its_checkpoint(
-    scene, expected, tmp_path, monkeypatch, workers
+    scene, expected, tmp_path, monkeypatch, workers, threads
 ):
     monkeypatch.setattr(accumulator, "SPACING_S", 0.0)
     monkeypatch.setattr(accumulator, "SHARE", float("inf"))
@@ -87,14 +130,14 @@ def test_broken_off_work_goes_on_from_its_checkpoint(
     with pytest.raises(BrokenError):
         observe(
             *scene,
-            ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where),
+            ObserveOptions(batch=2, threads=threads, workers=workers, checkpoint=where),
             breaking_after(40),
         )
     assert where.exists()
     seen = []
     made = observe(
         *scene,
-        ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where),
+        ObserveOptions(batch=2, threads=threads, workers=workers, checkpoint=where),
         seen.append,
         say=said.append,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -13,7 +12,7 @@ from pathlib import Path
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes, with_sizes
 from trtcal.backends.targets import version_of
 from trtcal.backends.unsupported import explain_refusal
-from trtcal.documents import append_line, digest_file, replacing, write_document
+from trtcal.documents import append_line, digest_file, replacing, state_path, write_document
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
 from trtcal.evidence.layers.layer import Layer
@@ -38,10 +37,8 @@ LAST = 1 << 18  # bytes of a log that are searched for what the builder lacks
 
 
 def ledger_path() -> Path:
-    """Return where engines are written down: `$XDG_STATE_HOME/trtcal`, else `~/.local/state/trtcal`."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
-    return home / "trtcal" / FILE
+    """Return where engines are written down."""
+    return state_path(FILE)
 
 
 def record_engine(engine: str, manifest: str) -> str | None:

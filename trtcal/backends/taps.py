@@ -11,6 +11,7 @@ its tensor asked for plainly, and a session without any tap is always possible.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,10 +38,13 @@ from trtcal.model.tensors import producers_of, readers_of
 
 Feeds = Mapping[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
+Forms = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Name of a value in the optimized graph -> its shape and type."""
 NCHWC = "_nchwc"
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 TOLERANCE = 1e-3
-COLLECTED_BYTES = 1 << 26  # of tensors collected before they are counted, unless a batch takes more
+COLLECTED_BYTES = 1 << 26  # of tensors that a lane collects and counts then, or those of one batch
+LANES_BYTES = 1 << 30  # of tensors of all lanes together
 MOST_BATCHES = 8
 PIECE = 1 << 18  # values processed together
 MODEL, WEIGHTS = "model.onnx", "weights.bin"
@@ -56,13 +60,14 @@ class Reading:
 
 
 class Taps:
-    """Reads the same tensors of a model laid out in a folder, batch after batch; a context manager.
+    """Reads the same tensors of a model laid out in a folder; a context manager.
 
-    Small tensors are collected over several batches, because counting many values of one tensor at
-    a time is cheaper than counting a few of each. What is collected goes by turns into as many sets
-    of buffers as `turns` says, so that one can be counted while the next is filled; `room` is how
-    many bytes each may take, unless one batch takes more.
-    `batch_bytes` is what the tensors of the first batch take.
+    Batches are run in lanes, one beside the other, each with its own buffers and its share of the
+    threads: as many lanes as threads, unless their tensors would take too much room. Two runs with a
+    thread each never wait for one another, as two threads do at the end of every operator.
+
+    `room` is how many bytes a lane may collect before they are returned. `batch_bytes` is what the
+    tensors of the first batch take.
     """
 
     def __init__(
@@ -70,18 +75,16 @@ class Taps:
         folder: Path,
         tensors: Sequence[str],
         first: Feeds,
-        threads: int = 0,
-        turns: int = 1,
+        threads: int = 1,
         room: int = COLLECTED_BYTES,
     ) -> None:
-        self.tensors, self.threads, self.turns, self.room = tuple(tensors), threads, turns, room
+        self.tensors, self.threads, self.room = tuple(tensors), threads, room
         self.data = (folder / MODEL).read_bytes()
         self.graph = onnx.ModelProto.FromString(self.data)
         self.known = {value.name for value in self.graph.graph.output}
         self.places: dict[str, str] = {}
-        self.buffers: dict[Shapes, _Buffers] = {}
-        self.sample: tuple[Shapes, dict[str, Array]] = ((), {})
-        self.latest: Shapes = ()
+        self.forms: dict[Shapes, Forms] = {}
+        self.lanes: list[Lane] = []
         self._folder = tempfile.TemporaryDirectory(dir=folder, prefix="taps-")
         self.folder = Path(self._folder.name)
         (self.folder / WEIGHTS).hardlink_to(folder / WEIGHTS)
@@ -99,9 +102,13 @@ class Taps:
         give_back()
         self.batch_bytes = sum(array.nbytes for array in expected.values())
         self.channels = {name: _channels(array) for name, array in expected.items()}
+        most = LANES_BYTES // max(self.batch_bytes, self.room) if self.room else 1
+        lanes = max(1, min(self.threads, most))
+        self.threads //= lanes
         self.session = self._tapped(expected, first) or self._session(
             self._with_outputs(self.data, self.tensors)
         )
+        self.lanes = [Lane(self) for _ in range(lanes)]
         del expected
         give_back()
 
@@ -112,7 +119,8 @@ class Taps:
         self.close()
 
     def close(self) -> None:
-        """Delete the model's temporary copy."""
+        """Delete the model's temporary copy, and let go of the lanes, which refer to this."""
+        self.lanes = []
         self._folder.cleanup()
 
     def _tapped(self, expected: dict[str, Array], first: Feeds) -> Session | None:
@@ -131,7 +139,7 @@ class Taps:
                 if not missing:
                     return session
             plainly += missing
-        self.places, self.sample = {}, ((), {})
+        self.places, self.forms = {}, {}
         return None
 
     def _session(self, data: bytes, **options: Any) -> Session:
@@ -158,28 +166,48 @@ class Taps:
 
     def _differing(self, session: Session, expected: dict[str, Array], first: Feeds) -> list[str]:
         values = _run(session, list(self.places.values()), first)
-        self.sample = _shapes(first), dict(zip(self.places.values(), values, strict=True))
+        self.forms = {_shapes(first): _forms(dict(zip(self.places.values(), values, strict=True)))}
         return [
             name
             for name, array in zip(self.places, values, strict=True)
-            if not _same_values(array, expected[name], self._padding(name, array))
+            if not _same_values(array, expected[name], self.padding(name, array))
         ]
 
-    def _padding(self, name: str, values: Array) -> int:
+    def forms_of(self, feeds: Feeds) -> Forms:
+        """Return what the tensors look like for such feeds; what is not known yet is run."""
+        shapes = _shapes(feeds)
+        if shapes not in self.forms:
+            names = [self.places.get(name, name) for name in self.tensors]
+            values = _run(self.session, names, feeds)
+            self.forms[shapes] = _forms(dict(zip(names, values, strict=True)))
+        return self.forms[shapes]
+
+    def padding(self, name: str, values: Array) -> int:
         """Return how many zeros fill up a blocked tensor's channels; only those have any."""
         channels = self.channels[name]
         if self.places.get(name, name) == name or channels is None:
             return 0
         return int(values.size - values.size // values.shape[1] * channels)
 
+
+class Lane:
+    """Runs one batch after another into its own buffers.
+
+    Small tensors are collected over several batches, because counting many values of one tensor at
+    a time is cheaper than counting a few of each.
+    """
+
+    def __init__(self, taps: Taps) -> None:
+        self.taps, self.buffers, self.latest = taps, dict[Shapes, _Buffers](), Shapes()
+
     def read(self, feeds: Feeds) -> list[Reading]:
         """Run one batch; return what has been collected once it is enough, until then nothing.
 
-        What is returned is overwritten after as many returns as there are turns.
+        What is returned is overwritten by the next batch.
         """
-        if not self.tensors:  # only inputs are read: nothing has to run
+        if not self.taps.tensors:  # only inputs are read: nothing has to run
             return []
-        runs = self.session.runs_of(feeds)
+        runs = self.taps.session.runs_of(feeds)
         if len(runs) == 1:
             return self._read(runs[0])
         found = (reading for one in runs for reading in self._read(one))
@@ -191,16 +219,16 @@ class Taps:
         before = self.rest() if shapes != self.latest else []
         self.latest = shapes
         buffers = self._buffers(shapes, feeds)
-        run_bound(self.session, buffers.next(feeds))
+        run_bound(self.taps.session, buffers.next(feeds))
         return before + (self.rest() if buffers.full else [])
 
     def rest(self) -> list[Reading]:
         """Return what is collected and was not yet returned."""
-        buffers = self.buffers.get(self.latest)
+        buffers, taps = self.buffers.get(self.latest), self.taps
         collected = buffers.take() if buffers else {}
-        names = {name: self.places.get(name, name) for name in self.tensors}
+        names = {name: taps.places.get(name, name) for name in taps.tensors}
         return [
-            Reading(name, values, len(values) * self._padding(name, values[0]))
+            Reading(name, values, len(values) * taps.padding(name, values[0]))
             for name, place in names.items()
             if (values := collected.get(place)) is not None
         ]
@@ -208,53 +236,43 @@ class Taps:
     def _buffers(self, shapes: Shapes, feeds: Feeds) -> _Buffers:
         """Return the buffers for batches of these shapes; those of the two latest are kept."""
         if shapes not in self.buffers:
-            known, sample = self.sample
-            if known != shapes:
-                names = [self.places.get(name, name) for name in self.tensors]
-                sample = dict(zip(names, _run(self.session, names, feeds), strict=True))
             self.buffers = {key: self.buffers[key] for key in list(self.buffers)[-1:]}
-            self.buffers[shapes] = _Buffers(self.session, sample, self.turns, self.room)
-            self.sample = (), {}
+            forms = self.taps.forms_of(feeds)
+            self.buffers[shapes] = _Buffers(self.taps.session, forms, self.taps.room)
         return self.buffers[shapes]
 
 
 class _Buffers:
-    """Room for some batches of all tensors, a binding for each batch, in one or two turns."""
+    """Room for some batches of all tensors, and a binding for each batch."""
 
-    def __init__(self, session: Session, sample: dict[str, Array], turns: int, room: int) -> None:
-        batch_bytes = sum(array.nbytes for array in sample.values())
-        self.batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
-        self.turns = [
-            {name: np.empty((self.batches, *a.shape), a.dtype) for name, a in sample.items()}
-            for _ in range(turns)
-        ]
+    def __init__(self, session: Session, forms: Forms, room: int) -> None:
+        batch_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
+        batches = int(max(1, min(MOST_BATCHES, room // max(batch_bytes, 1))))
+        self.arrays = {
+            name: np.empty((batches, *shape), dtype) for name, (shape, dtype) in forms.items()
+        }
         self.bindings = [
-            [
-                _binding(session, {name: a[i] for name, a in arrays.items()})
-                for i in range(self.batches)
-            ]
-            for arrays in self.turns
+            _binding(session, {name: array[i] for name, array in self.arrays.items()})
+            for i in range(batches)
         ]
-        self.turn, self.filled = 0, 0
+        self.filled = 0
 
     @property
     def full(self) -> bool:
-        return self.filled == self.batches
+        return self.filled == len(self.bindings)
 
     def next(self, feeds: Feeds) -> Any:
         """Return the binding to run the next batch with."""
-        binding = self.bindings[self.turn][self.filled]
+        binding = self.bindings[self.filled]
         for name, array in feeds.items():
             binding.bind_cpu_input(name, np.asarray(array, order="C"))
         self.filled += 1
         return binding
 
     def take(self) -> dict[str, Array]:
-        """Return what is filled, shape (batches, *batch), and turn to the next buffers."""
-        taken = {name: array[: self.filled] for name, array in self.turns[self.turn].items()}
-        found = taken if self.filled else {}
-        self.turn, self.filled = (self.turn + 1) % len(self.turns), 0
-        return found
+        """Return what is filled, shape (batches, *batch), and begin anew."""
+        filled, self.filled = self.filled, 0
+        return {name: array[:filled] for name, array in self.arrays.items()} if filled else {}
 
 
 def lay_out(proto: onnx.ModelProto, folder: Path) -> None:
@@ -319,6 +337,10 @@ def _binding(session: Session, places: Mapping[str, Array]) -> Any:
 
 def _shapes(feeds: Feeds) -> Shapes:
     return tuple(array.shape for array in feeds.values())
+
+
+def _forms(values: Mapping[str, Array]) -> Forms:
+    return {name: (array.shape, array.dtype) for name, array in values.items()}
 
 
 def _channels(array: Array) -> int | None:

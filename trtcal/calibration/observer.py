@@ -173,8 +173,8 @@ class _Work:
 
             def after_batch(samples: int) -> bool:
                 if self.checkpoint and self.checkpoint.due:
-                    observer.settle()
-                    self._keep()
+                    with observer.settled():
+                        self._keep()
                 self._report(samples)
                 return not asked()
 

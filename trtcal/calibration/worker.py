@@ -1,16 +1,17 @@
-"""Observe samples in this process: load, infer and count, each going on while the others do."""
+"""Observe samples in this process: batches are run and counted in lanes, while others are loaded."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-
-import numpy as np
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
+from threading import Event, Lock
 
 from trtcal.backends.sessions import give_back
-from trtcal.backends.taps import Reading, Taps
+from trtcal.backends.taps import Lane, Reading, Taps
 from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task
 from trtcal.data import Feeds
@@ -18,7 +19,7 @@ from trtcal.data.dataset import Span
 from trtcal.data.dataset import spans as split
 from trtcal.errors import TrtcalError
 
-BATCH_BYTES = 1 << 28  # of tensors held at once, unless one sample takes more
+BATCH_BYTES = 1 << 25  # of tensors of a batch, unless one sample takes more
 AfterBatch = Callable[[int], bool]
 """Called after each batch with its number of samples; returns whether to go on."""
 
@@ -30,17 +31,20 @@ class Observer:
         self.job, self.accumulator = job, HistogramAccumulator()
         self.number = -1
         self.taps: Taps | None = None
+        self.lanes: list[_CountingLane] = []
         self.loader = ThreadPoolExecutor(1, "load")
-        self.counters = ThreadPoolExecutor(job.threads, "count")
-        self.collected: list[Span] = []
-        self.counting: tuple[list[Future[float]], list[Span]] = ([], [])
+        self.runners = ThreadPoolExecutor(job.threads, "lane")
+        self.locks: dict[str, Lock] = {name: Lock() for name in job.into.values()}
+        self.guard = Lock()  # of what the accumulator knows beside the histograms
+        self.going = Event()  # clear while lanes have to wait
+        self.going.set()
 
     def __enter__(self) -> Observer:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.loader.shutdown(cancel_futures=True)
-        self.counters.shutdown(cancel_futures=True)
+        self.runners.shutdown(cancel_futures=True)
         if self.taps is not None:
             self.taps.close()
 
@@ -49,32 +53,59 @@ class Observer:
         number, spans = task
         self.accumulator = accumulator
         self._open(number)
-        parts = [part for span in spans for part in split(self.size, *span)]
-        for part, feeds in zip(parts, self._loaded(spans), strict=False):
-            self._count_inputs(feeds)
-            with self._timed("infer"):
-                readings = self._taps.read(feeds)
-            self.collected.append(part)
-            if readings or not self.computed:
-                self._count(readings)
-            if not after_batch(part[1] - part[0]):
-                break
-        self.settle()
+        batches = _Batches(self._read(spans), self.loader, len(self.lanes))
+        done, ended = SimpleQueue[int](), Event()
+        works = [self.runners.submit(self._work, one, batches, done, ended) for one in self.lanes]
+        try:
+            for _ in works:
+                while samples := done.get():
+                    if not (ended.is_set() or after_batch(samples)):
+                        ended.set()
+        finally:
+            ended.set()
+            wait(works)
+            batches.close()
+        for work in works:
+            work.result()
 
-    def settle(self) -> None:
-        """Count what is collected; afterwards the accumulator holds every sample that was run."""
-        self._count(self._taps.rest())
-        self._wait()
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Hold the lanes up; meanwhile the accumulator has every sample that was run."""
+        self.going.clear()
+        try:
+            with ExitStack() as held:
+                for lane in self.lanes:
+                    held.enter_context(lane.lock)
+                    lane.settle()
+                yield
+        finally:
+            self.going.set()
 
-    @property
-    def _taps(self) -> Taps:
-        assert self.taps is not None  # noqa: S101  # run opens them
-        return self.taps
+    def _work(
+        self, lane: _CountingLane, batches: _Batches, done: SimpleQueue[int], ended: Event
+    ) -> None:
+        """Run and count batches until there is none left; 0 says that it is done."""
+        try:
+            while not ended.is_set():
+                self.going.wait()
+                with lane.lock:
+                    samples = lane.run(batches)
+                    if not samples:
+                        break
+                done.put(samples)
+            with lane.lock:
+                lane.settle()
+        except BaseException:
+            ended.set()
+            raise
+        finally:
+            done.put(0)
 
     def _open(self, number: int) -> None:
         if number == self.number:
             return
         if self.taps is not None:
+            self.lanes = []
             self.taps.close()
             self.taps = None
             for histogram in self.accumulator.histograms.values():  # of the pass before
@@ -82,71 +113,115 @@ class Observer:
             give_back()
         job = self.job
         first = next(job.dataset.batches(job.unit, 0, job.unit))
-        self.computed = [name for name in job.passes[number] if name not in first]
+        computed = [name for name in job.passes[number] if name not in first]
         self.inputs = [name for name in job.passes[number] if name in first]
-        turns = 2 if job.threads > 1 else 1
-        self.taps = Taps(job.folder, self.computed, first, job.threads, turns, job.room // turns)
+        self.taps = Taps(job.folder, computed, first, job.threads, job.room)
+        self.lanes = [_CountingLane(self, place) for place in range(len(self.taps.lanes))]
         most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
         self.size = max(job.unit, min(job.batch, most))
         self.number = number
 
-    def _loaded(self, spans: Sequence[Span]) -> Iterator[Feeds]:
-        """Yield batches, loading the next one while the last is worked on."""
-        feeds = (batch for span in spans for batch in self.job.dataset.batches(self.size, *span))
-        following = self.loader.submit(_next, feeds)
-        try:
-            while True:
-                with self._timed("wait for data"):
-                    batch, seconds = following.result()
-                if batch is None:
-                    return
-                following = self.loader.submit(_next, feeds)
-                self.accumulator.seconds["load"] += seconds
-                self.accumulator.bytes["load"] += sum(array.nbytes for array in batch.values())
-                yield batch
-        finally:
-            wait([following])
+    def _read(self, spans: list[Span]) -> Iterator[tuple[Span, Feeds]]:
+        for span in spans:
+            feeds = self.job.dataset.batches(self.size, *span)
+            yield from zip(split(self.size, *span), feeds, strict=False)
 
-    def _count_inputs(self, feeds: Feeds) -> None:
-        with self._timed("count"):
-            for name in self.inputs:
-                self.accumulator.of(self.job.into[name]).update(feeds[name])
+
+class _CountingLane:
+    """Runs batches, and counts what they gave: on the same core, while it is still in its cache."""
+
+    def __init__(self, observer: Observer, place: int) -> None:
+        assert observer.taps is not None  # noqa: S101  # _open has just opened them
+        self.observer, self.place = observer, place
+        self.lane: Lane = observer.taps.lanes[place]
+        self.has_computed = bool(observer.taps.tensors)
+        self.lock = Lock()
+        self.collected: list[Span] = []
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.bytes: dict[str, int] = defaultdict(int)
+
+    def run(self, batches: _Batches) -> int:
+        """Run the next batch and return its number of samples, 0 if there is none."""
+        with self._timed("wait for data"):
+            found, seconds = batches.take()
+        if found is None:
+            return 0
+        span, feeds = found
+        self.seconds["load"] += seconds
+        self.bytes["load"] += sum(array.nbytes for array in feeds.values())
+        with self._timed("infer"):
+            readings = self.lane.read(feeds)
+        self.collected.append(span)
+        self._count([Reading(name, feeds[name], 0) for name in self.observer.inputs])
+        if readings or not self.has_computed:
+            self._finish(readings)
+        return span[1] - span[0]
+
+    def settle(self) -> None:
+        """Count what is collected."""
+        self._finish(self.lane.rest())
+
+    def _finish(self, readings: list[Reading]) -> None:
+        self._count(readings)
+        done, self.collected = self.collected, []
+        accumulator = self.observer.accumulator
+        with self.observer.guard:
+            accumulator.finish(self.observer.number, done)
+            for stage, seconds in self.seconds.items():
+                accumulator.seconds[stage] += seconds
+            for stage, size in self.bytes.items():
+                accumulator.bytes[stage] += size
+        self.seconds.clear()
+        self.bytes.clear()
 
     def _count(self, readings: list[Reading]) -> None:
-        """Count readings: here, or in threads while the model runs on into other buffers."""
-        self._wait()
-        self.accumulator.bytes["count"] += sum(reading.values.nbytes for reading in readings)
-        done, self.collected = self.collected, []
-        for reading in readings:
-            self.accumulator.of(self.job.into[reading.tensor])
-        if self.job.threads == 1:
-            self.accumulator.seconds["count"] += self._fill(readings)
-            self.accumulator.finish(self.number, done)
-        else:
-            parts = shared_out(readings, self.job.into, self.job.threads)
-            self.counting = [self.counters.submit(self._fill, part) for part in parts], done
+        """Count each tensor, those last which another lane is counting now."""
+        first = len(readings) * self.place // len(self.observer.lanes)
+        turned = readings[first:] + readings[:first]
+        with self._timed("count"):
+            for reading in [one for one in turned if not self._counted(one, blocking=False)]:
+                self._counted(reading, blocking=True)
+        self.bytes["count"] += sum(reading.values.nbytes for reading in readings)
 
-    def _fill(self, readings: list[Reading]) -> float:
-        started = time.perf_counter()
-        for reading in readings:
-            histogram = self.accumulator.of(self.job.into[reading.tensor])
-            histogram.update(reading.values, reading.padding)
-        return time.perf_counter() - started
-
-    def _wait(self) -> None:
-        tasks, done = self.counting
-        with self._timed("wait for counts"):
-            counted = [task.result() for task in tasks]
-        self.accumulator.seconds["count"] += sum(counted)
-        if done:
-            self.accumulator.finish(self.number, done)
-        self.counting = [], []
+    def _counted(self, reading: Reading, blocking: bool) -> bool:
+        name = self.observer.job.into[reading.tensor]
+        lock = self.observer.locks[name]
+        if not lock.acquire(blocking):
+            return False
+        try:
+            self.observer.accumulator.of(name).update(reading.values, reading.padding)
+        finally:
+            lock.release()
+        return True
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.accumulator.seconds[stage] += time.perf_counter() - started
+        self.seconds[stage] += time.perf_counter() - started
+
+
+class _Batches:
+    """Batches for many threads, loaded ahead by another one."""
+
+    def __init__(
+        self, batches: Iterator[tuple[Span, Feeds]], loader: ThreadPoolExecutor, ahead: int
+    ) -> None:
+        self.batches, self.loader, self.lock = batches, loader, Lock()
+        self.coming = deque(loader.submit(_next, batches) for _ in range(ahead))
+
+    def take(self) -> tuple[tuple[Span, Feeds] | None, float]:
+        """Return the next batch, None behind the last, and the seconds in which it was loaded."""
+        with self.lock:
+            self.coming.append(self.loader.submit(_next, self.batches))
+            following = self.coming.popleft()
+        return following.result()
+
+    def close(self) -> None:
+        """Load no more."""
+        for one in self.coming:
+            one.cancel()
+        wait(self.coming)
 
 
 TaskResult = HistogramAccumulator | TrtcalError
@@ -169,30 +244,9 @@ class TaskRunner:
         return self.accumulator
 
 
-def _next(feeds: Iterator[Feeds]) -> tuple[Feeds | None, float]:
+def _next(
+    batches: Iterator[tuple[Span, Feeds]],
+) -> tuple[tuple[Span, Feeds] | None, float]:
     started = time.perf_counter()
-    batch = next(feeds, None)
+    batch = next(batches, None)
     return batch, time.perf_counter() - started
-
-
-def shared_out(
-    readings: list[Reading], into: Mapping[str, str], workers: int
-) -> list[list[Reading]]:
-    """Split tensors over workers, each time giving the largest left to the least busy.
-
-    Those that are counted into one histogram go to one worker.
-    """
-    together: dict[str, list[Reading]] = {}
-    for reading in readings:
-        together.setdefault(into[reading.tensor], []).append(reading)
-    parts: list[list[Reading]] = [[] for _ in range(workers)]
-    load = np.zeros(workers)
-    for group in sorted(together.values(), key=_size, reverse=True):
-        least = int(load.argmin())
-        parts[least] += group
-        load[least] += _size(group)
-    return [part for part in parts if part]
-
-
-def _size(readings: list[Reading]) -> int:
-    return sum(reading.values.size for reading in readings)

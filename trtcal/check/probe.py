@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trtcal.backends.sessions import open_session, run_session
+from trtcal.backends.sessions import Session, open_session, run_session
 from trtcal.backends.taps import Inside, showing
 from trtcal.calibration.job import tensor_bytes
 from trtcal.check.samples import Samples, find_image_input
@@ -65,7 +65,7 @@ class Norm:
 
 
 class ModelProbe:
-    """A model, opened once and run on samples again and again."""
+    """A model, opened when it is first needed and run on samples again and again."""
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
@@ -74,10 +74,22 @@ class ModelProbe:
         self.outputs = len(model.outputs)
         self.columns: npt.NDArray[np.bool_] | None = None  # of dense outputs, once seen
         self.read = [*(spec.name for spec in model.outputs), *(norm.tensor for norm in self.norms)]
-        self.inside = Inside(model.proto, self.read) if self.norms else None
-        source = model.proto if fits(model.proto) else model.path  # large weights stay in files
-        self.session = self.inside.session if self.inside else open_session(source, arena=False)
-        self.first_layers = FirstLayers(model) if find_image_input(model) else None
+
+    @functools.cached_property
+    def inside(self) -> Inside | None:
+        """The model with its normalizations' inputs as outputs; None without normalizations."""
+        return Inside(self.model.proto, self.read) if self.norms else None
+
+    @functools.cached_property
+    def session(self) -> Session:
+        """The model as it is."""
+        source = self.model.proto if fits(self.model.proto) else self.model.path
+        return open_session(source, arena=False)  # large weights stay in files
+
+    @functools.cached_property
+    def first_layers(self) -> FirstLayers | None:
+        """The first layers, if the model takes images."""
+        return FirstLayers(self.model) if find_image_input(self.model) else None
 
     @functools.cached_property
     def inner_layers(self) -> InnerLayers:

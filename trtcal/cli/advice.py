@@ -28,22 +28,21 @@ Files = dict[str, str]
 
 def remember(made: Path, **sources: str | Path | None) -> None:
     """Write down which files something was made from; that this fails stops nothing."""
-    from trtcal.backends.base import ledger_path
-    from trtcal.documents import append_line
+    from trtcal.documents import append_line, state_path
 
     known = {name: os.path.abspath(path) for name, path in sources.items() if path is not None}
     with contextlib.suppress(TrtcalError):
         line = json.dumps({"made": os.path.abspath(made), **known})
-        append_line(ledger_path().with_name(MADE), line)
+        append_line(state_path(MADE), line)
 
 
 def recall(made: Path) -> Files:
     """Return the files that something was last made from, of those that are still there."""
-    from trtcal.backends.base import ledger_path
+    from trtcal.documents import state_path
 
     wanted, found = os.path.abspath(made), {}
     with contextlib.suppress(OSError, ValueError):
-        for line in ledger_path().with_name(MADE).read_text(encoding="utf-8").splitlines():
+        for line in state_path(MADE).read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
             if entry.pop("made") == wanted:
                 found = entry
