@@ -144,6 +144,7 @@ def measure(model: Model, path: Path, form: Form | None, subsets: int, samples: 
 def cost(model: Model, data: ArrayDataset) -> float:
     """Return the time of one check over that of one pass, the session opened."""
     samples, probe = take_samples(model, data, len(data)), ModelProbe(model, BATCH)
+    probe.run(samples.first(1))
     started = time.perf_counter()
     probe.run(samples)
     passed = time.perf_counter()

@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from trtcal.check.evidence import Evidence, advantage, check_label_numbers, check_labels, weigh
+from trtcal.check.evidence import (
+    Evidence,
+    advantage,
+    check_label_numbers,
+    check_labels,
+    is_possible,
+    weigh,
+)
 from trtcal.check.issues import DataCheck, DataIssue
 from trtcal.check.preprocessing import FIXES, Change, changes, settings_of
 from trtcal.check.probe import ModelProbe, Response
@@ -93,11 +100,13 @@ class _ImageChecks:
         self, probe: ModelProbe, image: ImageInput, more: Callable[[Samples], Samples]
     ) -> None:
         self.probe, self.image, self.more = probe, image, more
+        self.driven: dict[int, float | None] = {}  # by number of samples, as given
 
     def run(self, samples: Samples) -> list[DataIssue]:
         """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
         for check in (self.layout, self.noise, self.values, self.channel_order):
+            self.driven.clear()
             issue, corrected = check(corrected)
             issues += [issue] if issue else []
             if issue and issue.kind == "noise":
@@ -155,8 +164,21 @@ class _ImageChecks:
         yield self.more(samples)
 
     def _weighed(self, samples: Samples, given: Response, change: Change) -> Evidence:
-        changed = self.probe.run(self._changed(samples, change))
-        return weigh(given, changed, change.gain, samples.labels, change.is_from_wrong)
+        prepared = self._changed(samples, change)
+        pair = self._driven(given, samples, self.probe.run(prepared), prepared)
+        return weigh(*pair, change.gain, samples.labels, change.is_from_wrong)
+
+    def _driven(
+        self, given: Response, samples: Samples, changed: Response, prepared: Samples
+    ) -> tuple[Response, Response]:
+        """Return both responses with how the first layers are driven, where that decides anything."""
+        before = self.driven.get(len(samples))
+        if before is None:
+            before = self.driven[len(samples)] = self.probe.signal_to_bias(samples)
+        if before is None or (given.classes is not None and is_possible(before)):
+            return given, changed
+        after = self.probe.signal_to_bias(prepared)
+        return replace(given, signal_to_bias=before), replace(changed, signal_to_bias=after)
 
     def _values_issue(self, array: Array, change: Change, evidence: Evidence) -> DataIssue:
         low, high = (float(one) for one in np.quantile(array, (0.001, 0.999)))
@@ -197,12 +219,14 @@ class _ImageChecks:
 
     def _order_evidence(self, samples: Samples) -> Evidence:
         """Weigh samples with their first and last channel exchanged; nothing changes in grey ones."""
-        exchanged, given = self._exchanged(samples), self.probe.run(samples)
+        exchanged = self._exchanged(samples)
         if np.array_equal(exchanged.feeds[self.image.name], samples.feeds[self.image.name]):
+            given = self.probe.run(samples)
             return weigh(given, given, None, samples.labels)
-        evidence = weigh(given, self.probe.run(exchanged), None, samples.labels)
-        distances = self.probe.inner_layers.feature_distances
-        return evidence.with_features(advantage(distances(exchanged), distances(samples)))
+        (given, near), (changed, far) = map(self.probe.run_inside, (samples, exchanged))
+        pair = self._driven(given, samples, changed, exchanged)
+        evidence = weigh(*pair, None, samples.labels)
+        return evidence.with_features(advantage(far, near))
 
     def _exchanged(self, samples: Samples) -> Samples:
         planes = self.image.planes(samples.feeds[self.image.name])

@@ -103,8 +103,8 @@ class Evidence:
         if before is None or after is None:
             return None
         plain = self.given.classes is not None
-        if _within(before, POSSIBLE):
-            return None if plain or _within(after, POSSIBLE) else False
+        if is_possible(before):
+            return None if plain or is_possible(after) else False
         if plain and (not _within(after, USUAL) or _loses(self.given, self.changed)):
             return None
         return _within(after, USUAL)
@@ -240,6 +240,11 @@ def advantage(changed: Values | None, given: Values | None) -> float:
         return 0.0
     error = difference.std(ddof=1) / len(difference) ** 0.5
     return float(difference.mean() / (error + 1e-12))
+
+
+def is_possible(signal_to_bias: float) -> bool:
+    """Return whether a network may have been trained on samples that drive it so."""
+    return _within(signal_to_bias, POSSIBLE)
 
 
 def _within(value: float, ends: tuple[float, float]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from trtcal.model.ops import MULTIPLIES, Operators
 from trtcal.model.tensors import constants_of
 
 DRIVEN = 8  # samples by which it is judged how strongly the first layers are driven
+INPUT_BYTES = 1 << 21  # of samples run together: more are slower, and take more memory
 FEW = 4  # samples that the first layers see at a time: their outputs are the largest
 
 FEWEST_CLASSES = 5  # of a dense output: less may be coordinates or colours
@@ -94,25 +95,43 @@ class ModelProbe:
     @functools.cached_property
     def inner_layers(self) -> InnerLayers:
         """The inner layers of the model."""
-        return InnerLayers(self.model, self.batch_size)
+        return InnerLayers(self.model, self.batch_size, self.read)
 
     def run(self, samples: Samples) -> Response:
         """Run the model on samples; `BackendError` if that fails."""
+        size = fixed_batch(self.model) or samples.fitting(self.batch_size, INPUT_BYTES)
+        runs = ((self._run(feeds), feeds) for feeds in samples.batches(size))
+        return self._response_to(runs)
+
+    def run_inside(self, samples: Samples) -> tuple[Response, Values | None]:
+        """Run the model on samples; return with it how far their features are from their mean.
+
+        [n], in natural logarithms of Euclidean norms, in the mean over layers; None without any.
+        """
+        if self.inner_layers.inside is None:
+            return self.run(samples), None
+        batches = [*self.inner_layers.read(samples)]
+        runs = (([found[name] for name in self.read], feeds) for feeds, found, _ in batches)
+        response = self._response_to(runs)
+        return response, feature_distances([rows for _, _, rows in batches], len(samples))
+
+    def _response_to(self, runs: Iterable[tuple[list[Array], Feeds]]) -> Response:
         scores, sums = [], [np.zeros((3, len(norm.mean))) for norm in self.norms]
-        for feeds in samples.batches(self.batch_size):
-            found = self._run(feeds)
+        for found, feeds in runs:
             scores.append(_scores(found[: self.outputs], _samples(feeds)))
             for sum_, tensor in zip(sums, found[self.outputs :], strict=True):
                 sum_ += _moments(tensor)
         misfits = [_misfit(*pair) for pair in zip(self.norms, sums, strict=True)]
-        response = self._response(scores, float(np.mean(misfits)) if misfits else None)
+        return self._response(scores, float(np.mean(misfits)) if misfits else None)
+
+    def signal_to_bias(self, samples: Samples) -> float | None:
+        """Return how strongly a few of the samples drive the first layers: see `FirstLayers`."""
         if self.first_layers is None:
-            return response
-        few = fixed_batch(self.model) or FEW
-        driven = samples.first(DRIVEN).batches(few)
+            return None
+        driven = samples.first(DRIVEN).batches(fixed_batch(self.model) or FEW)
         ratios = [self.first_layers.signal_to_bias(feeds) for feeds in driven]
         known = [one for one in ratios if one is not None]
-        return replace(response, signal_to_bias=float(np.mean(known)) if known else None)
+        return float(np.mean(known)) if known else None
 
     def _response(self, found: list[tuple[Array, bool] | None], misfit: float | None) -> Response:
         known = [one for one in found if one is not None]
@@ -229,36 +248,28 @@ LEAST_NORM = 1e-9
 LAYERS = 8  # read, evenly over the network
 FROM = 0.25  # of its depth on: what is before sees edges, whatever the colours
 PLACES = 4096  # of a layer's output, chosen with a fixed seed
-ROOM = 1 << 28  # bytes of outputs at a time
+ROOM = 1 << 27  # bytes of outputs at a time
+Features = dict[str, Values]
 
 
 class InnerLayers:
-    """Some layers of a model, of which outputs are read."""
+    """Some layers of a model, of which outputs are read, beside the tensors `read`."""
 
-    def __init__(self, model: Model, batch_size: int) -> None:
+    def __init__(self, model: Model, batch_size: int, read: Sequence[str]) -> None:
         self.model, self.batch_size = model, fixed_batch(model) or batch_size
         layers = weighted(model.proto) if fits(model.proto) else []
         last = len(layers) - 1
         places = np.unique(np.linspace(FROM * last, last, LAYERS).round().astype(int))
         self.tensors = [layers[place].output[0] for place in places if layers]
-        self.inside = Inside(model.proto, self.tensors) if self.tensors else None
+        names = [*dict.fromkeys([*read, *self.tensors])]
+        self.inside = Inside(model.proto, names) if self.tensors else None
         self.chosen: dict[str, npt.NDArray[np.int64]] = {}
 
-    def feature_distances(self, samples: Samples) -> Values | None:
-        """Return how far each sample's features are from the mean of all samples, [n].
-
-        In natural logarithms of Euclidean norms, in the mean over layers; None without such layers.
-        """
-        if self.inside is None:
-            return None
-        batches = [self._read(self.inside, feeds) for feeds in samples.batches(self._size(samples))]
-        found = []
-        for name in batches[0]:
-            rows = np.concatenate([one[name] for one in batches])
-            norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-            if len(rows) == len(samples) and np.isfinite(norms).all():
-                found.append(np.log(norms + LEAST_NORM))
-        return np.mean(found, axis=0) if found else None
+    def read(self, samples: Samples) -> Iterator[tuple[Feeds, Mapping[str, Array], Features]]:
+        """Yield batches, what the model makes of them, and the chosen places of each layer's output."""
+        for feeds in samples.batches(self._size(samples)):
+            found = self.inside.read(feeds) if self.inside else {}
+            yield feeds, found, self._features(found, len(next(iter(feeds.values()))))
 
     def _size(self, samples: Samples) -> int:
         if self.batch_size == samples.batch:
@@ -268,20 +279,32 @@ class InnerLayers:
         taken = sum(sizes.get(name, 0) for name in self.tensors)
         return int(np.clip(ROOM // max(taken, 1), 1, self.batch_size))
 
-    def _read(self, inside: Inside, feeds: Feeds) -> dict[str, Values]:
+    def _features(self, found: Mapping[str, Array], size: int) -> Features:
         """Return the chosen places of each layer's output, [n, places], one row a sample."""
-        size, found = len(next(iter(feeds.values()))), {}
-        for name, values in inside.read(feeds).items():
+        chosen = {}
+        for name in self.tensors:
+            values = found[name]
             if values.ndim > 1 and len(values) == size:
                 rows = values.reshape(size, -1)
-                found[name] = rows[:, self._places(name, rows.shape[1])].astype(np.float64)
-        return found
+                chosen[name] = rows[:, self._places(name, rows.shape[1])].astype(np.float64)
+        return chosen
 
     def _places(self, name: str, width: int) -> npt.NDArray[np.int64]:
         if name not in self.chosen:
             generator = np.random.default_rng(0)
             self.chosen[name] = generator.choice(width, min(width, PLACES), replace=False)
         return self.chosen[name]
+
+
+def feature_distances(batches: Sequence[Features], samples: int) -> Values | None:
+    """Return how far each sample's features are from the mean of all samples, [n]."""
+    found = []
+    for name in batches[0]:
+        rows = np.concatenate([one[name] for one in batches])
+        norms = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+        if len(rows) == samples and np.isfinite(norms).all():
+            found.append(np.log(norms + LEAST_NORM))
+    return np.mean(found, axis=0) if found else None
 
 
 FIRST = 4  # of them: the first may have no bias

@@ -39,6 +39,11 @@ class Samples:
         for start in range(0, len(self), size):
             yield {name: array[start : start + size] for name, array in self.feeds.items()}
 
+    def fitting(self, most: int, room: int) -> int:
+        """Return how many samples fit into `room` bytes, at least 4 and `most` at most."""
+        size = sum(array.nbytes for array in self.feeds.values()) // max(1, len(self))
+        return min(most, max(4, room // max(1, size)))
+
     def first(self, count: int) -> Samples:
         """Return about `count` of them, from all over; the first ones where the batch is fixed."""
         if self.batch > 1:
