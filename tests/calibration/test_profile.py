@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -57,7 +59,7 @@ def test_every_byte_and_sample_is_in_it(scene):
     profile = profile_of(model, data, tensors)
     assert profile.samples == 30
     assert profile.bytes["load"] == data.arrays["x"][:].nbytes
-    assert set(profile.seconds) == {"load", "infer", "count", "checkpoint"}
+    assert set(profile.seconds) == {"open", "load", "infer", "count", "checkpoint"}
     assert 0 < sum(profile.seconds.values()) < 2 * profile.elapsed_s
     text = "\n".join(profile.lines())
     assert "30 samples in" in text
@@ -73,6 +75,19 @@ def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain
     advice = profile.advice()
     assert advice.gain == pytest.approx(gain)
     assert (f"--workers {cores}" in advice.change) == (gain > 1)
+
+
+def test_the_phases_add_up_to_the_time_of_the_process(scene, tmp_path):
+    words = ["calibrate", str(scene[0].path), "--data", str(tmp_path / "data.npz"), "--profile"]
+    started = time.perf_counter()
+    code = "import sys; from trtcal.cli.main import run_command; run_command(sys.argv[1:])"
+    where = tmp_path / "calibration.json"
+    subprocess.run([sys.executable, "-c", code, *words, "-o", str(where)], check=True)
+    elapsed = time.perf_counter() - started
+    measured = json.loads(where.with_suffix(".profile.json").read_text())["measured"]
+    assert 0.8 * elapsed < sum(measured["phases"].values()) < elapsed
+    assert set(measured["limits"]) == {"infer", "count"}
+    assert min(measured["limits"].values()) > 0
 
 
 def test_the_command_line_says_where_the_time_went(scene, tmp_path, capsys):

@@ -10,14 +10,23 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
 
 from trtcal.calibration.accumulator import HistogramAccumulator
+from trtcal.data import Dataset, fixed_batch
 from trtcal.documents import Document, Sealed
+from trtcal.model import Model
+from trtcal.model.files import fits
 
-STAGES = ("load", "infer", "count", "checkpoint")
-MEASURED = ("settings", "seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "cores")
-WORTH = 1.1  # a change that is not predicted to bring more is not proposed
+STAGES = ("open", "load", "infer", "count", "checkpoint")
+MEASURED = (
+    *("settings", "seconds", "bytes", "samples", "elapsed_s", "waited_s", "busy", "cores"),
+    *("phases", "limits"),
+)
+WORTH = 1.25  # a change that is not predicted to bring more is not proposed
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,9 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
     """Seconds and bytes of each stage of observing a model, summed over workers.
 
     `elapsed_s` is the time from begin to end, `waited_s` that in which workers had no data to work on,
-    `busy` the mean number of cores that were busy, of `cores`.
+    `busy` the mean number of cores that were busy, of `cores`. `phases` are the seconds of all that the
+    command did one after the other, `limits` the least seconds that a stage could take: see
+    `measure_limits`.
     """
 
     model: str
@@ -65,6 +76,8 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
     waited_s: float = 0.0
     busy: float = 0.0
     cores: int = 1
+    phases: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
 
     def to_document(self) -> Document:
         """Return the sealed document, with the advice."""
@@ -88,20 +101,24 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
 
     def lines(self) -> Iterator[str]:
         """Yield the profile as lines for people."""
+        whole = sum(self.phases.values())
+        for name, seconds in self.phases.items():
+            yield f"{name:17} {seconds:8.2f} s {seconds / whole:6.1%}"
         yield f"{self.samples} samples in {self.elapsed_s:.1f} s by {self.settings}"
         for stage, seconds in self.seconds.items():
-            size = self.bytes.get(stage, 0)
-            rate = (
-                f", {size / 1e6:.0f} MB at {size / 1e6 / seconds:.0f} MB/s"
-                if size and seconds
-                else ""
-            )
-            yield f"  {stage:10} {seconds:8.1f} s of the workers' time{rate}"
+            yield f"  {stage:10} {seconds:8.2f} s of the workers' time{self._speed(stage)}"
         yield f"  waited for data: {self.waited_s:.1f} s; cores busy: {self.busy:.1f} of {self.cores}"
         advice = self.advice()
         yield f"limited by {advice.limit}"
         gain = f" (predicted: {advice.gain:.2f} times as fast)" if advice.gain > 1 else ""
         yield f"{advice.change}{gain}"
+
+    def _speed(self, stage: str) -> str:
+        """Return how fast a stage was, and how far from its limit, as far as that is known."""
+        seconds, size = self.seconds[stage], self.bytes.get(stage, 0) / 1e6
+        rate = f", {size:.0f} MB at {size / seconds:.0f} MB/s" if size and seconds else ""
+        least = self.limits.get(stage)
+        return rate + (f", {seconds / least:.2f} of {LIMITS[stage]}" if least else "")
 
     def compare_prediction(self, earlier: Profile) -> str | None:
         """Return whether what an earlier profile of the same work predicted came true.
@@ -113,6 +130,69 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
             return None
         gain = earlier.elapsed_s / earlier.samples / (self.elapsed_s / self.samples)
         return f"predicted: {advice.gain:.2f} times as fast; it is {gain:.2f} times as fast"
+
+
+class Phases:
+    """The seconds of what is done one after the other, from the start of this process on."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {"start-up": 0.0}
+        self.last = time.perf_counter() - process_age_s()
+        self.lap("start-up")
+
+    def lap(self, name: str) -> None:
+        """Add the time since the last lap to a phase."""
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.last
+        self.last = now
+
+
+def process_age_s() -> float:
+    """Return how long this process has been running, in seconds; 0 where the system does not say."""
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        now = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, now - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+LIMITS = {"infer": "bare inference", "count": "reading the values once"}
+LIMIT_S = 1.0  # that may be spent on measuring bare inference
+BUFFER = 1 << 26  # bytes that are copied to see how fast memory is
+
+
+def measure_limits(profile: Profile, model: Model, dataset: Dataset) -> Profile:
+    """Return the profile with the least time of inference and of counting.
+
+    That is the time of inference of the same samples without any tensor read (measured for a second),
+    and of copying as many bytes, in seconds of all threads.
+    """
+    from trtcal.backends.sessions import open_session, run_session
+
+    session = open_session(
+        model.proto if fits(model.proto) else model.path, profile.settings.threads
+    )
+    size = fixed_batch(model) or 1
+    run_session(session, None, next(dataset.batches(size)))
+    seconds, done = 0.0, 0
+    for feeds in dataset.batches(size):
+        started = time.perf_counter()
+        run_session(session, None, feeds)
+        seconds += time.perf_counter() - started
+        done += size
+        if seconds > LIMIT_S:
+            break
+    source, target = np.ones(BUFFER, np.uint8), np.ones(BUFFER, np.uint8)
+    started = time.perf_counter()
+    np.copyto(target, source)
+    copied = (time.perf_counter() - started) / BUFFER
+    cores = profile.settings.threads
+    limits = {
+        "infer": seconds / done * profile.samples * cores,
+        "count": copied * profile.bytes.get("count", 0),
+    }
+    return replace(profile, limits=limits)
 
 
 class Stopwatch:

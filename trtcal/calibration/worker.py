@@ -115,7 +115,9 @@ class Observer:
         first = next(job.dataset.batches(job.unit, 0, job.unit))
         computed = [name for name in job.passes[number] if name not in first]
         self.inputs = [name for name in job.passes[number] if name in first]
+        started = time.perf_counter()
         self.taps = Taps(job.folder, computed, first, job.threads, job.room)
+        self.accumulator.seconds["open"] += time.perf_counter() - started
         self.lanes = [_CountingLane(self, place) for place in range(len(self.taps.lanes))]
         most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
         self.size = max(job.unit, min(job.batch, most))

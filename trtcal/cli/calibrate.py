@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,8 @@ from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions
+    from trtcal.calibration.profile import Phases
+    from trtcal.data import Dataset
     from trtcal.model import Model
     from trtcal.ranges import Calibration, TensorRange
 
@@ -80,12 +81,13 @@ class Calibrate(
 
     def _run(self) -> None:
         from trtcal.calibration import cached, create_calibrator, observe, unfinished
+        from trtcal.calibration.profile import Phases
         from trtcal.check.check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
         from trtcal.data import size_ranges
         from trtcal.quantization import find_layers, tensors_to_observe
 
-        started = time.monotonic()
+        phases = Phases()
         if self.how_many:
             refuse({name.replace("_", "-"): getattr(self, name) for name in ALONE})
         settings = self.config.calibration
@@ -94,6 +96,7 @@ class Calibrate(
         create_calibrator(chosen, given)  # a wrong name is refused before the work, not after
         loaded = self.load_model()
         prepared = self.prepare(loaded)
+        phases.lap("model")
         tensors = tensors_to_observe(find_layers(prepared))
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
@@ -109,6 +112,7 @@ class Calibrate(
             checked = check_data(loaded, dataset, batch_size=1 if self.max_memory else 16)
             checked.write(output.with_suffix(".data-check.json"))
             warn(checked.issues)
+            phases.lap("data check")
             wanted = _observe_options(self, loaded, unfinished(self.histograms or output))
             with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
                 return observe(
@@ -116,14 +120,17 @@ class Calibrate(
                 )
 
         observation = cached(self.histograms, loaded, observed, tensors, make)
-        if self.profile:
-            show_profile(observation, output.with_suffix(".profile.json"))
+        phases.lap("observation")
         result = choose(self, prepared, observation, select, chosen, given)
         result = replace(result, sizes=size_ranges(loaded, dataset))
+        phases.lap("ranges")
         title = f"{result.method} over {result.samples} samples of {observed.name}"
-        note(f"note: {result.samples:,} samples in {time.monotonic() - started:.1f} s")
+        note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
         self.present(result.write(output), lambda: _show(result, title), output)
         remember(output, model=loaded.path, data=self.data or settings.data)
+        phases.lap("writing")
+        if self.profile:
+            show_profile(observation, prepared, observed, phases, output)
         _advise(self, output)
 
 
@@ -197,15 +204,21 @@ def _doubt(one: TensorRange, method: str) -> str | None:
     return None
 
 
-def show_profile(observation: Observation, path: Path) -> None:
+def show_profile(
+    observation: Observation, model: Model, dataset: Dataset, phases: Phases, output: Path
+) -> None:
     """Print where the time went, check what an earlier profile predicted, and keep this one."""
     from trtcal.calibration import Profile
+    from trtcal.calibration.profile import measure_limits
 
-    profile = observation.profile
-    if profile is None:
+    if observation.profile is None:
         note("note: nothing was run, so there is nothing to profile")
         return
+    path = output.with_suffix(".profile.json")
     earlier = Profile.read(path) if path.exists() else None
+    profile = measure_limits(observation.profile, model, dataset)
+    phases.lap("this profile")
+    profile = replace(profile, phases=phases.seconds)
     profile.write(path)
     for line in profile.lines():
         note(line)
