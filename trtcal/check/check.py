@@ -100,13 +100,13 @@ class _ImageChecks:
         self, probe: ModelProbe, image: ImageInput, more: Callable[[Samples], Samples]
     ) -> None:
         self.probe, self.image, self.more = probe, image, more
-        self.driven: dict[int, float | None] = {}  # by number of samples, as given
+        self.driven: float | None = None  # the signal to bias of the samples as given, once known
 
     def run(self, samples: Samples) -> list[DataIssue]:
         """Return the issues of layout, values and channel order; noise has neither of the latter."""
         issues, corrected = list[DataIssue](), samples
         for check in (self.layout, self.noise, self.values, self.channel_order):
-            self.driven.clear()
+            self.driven = None
             issue, corrected = check(corrected)
             issues += [issue] if issue else []
             if issue and issue.kind == "noise":
@@ -172,9 +172,9 @@ class _ImageChecks:
         self, given: Response, samples: Samples, changed: Response, prepared: Samples
     ) -> tuple[Response, Response]:
         """Return both responses with how the first layers are driven, where that decides anything."""
-        before = self.driven.get(len(samples))
-        if before is None:
-            before = self.driven[len(samples)] = self.probe.signal_to_bias(samples)
+        if self.driven is None:
+            self.driven = self.probe.signal_to_bias(samples)
+        before = self.driven
         if before is None or (given.classes is not None and is_possible(before)):
             return given, changed
         after = self.probe.signal_to_bias(prepared)

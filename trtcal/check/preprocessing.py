@@ -56,9 +56,12 @@ class Change:
 
     def __call__(self, planes: Array) -> Array:
         """Return the values in the form wanted, of the same dtype."""
-        pixels = self.had.pixels(planes.astype(np.float64))
-        scale, offset = (_across(one, planes) for one in (self.wanted.scale, self.wanted.offset))
-        return (pixels * scale + offset).astype(planes.dtype)
+        forms = (self.had.scale, self.had.offset, self.wanted.scale, self.wanted.offset)
+        scale, offset, wider, farther = (_across(one, planes) for one in forms)
+        factor, changed = wider / scale, np.empty_like(planes)
+        for one, target in zip(planes, changed, strict=True):  # all at once would be in float64
+            target[...] = one * factor + (farther - offset * factor)
+        return changed
 
     def code(self, channels: int, channels_last: bool) -> str:
         """Return the change as a line of Python, for an array `x` of samples."""
