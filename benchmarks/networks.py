@@ -19,6 +19,7 @@ from trtcal.model.passes.constants import CONSTANTS
 from trtcal.model.passes.reading import read_graph
 from trtcal.model.passes.upgrade import OPSET
 
+NETWORKS = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
 FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
 
 

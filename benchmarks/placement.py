@@ -36,8 +36,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationMethod, quantize_static
 
 from benchmarks.accuracy import TENSORRT_ACCEPTS, Reader, first_samples, judge
-from benchmarks.calibration_cost import NETWORKS
-from benchmarks.networks import light_network, random_images
+from benchmarks.networks import NETWORKS, light_network, random_images
 from tests.backends.listing import precisions
 from tests.zoo import ZOO
 from trtcal.backends.base import build

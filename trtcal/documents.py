@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -39,12 +40,11 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-import numpy.typing as npt
-from filelock import FileLock
-
 from trtcal import __version__
 from trtcal.errors import InputError, ResourceError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -145,6 +145,8 @@ def append_line(path: Path, line: str) -> None:
 
     A line that an interrupted writer left incomplete is ended first.
     """
+    from filelock import FileLock
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{path}.lock", mode=0o600, timeout=LOCK_S), path.open("ab+") as file:
@@ -178,6 +180,8 @@ def write_npz(
     path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], compressed: bool = True
 ) -> None:
     """Write named arrays to an `.npz`, whole or not at all, holding one at a time."""
+    import numpy as np
+
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", method) as archive:
         for name, array in arrays:
@@ -187,6 +191,8 @@ def write_npz(
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
+    import numpy as np
+
     with unpacking(path), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):

@@ -79,13 +79,16 @@ def test_idle_cores_are_what_more_workers_would_bring(busy, cores, workers, gain
 
 def test_the_phases_add_up_to_the_time_of_the_process(scene, tmp_path):
     words = ["calibrate", str(scene[0].path), "--data", str(tmp_path / "data.npz"), "--profile"]
-    started = time.perf_counter()
-    code = "import sys; from trtcal.cli.main import run_command; run_command(sys.argv[1:])"
+    started = time.time()
+    code = "import sys, time; from trtcal.cli.main import run_command"
+    code += "; run_command(sys.argv[1:]); print('ended', time.time())"
     where = tmp_path / "calibration.json"
-    subprocess.run([sys.executable, "-c", code, *words, "-o", str(where)], check=True)
-    elapsed = time.perf_counter() - started
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "-o", str(where)], check=True, capture_output=True
+    )
+    elapsed = float(done.stdout.rpartition(b"ended ")[2]) - started
     measured = json.loads(where.with_suffix(".profile.json").read_text())["measured"]
-    assert 0.8 * elapsed < sum(measured["phases"].values()) < elapsed
+    assert 0.95 * elapsed < sum(measured["phases"].values()) < elapsed
     assert set(measured["limits"]) == {"infer", "count"}
     assert min(measured["limits"].values()) > 0
 

@@ -74,6 +74,8 @@ def _check_with_model(
     if image is not None:
         more = twice_as_many(model, dataset, samples)
         issues += _ImageChecks(probe, image, more).run(samples)
+    elif samples.labels is None:
+        probe.run(samples.first(1))  # that the model runs at all is part of the answer
     if not issues and samples.labels is not None:
         issue = check_labels(probe.run(samples), samples.labels)
         issues += [issue] if issue else []
