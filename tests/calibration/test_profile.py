@@ -88,7 +88,8 @@ def test_the_phases_add_up_to_the_time_of_the_process(scene, tmp_path):
     )
     elapsed = float(done.stdout.rpartition(b"ended ")[2]) - started
     measured = json.loads(where.with_suffix(".profile.json").read_text())["measured"]
-    assert 0.95 * elapsed < sum(measured["phases"].values()) < elapsed
+    spent = sum(measured["phases"].values())
+    assert 0.95 * elapsed < spent < elapsed + 0.02  # the system counts a start in hundredths
     assert set(measured["limits"]) == {"infer", "count"}
     assert min(measured["limits"].values()) > 0
 

@@ -45,8 +45,7 @@ class Observer:
     def __exit__(self, *exception: object) -> None:
         self.loader.shutdown(cancel_futures=True)
         self.runners.shutdown(cancel_futures=True)
-        if self.taps is not None:
-            self.taps.close()
+        self._close()
 
     def run(self, task: Task, accumulator: HistogramAccumulator, after_batch: AfterBatch) -> None:
         """Count the samples of a task batch by batch, while `after_batch` returns True."""
@@ -105,12 +104,9 @@ class Observer:
         if number == self.number:
             return
         if self.taps is not None:
-            self.lanes = []
-            self.taps.close()
-            self.taps = None
+            self._close()
             for histogram in self.accumulator.histograms.values():  # of the pass before
                 histogram.compact()
-            give_back()
         job = self.job
         first = next(job.dataset.batches(job.unit, 0, job.unit))
         computed = [name for name in job.passes[number] if name not in first]
@@ -122,6 +118,14 @@ class Observer:
         most = BATCH_BYTES * job.unit // max(self.taps.batch_bytes, 1)
         self.size = max(job.unit, min(job.batch, most))
         self.number = number
+
+    def _close(self) -> None:
+        """Let go of the session and the lanes' buffers, before anything else takes memory."""
+        self.lanes = []
+        if self.taps is not None:
+            self.taps.close()
+            self.taps = None
+            give_back()
 
     def _read(self, spans: list[Span]) -> Iterator[tuple[Span, Feeds]]:
         for span in spans:
