@@ -121,13 +121,19 @@ def _build(name: str, target: str) -> Document:
     }
 
 
-def dashboard(runs: int, folder: Path) -> str:
-    """Return a line on the dashboard over so many runs of one model."""
-    history = History(folder / "many.sqlite")
-    rng = np.random.default_rng(0)
-    started = time.perf_counter()
+def filled(folder: Path, runs: int) -> Path:
+    """Write a history of so many runs of one model; return its file."""
+    path = folder / "many.sqlite"
+    history, rng = History(path), np.random.default_rng(0)
     for number in range(runs):
         history.record(report(number, number > runs // 2, rng))
+    return path
+
+
+def dashboard(runs: int, folder: Path) -> str:
+    """Return a line on the dashboard over so many runs of one model."""
+    started = time.perf_counter()
+    history = History(filled(folder, runs))
     recorded, worked = time.perf_counter(), time.process_time()
     files = write_dashboard(history, folder / "site")
     seconds, worked = time.perf_counter() - recorded, time.process_time() - worked

@@ -36,7 +36,7 @@ from trtcal.model import Model
 
 SAMPLES = 64
 CORRECTED = 32  # of them: so many are tried under every change of values
-SCREENED = 8  # of them: so many see every change, more only what these do not speak against
+SCREENED = (8, 16)  # of them: so many see every change, more only what these do not speak against
 ORDERED = 16  # of them: so many see exchanged channels, more only if these do not speak against it
 BATCH = 16
 ROOM = 1 << 28  # bytes of samples, up to which more of them are read in doubt
@@ -141,11 +141,12 @@ class _ImageChecks:
 
     def _hopeful(self, samples: Samples, ways: Sequence[Change]) -> list[Change]:
         """Return the changes that a few samples do not speak against: most are left out at once."""
-        few = samples.first(SCREENED)
-        if not ways or len(few) == len(samples):
-            return list(ways)
-        given = self.probe.run(few)
-        return [way for way in ways if self._weighed(few, given, way).may_be_clear]
+        for few in map(samples.first, SCREENED):
+            if not ways or len(few) == len(samples):
+                break
+            given = self.probe.run(few)
+            ways = [way for way in ways if self._weighed(few, given, way).may_be_clear]
+        return list(ways)
 
     def _tried(self, samples: Samples, ways: list[Change]) -> list[tuple[Evidence, Change]]:
         """Return the evidence for each change, from more and more samples while some is borderline."""

@@ -248,7 +248,7 @@ LEAST_NORM = 1e-9
 LAYERS = 8  # read, evenly over the network
 FROM = 0.25  # of its depth on: what is before sees edges, whatever the colours
 PLACES = 4096  # of a layer's output, chosen with a fixed seed
-ROOM = 1 << 27  # bytes of outputs at a time
+ROOM = 1 << 25  # bytes of outputs at a time
 Features = dict[str, Values]
 
 
