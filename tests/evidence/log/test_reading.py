@@ -25,8 +25,8 @@ else:
 LETTERS = {"error": "E", "warning": "W", "info": "I", "verbose": "V"}
 SKIPPED = "[W] Skipping tactic 3 due to oom error on requested size of 9 detected for tactic 4."
 LINES = [
-    *(f"[{LETTERS[rule.severity]}] [TRT] {rule.example}" for rule in RULES),
-    *(rule.example for rule in RULES),
+    *(f"[{LETTERS[rule.severity]}] [TRT] {one}" for rule in RULES for one in rule.example),
+    *(one for rule in RULES for one in rule.example),
     *(
         "[V] Layers:",
         "[V] Engine Layer Information:",
