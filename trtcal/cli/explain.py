@@ -20,7 +20,7 @@ class Explain(JsonOptions, example="trtcal explain missing_scale"):
     NAME is one that `trtcal log` or `trtcal diagnose` prints. Without it, all names are listed.
     """
 
-    name: str | None = argument()
+    name: str | None = argument(metavar="[NAME]")
     markdown: bool = option("Print all of them as the page of the documentation.")
 
     def _run(self) -> None:
@@ -61,4 +61,5 @@ def _list(found: tuple[Explanation, ...]) -> None:
         about = one.about
         if about == "category":
             say("")
-        say_wrapped("" if about == "category" else "  ", f"{one.name}: {one.meaning}")
+        head = one.name if about == "category" else f"  {one.name}"
+        say_wrapped(f"{head}: ", one.meaning.partition(". ")[0])

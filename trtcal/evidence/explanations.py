@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,11 +81,11 @@ def _of_rule(rule: Rule) -> Explanation:
 def explain_name(name: str) -> tuple[Explanation, ...]:
     """Return what a name stands for, which may be a message and a kind; `InputError` if nothing."""
     known = tuple(explanations())
-    found = tuple(one for one in known if one.name == name)
-    if found:
+    wanted = re.sub(r"[\s-]+", "_", name.strip().lower())
+    if found := tuple(one for one in known if one.name == wanted):
         return found
     names = dict.fromkeys(one.name for one in known)
-    near = difflib.get_close_matches(name.strip().lower().replace(" ", "_"), names, cutoff=0.5)
+    near = difflib.get_close_matches(wanted, names, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
     raise InputError(f"no message and no finding is called {name!r}", hint)
 
