@@ -49,7 +49,10 @@ SLOW_S = 0.005
 
 def lines(chooser: random.Random) -> bytes:
     """Return known lines in any order, with every kind of prefix."""
-    kinds = [*(chooser.choice(PREFIXES) + one for rule in RULES for one in rule.example), *STRUCTURE]
+    kinds = [
+        *(chooser.choice(PREFIXES) + one for rule in RULES for one in rule.example),
+        *STRUCTURE,
+    ]
     text = "\n".join(chooser.choices(kinds, k=chooser.randrange(1, 40)))
     return text.encode(chooser.choice(("utf-8", "utf-8", "utf-16", "utf-8-sig")))
 

@@ -146,7 +146,9 @@ def say_wrapped(head: str, text: str) -> None:
 
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
     indent = " " * (len(head) or 2)
-    for line in textwrap.wrap(printable(text), width, initial_indent=head, subsequent_indent=indent):
+    for line in textwrap.wrap(
+        printable(text), width, initial_indent=head, subsequent_indent=indent
+    ):
         click.echo(line)
 
 

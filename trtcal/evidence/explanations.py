@@ -1,4 +1,4 @@
-"""What is known of each name in logs and diagnoses: for `trtcal explain`, and as a page of the documents."""
+"""What is known of each name in logs and diagnoses, for `trtcal explain` and a page of the documents."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ MESSAGE, CATEGORY, FINDING = "message", "category", "finding"
 PAGE = """\
 # Messages of build logs
 
-<!-- Written by `make messages` from trtcal/evidence/log/messages.toml and trtcal/evidence/kinds.toml. -->
+<!-- Written by `make messages`, from messages.toml and kinds.toml in trtcal/evidence. -->
 
-What `trtcal log` and `trtcal diagnose` know: the messages by what they are about, and the kinds of findings. The names are
-those that both print, and `trtcal explain NAME` prints the same text. The lines are examples, of the oldest TensorRT first.
+What `trtcal log` and `trtcal diagnose` know: the messages by what they are about, and the kinds of
+findings. The names are those that both print, and `trtcal explain NAME` prints the same text. The
+lines are examples, of the oldest TensorRT first.
 """
 
 

@@ -440,7 +440,9 @@ def _faults(model: Model) -> Iterator[Finding]:
     for node, fault in find_faults(model.proto).items():
         what = f"{node!r} has Q/DQ, and {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
-        yield Finding(fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence)
+        yield Finding(
+            fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
+        )
 
 
 def check_case(

@@ -57,7 +57,9 @@ class Rule:
     """One known message: all that is known of it, and all that is printed about it.
 
     `meaning` says what is so, `why` why it is bad (its category's, where it has none of its own; nothing
-    where it is not), `fix` what to do; `example` has a line of each wording, the oldest TensorRT's first. Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
+    where it is not), `fix` what to do; `example` has a line of each wording, the oldest TensorRT's first.
+
+    Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
     A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
     `needle` gives literals, one of which the message contains, where they are not those that begin
     it: `starts`, or what the pattern begins with. `levels` restricts a broad rule to lines of these
