@@ -30,7 +30,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """Return what makes a driver whose cuInit does as told, and whose device opens with a code."""
+    """Return what makes a driver whose cuInit does something, and whose device opens with a code."""
 
     def make(init="", opened=0):
         (tmp_path / "driver.c").write_text(DRIVER % (init, opened))

@@ -144,11 +144,13 @@ def say_wrapped(head: str, text: str) -> None:
     """Print a text behind a head, at most 100 columns wide; nothing if it is empty."""
     import textwrap  # not for every command
 
-    width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    indent = " " * (len(head) or 2)
-    for line in textwrap.wrap(
-        printable(text), width, initial_indent=head, subsequent_indent=indent
-    ):
+    wrapper = textwrap.TextWrapper(
+        width=min(100, shutil.get_terminal_size((100, 24)).columns),
+        initial_indent=head,
+        subsequent_indent=" " * (len(head) or 2),
+        break_on_hyphens=False,
+    )
+    for line in wrapper.wrap(printable(text)):
         click.echo(line)
 
 

@@ -1,4 +1,4 @@
-"""What is known of each name in logs and diagnoses, for `trtcal explain` and a page of the documents."""
+"""What is known of each name in logs and diagnoses: for `trtcal explain`, and as a page."""
 
 from __future__ import annotations
 

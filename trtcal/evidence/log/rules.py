@@ -56,8 +56,8 @@ FLOATS = ("seconds", "ms", "percent", "low", "high", "scale", "qps")
 class Rule:
     """One known message: all that is known of it, and all that is printed about it.
 
-    `meaning` says what is so, `why` why it is bad (its category's, where it has none of its own; nothing
-    where it is not), `fix` what to do; `example` has a line of each wording, the oldest TensorRT's first.
+    `meaning` says what is so, `why` why it is bad (its category's, where it has none of its own), `fix`
+    what to do; `example` has a line of each wording, that of the oldest TensorRT first.
 
     Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
     A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
