@@ -8,6 +8,8 @@ import pytest
 
 from trtcal.backends.child import watching
 from trtcal.cli.main import run_command
+from trtcal.evidence.layers.listing import Listing
+from trtcal.evidence.log.reader import Reader
 
 LOG = (
     "[I] Starting\n"
@@ -128,6 +130,24 @@ def test_a_failed_build_is_status_1_unless_asked_otherwise(place, capsys):
     assert "--exit-zero" in err
     assert run(capsys, "one.log", "--exit-zero")[::2] == (0, "")
     assert run(capsys, "two.log", "one.log", "-q")[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(Reader(Listing()), "recognised"), reason="counts no lines")
+@pytest.mark.parametrize(
+    ("text", "warned", "counts"),
+    [
+        ("dear diary\n" * 9, True, "9 lines, 0 recognised, nothing known in it"),
+        ("dear diary\n" * 9 + "[W] Odd\n", True, "10 lines, 1 recognised, 1 kind of finding"),
+        ("dear diary\n" * 3 + "[V] quiet\n", False, "4 lines, 1 recognised, no findings"),
+        ("", True, "0 lines, 0 recognised, nothing known in it"),
+    ],
+)
+def test_what_is_hardly_a_log_is_warned_of(place, capsys, text, warned, counts):
+    (place / "some.log").write_text(text)
+    status, out, err = run(capsys, "some.log")
+    assert status == 0
+    assert counts in out
+    assert ("this may be no build log" in err) is warned
 
 
 def test_json_is_one_object_for_one_file_and_one_a_line_for_several(place, capsys):

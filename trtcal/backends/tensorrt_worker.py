@@ -108,7 +108,7 @@ def say(letter: str, message: str) -> None:
 
 
 def install_logger(trt: Any) -> dict[str, list[str]]:
-    """Make Polygraphy use a logger that writes all; return where it keeps errors (E) and warnings (W)."""
+    """Make Polygraphy use a logger that writes all; return the errors (E) and warnings (W) to come."""
     import polygraphy.backend.trt.util as polygraphy_trt
     from polygraphy.logger import G_LOGGER
 

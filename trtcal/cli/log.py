@@ -88,7 +88,7 @@ def _explain(options: Log) -> list[str]:
             if number:
                 say("")
             show(file, writer)
-        _warn_of_few(file, writer)
+        _warn_of_few(file, writer.end)
         failed += [file] if writer.end["summary"]["is_failed"] else []
     return failed
 
@@ -125,9 +125,7 @@ def show(file: str, writer: LogWriter) -> None:
     """Print how the build ended, the kinds of findings, worst first, then a line of figures."""
     document = writer.end["summary"]
     kinds = document["findings"]
-    found = "1 kind of findings" if len(kinds) == 1 else f"{len(kinds)} kinds of findings"
-    counts = [f"{writer.end['lines']} lines", _recognised(writer), found]
-    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {', '.join(filter(None, counts))}")
+    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
     say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(SHOWN)]:
         _show_kind(kind)
@@ -136,14 +134,18 @@ def show(file: str, writer: LogWriter) -> None:
     say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
 
 
-def _recognised(writer: LogWriter) -> str | None:
-    count = getattr(writer.reader, "recognised", None)
-    return None if count is None else f"{count} recognised"
+def _counts(writer: LogWriter) -> str:
+    """Return how many lines there are, how many of them are recognised, and what was found."""
+    lines, recognised = writer.end["lines"], writer.end.get("recognised")
+    kinds = len(writer.end["summary"]["findings"])
+    known = "" if recognised is None else f"{recognised} recognised, "
+    found = {0: "no findings", 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
+    return f"{lines} lines, {known}{'nothing known in it' if recognised == 0 else found}"
 
 
-def _warn_of_few(file: str, writer: LogWriter) -> None:
+def _warn_of_few(file: str, end: dict[str, Any]) -> None:
     """Warn of a file that is hardly a build log, in which there is little to be found."""
-    count, lines = getattr(writer.reader, "recognised", None), writer.end["lines"]
+    count, lines = end.get("recognised"), end["lines"]
     if count is not None and (not count or count < FEW * lines):
         warning(
             f"{file}: {count} of {lines} lines are recognised: this may be no build log",
