@@ -49,7 +49,10 @@ SLOW_S = 0.005
 
 def lines(chooser: random.Random) -> bytes:
     """Return known lines in any order, with every kind of prefix."""
-    kinds = [*(chooser.choice(PREFIXES) + rule.example for rule in RULES), *STRUCTURE]
+    kinds = [
+        *(chooser.choice(PREFIXES) + one for rule in RULES for one in rule.example),
+        *STRUCTURE,
+    ]
     text = "\n".join(chooser.choices(kinds, k=chooser.randrange(1, 40)))
     return text.encode(chooser.choice(("utf-8", "utf-8", "utf-16", "utf-8-sig")))
 
@@ -66,9 +69,10 @@ def mutated(chooser: random.Random) -> bytes:
 def nearly(chooser: random.Random) -> bytes:
     """Return a long line that a pattern can nearly match in very many ways."""
     rule = chooser.choice(RULES)
-    words = rule.example.split(" ")
+    example = chooser.choice(rule.example)
+    words = example.split(" ")
     some = " ".join(chooser.choices(words, k=chooser.randrange(1, 4)))
-    head = rule.example[: chooser.randrange(len(rule.example))]
+    head = example[: chooser.randrange(len(example))]
     run = chooser.choice((*RUNS, f" {some} ", rule.needles[0]))
     line = chooser.choice(PREFIXES) + head + run * (TAKEN_BYTES // len(run))
     return line.encode()

@@ -29,21 +29,28 @@ def facts(text):
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_recognises_its_example_and_explains_it(rule):
-    found = INDEX.find(unwrap(rule.example.strip()).text, rule.severity)
-    assert found is not None
-    assert found[0] is rule
+    for example in rule.example:
+        found = INDEX.find(unwrap(example.strip()).text, rule.severity)
+        assert found is not None, example
+        assert found[0] is rule, example
     assert rule.category in CATEGORIES
     assert rule.severity in SEVERITIES
-    assert rule.meaning.endswith(".")
-    assert rule.fix.endswith(".")
+    assert rule.why or rule.severity != "error"
+    for text in filter(None, (rule.meaning, rule.why, rule.fix)):
+        assert text.endswith(".")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+EXAMPLES = [(rule, example) for rule in RULES for example in rule.example]
+
+
+@pytest.mark.parametrize(
+    ("rule", "example"), EXAMPLES, ids=[f"{rule.name} {len(example)}" for rule, example in EXAMPLES]
+)
 @pytest.mark.parametrize("shape", ["[{}] {}", "[03/04/2031-05:06:07] [{}] [TRT] {}", "{1}"])
-def test_no_filter_hides_a_rule(rule, shape):
+def test_no_filter_hides_a_rule(rule, example, shape):
     if rule.levels and rule.severity not in rule.levels:
         pytest.skip("the rule asks for a severity")
-    line = shape.format(LETTERS[rule.severity], rule.example)
+    line = shape.format(LETTERS[rule.severity], example)
     if rule.name == "gpu_layer":
         line = "[I] [DlaLayer] {x}\n" + line
     if shape == "{1}" and rule.levels and "" not in rule.levels:
@@ -259,7 +266,7 @@ def test_the_last_listing_is_kept_whole(tmp_path, prefix):
 
 PIECES = st.one_of(
     st.binary(max_size=60),
-    st.sampled_from([rule.example.encode() for rule in RULES]),
+    st.sampled_from([example.encode() for _, example in EXAMPLES]),
     st.sampled_from(
         [b"[E] ", b"[W] [TRT] ", b"[V] ", b"\n", b"\r\n", b"\x1b[0m", b"Layers:\n", b"Name: a, "]
     ),

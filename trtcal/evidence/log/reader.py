@@ -22,6 +22,7 @@ from trtcal.evidence.layers.listing import (
     ends_listing,
     is_complete,
 )
+from trtcal.evidence.log.facts import Facts
 from trtcal.evidence.log.lines import (
     MAX_LINE_BYTES,
     SEARCHED,
@@ -210,7 +211,7 @@ SHOWN = 60
 
 
 class Live:
-    """Counts the findings in what a builder prints, by category, and keeps the latest one.
+    """Counts the findings in what a builder prints, by category, keeps the latest one, and the facts.
 
     `show` is called with each finding and its line. Constant memory; no bytes make it raise.
     """
@@ -222,6 +223,7 @@ class Live:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.latest: Event | None = None
+        self.facts = Facts()
         self._show, self._clock, self._started = show, clock, clock()
         self._reader = Reader(Listing(is_kept=False))
         self._rest = b""
@@ -245,6 +247,7 @@ class Live:
 
     def _count(self, events: Iterable[tuple[Found, int]]) -> None:
         for found, line in events:
+            self.facts.add(found.event, line)
             if found.event.is_finding:
                 self.counts[found.event.category] += 1
                 self.latest = found.event
