@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,49 @@ NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
 
-def knows(message: str) -> bool:
-    """Whether a message without any logger's prefix is still certain to be TensorRT's."""
+def belongs(event: Event, message: str) -> bool:
+    """Whether a line without any logger's prefix only goes on with the event before it.
+
+    A message that is certain to be TensorRT's does not, unless it repeats that the build failed.
+    """
     body = unwrap(message)
-    return "code" in body.fields or INDEX.find(body.text, None) is not None
+    if "encloses" in event.tags:
+        return True
+    found = INDEX.find(body.text, None)
+    if found is None:
+        return "code" not in body.fields
+    return "echo" in found[0].tags and "fatal" in event.tags
+
+
+def with_next(event: Event, message: str) -> Event:
+    """Return an event together with the line behind it: what both say, if a line was broken in two."""
+    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
+    for space in (" ", ""):
+        broken = event.message.replace("\n", space)
+        if found := _mended(event, broken, f"{broken}{space}{message}"):
+            return replace(found, line=event.line, message=text)
+    return replace(event, message=text)
+
+
+def _mended(event: Event, broken: str, whole: str) -> Event | None:
+    """Return what a whole message says, where its first part alone says nothing, or too much."""
+    body, first = unwrap(whole), unwrap(broken)
+    found = INDEX.find(body.text, event.severity)
+    if found is None or not found[1].start() < len(first.text) < found[1].end():
+        return None
+    rule, match = found
+    if event.rule is not None:
+        subject = event.subject or ""
+        is_cut = first.text.rstrip(".)").endswith(subject.rstrip(".)")) and (
+            match.end() < len(body.text) or _is_open(subject)
+        )
+        if rule is not event.rule or not subject or not is_cut:
+            return None
+    return _event(event.line, event.severity, whole, body, found)
+
+
+def _is_open(name: str) -> bool:
+    return any(name.count(left) > name.count(right) for left, right in ("[]", "{}", "()"))
 
 
 def recognise(line: int, severity: str | None, message: str) -> Event | None:
@@ -107,11 +146,18 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     found = INDEX.find(body.text, severity)
     if found is None:
         return _unknown(line, severity, message, body)
+    return _event(line, severity, message, body, found)
+
+
+def _event(
+    line: int, severity: str | None, message: str, body: Body, found: tuple[Rule, re.Match[str]]
+) -> Event:
     rule, match = found
+    is_error = severity == "error" and rule.category == "other_warning"
     return Event(
         line=line,
         severity=severity or rule.severity,
-        category=rule.category,
+        category="error" if is_error else rule.category,
         subject=subject_of(match),
         message=message[:MAX_MESSAGE],
         fields={"rule": rule.name, **body.fields, **typed_fields(match)},
