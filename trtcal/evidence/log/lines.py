@@ -41,7 +41,7 @@ ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
     r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6}"
-    r"| ?<br ?/?>)$"
+    r"| ?<br ?/?>|\*\*)$"
 )
 
 

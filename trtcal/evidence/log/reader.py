@@ -33,7 +33,7 @@ from trtcal.evidence.log.recognition import CATEGORIES, Event, belongs, recognis
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
-# Lines of a traceback that do not count as such.
+# How lines of a traceback begin, which do not count as such, nor do those behind them.
 FRAME = ('File "', "^", "~")
 # What is remembered of lines already seen: how long one may be, and about how much in all.
 MAX_REMEMBERED_BYTES = 1 << 16
@@ -155,8 +155,8 @@ class Reader:
 
 def _continued(state: State, event: Event, message: str) -> State:
     found = Found(with_next(event, message))
-    used = not message.startswith(FRAME)
-    return state.after(found=found, following=state.following - used, goes_on=True)
+    is_framed = message.startswith(FRAME) or event.message.rpartition("\n")[2].startswith(FRAME)
+    return state.after(found=found, following=state.following - (not is_framed), goes_on=True)
 
 
 def _has_dla(before: bool, message: str) -> bool:

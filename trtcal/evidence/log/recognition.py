@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.evidence.log.rules import (
+    LOCATION,
     Body,
     Rule,
     RuleIndex,
@@ -88,6 +89,17 @@ NAMED = re.compile(
 )
 # What distinguishes a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
 NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
+MAX_NAMED = 1000
+WORD = re.compile(r"\S{1,500}")
+FILE = re.compile(r"^\S*\.(?:onnx|engine|plan|trt|cache|so)$")
+# What stands without quotation marks: the whole name at the end, else one that looks like a node's.
+MENTIONED = re.compile(
+    r"\b(?:tensor|layer|node|input|output|op) "
+    r"(?P<name>\(Unnamed Layer\* \d{1,6}\) \[\w{1,40}\](?:_output\w{0,9})?"
+    r"|\{ForeignNode\[[^\s\]]{1,500}\]\}|(?=\S{0,200}[/_\d])[\w/.:]{1,500}(?<![.:])|\w{1,100}(?=\.?$))",
+    re.IGNORECASE,
+)
+ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
 
@@ -132,6 +144,10 @@ def _mended(event: Event, broken: str, whole: str) -> Event | None:
     return _event(event.line, event.severity, whole, body, found)
 
 
+def _is_node(text: str) -> bool:
+    return bool(WORD.fullmatch(text) and NODE.search(text)) and not LOCATION.match(f"{text}: ")
+
+
 def _is_open(name: str) -> bool:
     return any(name.count(left) > name.count(right) for left, right in ("[]", "{}", "()"))
 
@@ -153,7 +169,7 @@ def _event(
     line: int, severity: str | None, message: str, body: Body, found: tuple[Rule, re.Match[str]]
 ) -> Event:
     rule, match = found
-    is_error = severity == "error" and rule.category == "other_warning"
+    is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
     return Event(
         line=line,
         severity=severity or rule.severity,
@@ -172,14 +188,21 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None or category is None or not message:
         return None
     fields: dict[str, Value] = dict(body.fields)
-    subject = _guess_subject(body, severity)
+    subject = _guess_subject(body)
     return Event(line, severity, category, subject, message[:MAX_MESSAGE], fields)
 
 
-def _guess_subject(body: Body, severity: str) -> str | None:
+def _guess_subject(body: Body) -> str | None:
+    """Return what a message seems to be about, by the forms in which TensorRT names it."""
     if match := QUOTED.search(body.text):
         return match["name"]
     match = NAMED.match(body.text)
-    if match and ("code" in body.fields or (severity == "error" and NODE.search(match["name"]))):
+    if match and (
+        "code" in body.fields or NODE.search(match["name"]) or FILE.search(match["name"])
+    ):
         return match["name"]
-    return None
+    parts = body.text[:MAX_NAMED].partition("\n")[0].rstrip(".").split(": ")
+    if name := next((part for part in parts if _is_node(part)), None):
+        return name
+    match = MENTIONED.search(body.text[:MAX_NAMED]) or ANY_QUOTED.search(body.text[:MAX_NAMED])
+    return match["name"] if match else None
