@@ -67,6 +67,7 @@ class Rule:
     - `fatal`: it made no engine; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
     - `encloses`: what follows without a prefix belongs to it, even an error;
+    - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
     - `wants_memory`: a kernel wanted more memory; `slower`: the builder found INT8 slower.
     """

@@ -168,7 +168,7 @@ def _weight(group: _Group) -> tuple[int, int, int, int, int]:
     """Order findings: what ended the build, errors, warnings, what is harmless; then by category."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    rank = ("minor" in group.first.tags) - ("foremost" in group.first.tags)
+    rank = ("harmless" in group.first.tags) - ("foremost" in group.first.tags)
     return (rank, urgency, order, -group.count, group.first.line)
 
 
