@@ -68,6 +68,8 @@ def test_what_ends_a_program_is_an_error_and_the_build_failed(line):
         "0 errors: none",
         "Segmentation faults are common in this net",
         "SegmentationModelError = 4",
+        "MaxAbsError: 0.0125",
+        "RelativeError: 1.5e-3",
         'Run "Killed" again',
     ],
 )
