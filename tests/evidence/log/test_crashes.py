@@ -25,6 +25,7 @@ def is_failed(text):
         "terminate called without an active exception",
         "build: /x/graph.cpp:77: void ir::fold(op_t*, size_t): Assertion `n > 3' failed.",
         r"Assertion failed: plan, file C:\w\net.cpp, line 4",
+        "#assertion/src/plugin/mixPlugin.cpp,118",
         "[F] Check failed: output == nullptr",
         "Segmentation fault (core dumped)",
         "Segmentation fault (core dumped) <br/>",

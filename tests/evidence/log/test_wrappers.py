@@ -40,6 +40,10 @@ PROVIDERS = "['CUDAExecutionProvider', 'CPUExecutionProvider']"
          "fallback", None),
         ("ERROR: ../nvdsinfer/nvdsinfer_func_utils.cpp:33 [TRT]: 3: getPluginCreator could not "
          "find plugin: MixUp_TRT version: 1", "error", "MixUp_TRT"),
+        ('2031-03-04T05:06:07Z E 34 model.cc:4] "odd state"', "error", None),
+        ("[2031-03-04 05:06:07.457] [mmthing] [error] [model.cpp:95] odd", "error", None),
+        ("ERROR: [Torch-TensorRT - Debug Build] - Unsupported operator: aten::odd.dim(Tensor self)",
+         "error", "aten::odd.dim"),
         ("** ERROR: <main:12>: Failed to set pipeline", "error", None),
         ("W0304 logging.cc:46] Tensor t_9 is uniformly zero.", "uncalibrated", "t_9"),
         ("E0304 05:06:07.1 47 model.cc:4] odd state", "error", None),

@@ -175,6 +175,7 @@ SEARCHED = 1 << 16
 
 MARKS = (
     *("[E]", "[W]", "[F]", "[!]", "[E:", "[W:", "[F:", ": E ", ": W ", ": F ", "E onnx", "W onnx"),
+    *("Z E ", "Z W ", "Z F ", "[error]", "[warning]", "[critical]"),
     *("WARN", "ERROR", "FATAL", "CRITICAL", "Warning:", "Error:", "warning:", "error:"),
     *("Warning]", "Error]", "Error Code", "Layer(", "LayerType: ", "Layers:", "Time(ms)"),
     *("Time (ms)", "Engine Layer Information", "[DlaLayer]", "No layer is running on DLA"),
