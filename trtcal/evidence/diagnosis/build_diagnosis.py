@@ -477,7 +477,10 @@ def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
 
 
 def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every wanted line, with its neighbours, in one pass over a log."""
+    """Yield place and text of every wanted line, with its neighbours, in one pass over a log.
+
+    A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
+    """
     lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
     near = {line + step for line in lines for step in range(-AROUND, AROUND + 1)}
     kept: dict[int, str] = {}
@@ -489,9 +492,14 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
                     kept[number] = text.rstrip("\r\n")
                 if number > lines[-1] + AROUND:
                     break
+    shown = set(lines)
     for line in lines:
-        texts = (kept.get(line + step) for step in range(-AROUND, AROUND + 1))
-        yield f"{log.name}:{line}", "\n".join(text for text in texts if text is not None)
+        here = range(line - AROUND, line + AROUND + 1)
+        texts = [
+            kept[near] for near in here if near in kept and (near == line or near not in shown)
+        ]
+        shown.update(here)
+        yield f"{log.name}:{line}", "\n".join(texts)
 
 
 def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:

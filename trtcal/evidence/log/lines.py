@@ -40,7 +40,8 @@ SPACE = re.compile(r"[ \t]*")
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\-_c])")
 # ONNX Runtime puts the place behind the message: [file.h:123 function]; others do without brackets.
 PLACE_BEHIND = re.compile(
-    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6})$"
+    r" (?:\[\S{1,100}\.(?:h|cc|cpp|cu):\d{1,6} [\w:~<>]{1,100}\]| {2,8}\w{1,60}\.cpp:\d{1,6}"
+    r"| ?<br ?/?>|\*\*)$"
 )
 
 
@@ -174,6 +175,7 @@ SEARCHED = 1 << 16
 
 MARKS = (
     *("[E]", "[W]", "[F]", "[!]", "[E:", "[W:", "[F:", ": E ", ": W ", ": F ", "E onnx", "W onnx"),
+    *("Z E ", "Z W ", "Z F ", "[error]", "[warning]", "[critical]"),
     *("WARN", "ERROR", "FATAL", "CRITICAL", "Warning:", "Error:", "warning:", "error:"),
     *("Warning]", "Error]", "Error Code", "Layer(", "LayerType: ", "Layers:", "Time(ms)"),
     *("Time (ms)", "Engine Layer Information", "[DlaLayer]", "No layer is running on DLA"),
@@ -252,7 +254,7 @@ QUIET = re.compile(QUIET_PREFIX + b"(?!" + TALKING + b")").match
 LATER = re.compile(any_of((*ANYWHERE, *TABLE))).search
 LITERALS = {*MARKS, *(needle for rule in RULES for needle in rule.needles)}
 SEARCH = re.compile(any_of(LITERALS)).search
-GLOG = re.compile(rb"[EWF]\d{4} \d\d:").match
+GLOG = re.compile(rb"[EWF](?:\d{4})? ").match
 
 
 def may_matter(raw: bytes) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -30,10 +30,12 @@ from trtcal.evidence.log.lines import (
     portions_of_file,
     split_line,
 )
-from trtcal.evidence.log.recognition import CATEGORIES, MAX_MESSAGE, Event, knows, recognise
+from trtcal.evidence.log.recognition import CATEGORIES, Event, belongs, recognise, with_next
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
+# How lines of a traceback begin, which do not count as such, nor do those behind them.
+FRAME = ('File "', "^", "~")
 # What is remembered of lines already seen: how long one may be, and about how much in all.
 MAX_REMEMBERED_BYTES = 1 << 16
 MEMORY_BYTES = 40 << 20
@@ -117,7 +119,7 @@ class Reader:
                 return self._after_layer(state, layer)
         elif state.is_broken and self.listing.extend(raw):
             return None
-        elif state.following and state.found and message and not knows(message):
+        elif state.following and state.found and message and belongs(state.found.event, message):
             return _continued(state, state.found.event, message)
         if message.strip() in HEADINGS:
             return State(table=NO_TABLE, has_dla=state.has_dla, is_open=True, listed=b"")
@@ -147,14 +149,15 @@ class Reader:
         found = recognise(self.number, severity, message)
         if found is None or (found.fields.get("rule") == "gpu_layer" and not has_dla):
             return State(has_dla=has_dla, is_open=is_open)
-        following = FOLLOWING_LINES.get(found.severity, 0) if prefixed else 0
+        has_more = prefixed or not {"foremost", "encloses"}.isdisjoint(found.tags)
+        following = FOLLOWING_LINES.get(found.severity, 0) if has_more else 0
         return State(Found(found), following, has_dla=has_dla, is_open=is_open)
 
 
 def _continued(state: State, event: Event, message: str) -> State:
-    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
-    found = Found(replace(event, message=text))
-    return state.after(found=found, following=state.following - 1, goes_on=True)
+    found = Found(with_next(event, message))
+    is_framed = message.startswith(FRAME) or event.message.rpartition("\n")[2].startswith(FRAME)
+    return state.after(found=found, following=state.following - (not is_framed), goes_on=True)
 
 
 def _has_dla(before: bool, message: str) -> bool:

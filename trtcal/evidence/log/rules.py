@@ -32,12 +32,12 @@ WRAPPER = re.compile(
     r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
 )
 # TensorRT has no more codes; a larger number is a tensor's name.
-NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[])")
+NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[({/]|\S{1,300}: )")
 RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
 # ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
 OLD_WRAPPER = re.compile(
-    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) \(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
-    r"(?P<where>[\w:~]{1,120}): -?\d{1,9} \((?P<text>.+)\)$",
+    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) ?\(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
+    r"(?P<where>[\w:~]{1,120}): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
 INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
@@ -69,6 +69,8 @@ class Rule:
 
     - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
+    - `encloses`: what follows without a prefix belongs to it, even an error;
+    - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
     - `wants_memory`: a kernel wanted more memory; `slower`: the builder found INT8 slower.
     """

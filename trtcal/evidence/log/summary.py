@@ -173,11 +173,12 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[bool, int, int, int, int]:
-    """Order findings: what ended the build, errors, warnings; by category, the most frequent first."""
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: what ended the build, errors, warnings, what is harmless; then by category."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    return ("foremost" not in group.first.tags, urgency, order, -group.count, group.first.line)
+    rank = ("harmless" in group.first.tags) - ("foremost" in group.first.tags)
+    return (rank, urgency, order, -group.count, group.first.line)
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
