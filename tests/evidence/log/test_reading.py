@@ -11,7 +11,7 @@ import pytest
 from tests.evidence.log.lines import parse_lines
 from trtcal.evidence.layers.listing import MAX_LAYERS
 from trtcal.evidence.log import reader
-from trtcal.evidence.log.lines import blocks_of, portions, portions_of_growing_file
+from trtcal.evidence.log.files import blocks_of, portions, portions_of_growing_file
 from trtcal.evidence.log.reader import Live, parse_file
 from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.rules import MAX_TEXT
@@ -75,7 +75,7 @@ def test_a_line_seen_before_is_not_read_again(monkeypatch):
 def test_memory_for_lines_seen_is_bounded(monkeypatch):
     monkeypatch.setattr(reader, "MEMORY_BYTES", 100_000)
     kept = reader.Reader(reader.Listing())
-    for _ in kept.feed(f"[W] Odd thing {number}".encode() for number in range(5_000)):
+    for _ in kept.feed(b"".join(b"[W] Odd thing %d\n" % number for number in range(5_000))):
         assert sum(len(state.steps) for state in kept._states.values()) < 100
 
 
@@ -183,7 +183,7 @@ def test_a_growing_file_is_followed_and_read_anew_when_it_is_replaced(tmp_path):
 
     def follow():
         for lines in portions_of_growing_file(path):
-            found.extend(line for line in lines if line)
+            found.extend(line for line in lines.splitlines() if line)
             if b"end" in found:
                 return
 

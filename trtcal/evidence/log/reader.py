@@ -1,8 +1,8 @@
 """Reads the lines of a log into events: what a line says, and what it does to its neighbours.
 
-Most lines of a verbose log hold nothing that matters here; `may_matter` decides that from their raw
-bytes. The exceptions are short stretches in which every line counts: what follows an error without
-a prefix of its own, a profile table, and a layer listing.
+Most lines of a verbose log hold nothing that matters here; `quiet_lines` passes over them. The
+exceptions are short stretches in which every line counts: what follows an error without a prefix of
+its own, a profile table, and a layer listing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,9 @@ from trtcal.evidence.layers.listing import (
     ends_listing,
     is_complete,
 )
-from trtcal.evidence.log.lines import (
-    MAX_LINE_BYTES,
-    SEARCHED,
-    may_matter,
-    portions_of_file,
-    split_line,
-)
+from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
+from trtcal.evidence.log.lines import SEARCHED, split_line
+from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import CATEGORIES, MAX_MESSAGE, Event, knows, recognise
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
 
@@ -44,28 +40,48 @@ UNSEEN = State()
 class Reader:
     """Reads the lines of one log, given in portions, into events.
 
-    `number` counts the lines. Events come as found and line, each when it is complete: with the
-    next line that is not part of it, or at `flush`.
+    `number` counts the lines, and `recognised` those of them that a known logger or a known message
+    begins. Events come as found and line, each when it is complete: with the next line that is not
+    part of it, or at `flush`.
     """
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.number = 0
+        self.recognised = 0
         self._state = State()
         self._line = 0
         self._states: dict[Hashable, State] = {}
         self._room = MEMORY_BYTES
 
-    def feed(self, lines: Iterable[bytes]) -> Iterator[tuple[Found, int]]:
-        """Read lines without their ends; yield the events that are complete."""
+    def feed(self, text: bytes) -> Iterator[tuple[Found, int]]:
+        """Read whole lines, each with its end; yield the events that are complete."""
         state, number = self._state, self.number
-        for number, raw in enumerate(lines, self.number + 1):
+        place, end = 0, len(text)
+        is_near = False  # to a line that matters: so may the next one, as it did before
+        while place < end:
+            if not is_near and not state.is_busy:
+                quiet = quiet_lines(text, place)
+                number += quiet.lines
+                self.recognised += quiet.tagged
+                place = quiet.end
+                if place >= end:
+                    break
+            stop = text.find(b"\n", place)
+            raw = text[place:stop]
             after = state.steps.get(raw, UNSEEN)
             if after is UNSEEN:
-                self.number = number
+                if is_near and not state.is_busy:
+                    is_near = False
+                    continue
+                self.number = number + 1
                 after = self._learn(state, raw)
+            place, is_near = stop + 1, True
+            number += 1
             if after is None:
+                self.recognised += 1
                 continue
+            self.recognised += after.is_known
             if not after.goes_on:
                 if state.found is not None:
                     yield state.found, self._line
@@ -83,11 +99,9 @@ class Reader:
 
     def _learn(self, state: State, raw: bytes) -> State | None:
         """Return where a line leads that was not seen in this state before."""
-        if not (state.is_busy or may_matter(raw)):
-            self._remember(state, raw, None)
-            return None
         after = self._after(state, raw[:MAX_LINE_BYTES])
         if after is not None:
+            after.is_known = after.says_something or has_prefix(raw)
             after = self._states.setdefault(after.identity, after)
         if not state.is_broken:  # what a broken layer takes depends on all of its lines
             self._remember(state, raw, after)
@@ -179,8 +193,8 @@ class ParsedLog:
         return not self.layers and any("fatal" in event.tags for event in self.events)
 
 
-def events_of(portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
-    """Yield the events of lines without their ends, in order, while they come.
+def events_of(portions: Iterable[bytes]) -> Iterator[Event]:
+    """Yield the events of whole lines, each with its end, in order, while they come.
 
     Lines count from 1. Nothing is kept but what one message or table needs.
     """
@@ -199,7 +213,7 @@ def parse_file(path: Path) -> ParsedLog:
     return ParsedLog(reader.number, events, tuple(reader.listing.layers()))
 
 
-def _events(reader: Reader, portions: Iterable[Iterable[bytes]]) -> Iterator[Event]:
+def _events(reader: Reader, portions: Iterable[bytes]) -> Iterator[Event]:
     repeats = Repeats()
     found_so_far = chain.from_iterable(map(reader.feed, portions))
     for found, line in chain(found_so_far, reader.flush()):
@@ -228,18 +242,17 @@ class Live:
 
     def feed(self, data: bytes) -> None:
         """Take what was printed, cut anywhere."""
-        *lines, end = (self._rest + data).split(b"\n")
-        self._rest = end[:MAX_LINE_BYTES]
-        self._count(self._reader.feed(lines))
+        lines, end, rest = (self._rest + data).rpartition(b"\n")
+        self._rest = rest[:MAX_LINE_BYTES]
+        self._count(self._reader.feed(lines + end))
 
-    def read(self, lines: Iterable[bytes]) -> None:
+    def read(self, lines: bytes) -> None:
         """Take whole lines; none at all mean that nothing more comes for now."""
-        lines = list(lines)
         self._count(self._reader.feed(lines) if lines else self._reader.flush())
 
     def close(self) -> None:
         """Take what waited for its end."""
-        self._count(self._reader.feed([self._rest] if self._rest else []))
+        self._count(self._reader.feed(self._rest + b"\n" if self._rest else b""))
         self._count(self._reader.flush())
         self._rest = b""
 

@@ -108,7 +108,7 @@ class State:
     own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of
     layers on an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to
     that one: a layer, or nothing where it begins. `is_broken` that the layer goes on with the
-    next line. `steps` holds where lines that were seen here lead: to a state, or to None if they
+    next line, `is_known` that the line was recognised. `steps` holds where lines that were seen here lead: to a state, or to None if they
     say nothing.
     """
 
@@ -120,6 +120,7 @@ class State:
     is_open: bool = False
     listed: bytes | None = None
     is_broken: bool = False
+    is_known: bool = False
     steps: dict[bytes, State | None] = field(default_factory=dict, repr=False)
 
     def after(self, **changes: Any) -> State:
@@ -133,11 +134,16 @@ class State:
         return self.following > 0 or self.table.columns > 0 or self.is_open
 
     @property
+    def says_something(self) -> bool:
+        """Whether the line that led here is an event, a part of one, or of a table or listing."""
+        return self.found is not None or self.listed is not None or self.table.columns > 0
+
+    @property
     def identity(self) -> Hashable:
         """What two states must share to read every further line alike."""
         found = self.found and self.found.tail
         rest = (self.following, self.goes_on, self.table, self.has_dla, self.is_open)
-        return found, rest, self.listed, self.is_broken
+        return found, rest, self.listed, self.is_broken, self.is_known
 
 
 NEAR_LINES = 32
