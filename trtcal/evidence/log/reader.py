@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from trtcal.evidence.layers.layer import Layer
@@ -27,6 +28,7 @@ from trtcal.evidence.log.lines import SEARCHED, split_line
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import CATEGORIES, MAX_MESSAGE, Event, knows, recognise
 from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
+from trtcal.evidence.log.wrappers import Line, Unwrapper
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
 # What is remembered of lines already seen: how long one may be, and about how much in all.
@@ -37,26 +39,67 @@ STATE_BYTES = 2500
 UNSEEN = State()
 
 
+MAX_STREAMS = 64
+
+
+@dataclass
+class _Stream:
+    """What one process printed so far: its state, where its event stands, its listing of layers."""
+
+    state: State
+    listing: Listing
+    line: int = 0
+
+
 class Reader:
     """Reads the lines of one log, given in portions, into events.
 
     `number` counts the lines, and `recognised` those of them that a known logger or a known message
-    begins. Events come as found and line, each when it is complete: with the next line that is not
-    part of it, or at `flush`.
+    begins. `listing` is the last one. Events come as found and line, each when it is complete: with
+    the next line that is not part of it, or at `flush`. Without `is_live` the first lines are held
+    back until what stands around them is known.
     """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, is_live: bool = False) -> None:
         self.listing = listing
         self.number = 0
         self.recognised = 0
-        self._state = State()
-        self._line = 0
+        self._start = State()
+        self._streams: dict[bytes, _Stream] = {b"": _Stream(self._start, listing)}
         self._states: dict[Hashable, State] = {}
         self._room = MEMORY_BYTES
+        self._unwrapper = Unwrapper(is_live)
 
     def feed(self, text: bytes) -> Iterator[tuple[Found, int]]:
         """Read whole lines, each with its end; yield the events that are complete."""
-        state, number = self._state, self.number
+        return self._read_all(self._unwrapper.feed(text, self.number))
+
+    def flush(self) -> Iterator[tuple[Found, int]]:
+        """Yield the events that were waiting for lines that belong to them."""
+        yield from self._read_all(self._unwrapper.flush(self.number))
+        for stream in sorted(self._streams.values(), key=attrgetter("line")):
+            if stream.state.found is not None:
+                yield stream.state.found, stream.line
+            stream.state = stream.state.after()
+
+    def _read_all(self, runs: Iterable[Line]) -> Iterator[tuple[Found, int]]:
+        for number, name, text in runs:
+            self.number = number - 1
+            yield from self._read(self._stream(name), text)
+        self.number = self._unwrapper.lines or self.number
+
+    def _stream(self, name: bytes) -> _Stream:
+        stream = self._streams.get(name)
+        if stream is None:
+            if len(self._streams) >= MAX_STREAMS:
+                return self._streams[b""]
+            stream = self._streams[name] = _Stream(self._start, Listing(self.listing.is_kept))
+        return stream
+
+    def _read(self, stream: _Stream, text: bytes) -> Iterator[tuple[Found, int]]:
+        """Read lines of one process that follow each other."""
+        state, number, listing = stream.state, self.number, self.listing
+        self.listing = stream.listing
         place, end = 0, len(text)
         is_near = False  # to a line that matters: so may the next one, as it did before
         while place < end:
@@ -84,18 +127,14 @@ class Reader:
             self.recognised += after.is_known
             if not after.goes_on:
                 if state.found is not None:
-                    yield state.found, self._line
-                self._line = number
+                    yield state.found, stream.line
+                stream.line = number
                 if after.listed is not None:
                     self.listing.take(after.listed)
             state = after
-        self._state, self.number = state, number
-
-    def flush(self) -> Iterator[tuple[Found, int]]:
-        """Yield the event that was waiting for lines that belong to it."""
-        if self._state.found is not None:
-            yield self._state.found, self._line
-        self._state = self._state.after()
+        stream.state, self.number = state, number
+        if not stream.listing.texts:
+            self.listing = listing
 
     def _learn(self, state: State, raw: bytes) -> State | None:
         """Return where a line leads that was not seen in this state before."""
@@ -237,7 +276,7 @@ class Live:
         self.counts: Counter[str] = Counter()
         self.latest: Event | None = None
         self._show, self._clock, self._started = show, clock, clock()
-        self._reader = Reader(Listing(is_kept=False))
+        self._reader = Reader(Listing(is_kept=False), is_live=True)
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
