@@ -199,3 +199,59 @@ def test_the_findings_are_those_of_the_bare_log(name, seed):
     wrapped = read(WRAPPERS[name](lines))
     assert facts(wrapped, with_lines) == facts(bare, with_lines)
     assert len(bare["events"]) > 30
+
+
+def test_interleaved_processes_keep_their_own_lines():
+    first, second = log(0), log(8)
+    names = {"[rank0]: ": first, "[rank1]: ": second}
+    waiting = [(name, iter(lines)) for name, lines in names.items()]
+    chooser = random.Random(0)  # noqa: S311
+    out = []
+    while waiting:
+        place = chooser.randrange(len(waiting))
+        name, lines = waiting[place]
+        line = next(lines, None)
+        if line is None:
+            del waiting[place]
+        else:
+            out.append(name + line)
+    document = read("".join(f"{line}\n" for line in out).encode())
+    found = sorted(event["message"] for event in document["events"])
+    apart = [read("".join(f"{line}\n" for line in lines).encode()) for lines in (first, second)]
+    assert found == sorted(event["message"] for one in apart for event in one["events"])
+    assert document["lines"] == len(out)
+    for event in document["events"]:
+        assert event["message"].partition("\n")[0] in out[event["line"] - 1]
+
+
+def test_one_line_in_a_form_is_no_wrapper():
+    lines = ['{"log": "x"}', "builder-1  | x", "[rank0]: x", "0: x", *["[V] quiet"] * 20]
+    text = "\n".join([*lines, "[W] Odd thing", "[rank0]: 1", ""])
+    assert read(text.encode())["events"][-1]["message"] == "Odd thing\n[rank0]: 1"
+
+
+def test_errors_that_begin_with_their_number_are_no_labels_of_slurm():
+    text = "10: Could not find any implementation for node a.\n" * 9
+    events = read(text.encode())["events"]
+    assert [event["code"] for event in events] == [10] * 9
+
+
+@pytest.mark.parametrize("name", ["docker", "kubernetes", "gitlab"])
+def test_a_line_cut_at_the_end_of_the_log_is_read(name):
+    data = WRAPPERS[name](["[V] x"] * 9 + ["[W] Odd " + "thing " * 40 + "end"])
+    cut = data[: data.rfind(b"\n", 0, -1) + 1]
+    assert read(cut)["events"][0]["message"].startswith("Odd thing thing")
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapped_log_is_followed_line_by_line(name):
+    lines = log(1)
+    found = []
+    live = Live(lambda one, line: found.append(one.event.message))
+    counts = []
+    for line in WRAPPERS[name](lines).split(b"\n")[:-1]:
+        live.read(line)
+        live.read(b"")
+        counts.append(len(found))
+    live.close()
+    assert len(set(counts)) > 20

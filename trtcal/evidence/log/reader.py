@@ -71,7 +71,9 @@ class Reader:
         self._unwrapper = Unwrapper(is_live)
 
     def feed(self, text: bytes) -> Iterator[tuple[Found, int]]:
-        """Read whole lines, each with its end; yield the events that are complete."""
+        """Read whole lines, of which the last may lack its end; yield the events that are complete."""
+        if text and not text.endswith(b"\n"):
+            text += b"\n"
         return self._read_all(self._unwrapper.feed(text, self.number))
 
     def flush(self) -> Iterator[tuple[Found, int]]:
@@ -291,7 +293,7 @@ class Live:
 
     def close(self) -> None:
         """Take what waited for its end."""
-        self._count(self._reader.feed(self._rest + b"\n" if self._rest else b""))
+        self._count(self._reader.feed(self._rest))
         self._count(self._reader.flush())
         self._rest = b""
 

@@ -134,7 +134,7 @@ LEVELS = (
 CLOCK = rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 MOMENT = rb"\d{4}-\d\d-\d\dT" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)"
 DAY = rb"[A-Z][a-z]{2} [ \d]\d " + CLOCK
-PROCESS = rb"(?P<stream>[\w./@:-]{1,100}(?:\[\d{1,10}\])?): "
+PROCESS = rb"[\w.-]{1,100} (?P<stream>[A-Za-z_/][\w./@-]{0,100}(?:\[\d{1,10}\])?): "
 # What stands behind a time that a program's own logger printed.
 OWN = re.compile(rb"[ |]*" + LEVELS + rb"(?!:)|[ ]*\||- |\[[EWIVF]:")
 
@@ -154,7 +154,7 @@ WRAPPERS = (
         "GitHub's client",
         _prefix(rb"(?P<stream>[^\t\n]{1,200})\t[^\t\n]{1,200}\t(?=(?:\xef\xbb\xbf)?" + MOMENT + rb")"),
     ),
-    Wrapper("journald", _prefix(rb"(?:" + DAY + rb"|" + MOMENT + rb") [\w.-]{1,100} " + PROCESS)),
+    Wrapper("journald", _prefix(rb"(?:" + DAY + rb"|" + MOMENT + rb") " + PROCESS)),
     Wrapper(
         "GitHub and Azure",
         _prefix(
@@ -175,11 +175,11 @@ WRAPPERS = (
     ),
     # TensorRT's own errors begin so too, but none with a 0.
     Wrapper("slurm", _prefix(rb" {0,5}(?P<stream>\d{1,5}):(?: |$)"), 0.8, re.compile(rb" {0,5}0:")),
+    Wrapper("times", _prefix(rb"(?:" + DAY + rb"|" + CLOCK + rb"|\d{9,10}\.\d{3,9})(?: |$)")),
     Wrapper(
-        "times",
+        "times of day",
         _prefix(
-            rb"(?:" + DAY + rb"|" + CLOCK + rb"|\d{9,10}\.\d{3,9}"
-            rb"|\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?)(?: |$)"
+            rb"\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?(?: |$)"
         ),
         own=OWN,
     ),
