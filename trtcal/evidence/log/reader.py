@@ -27,7 +27,7 @@ from trtcal.evidence.log.files import MAX_LINE_BYTES, portions_of_file
 from trtcal.evidence.log.lines import SEARCHED, split_line
 from trtcal.evidence.log.prefilter import has_prefix, quiet_lines
 from trtcal.evidence.log.recognition import CATEGORIES, MAX_MESSAGE, Event, knows, recognise
-from trtcal.evidence.log.states import NO_TABLE, Found, Repeats, State, table_headed
+from trtcal.evidence.log.states import NO_TABLE, WHOLE, Found, Repeats, State, table_headed
 from trtcal.evidence.log.wrappers import Line, Unwrapper
 
 FOLLOWING_LINES = {"error": 12, "warning": 2}
@@ -132,7 +132,7 @@ class Reader:
                     yield state.found, stream.line
                 stream.line = number
                 if after.listed is not None:
-                    self.listing.take(after.listed)
+                    self.listing.take(raw if after.listed is WHOLE else after.listed)
             state = after
         stream.state, self.number = state, number
         if not stream.listing.texts:
@@ -140,13 +140,24 @@ class Reader:
 
     def _learn(self, state: State, raw: bytes) -> State | None:
         """Return where a line leads that was not seen in this state before."""
+        if _is_plain_layer(raw, state.is_open):
+            return state.steps.get(WHOLE) or self._take_layer(state)
         after = self._after(state, raw[:MAX_LINE_BYTES])
         if after is not None:
             after.is_known = after.says_something or has_prefix(raw)
-            after = self._states.setdefault(after.identity, after)
+            after = self._known(after)
         if not state.is_broken:  # what a broken layer takes depends on all of its lines
             self._remember(state, raw, after)
         return after
+
+    def _take_layer(self, state: State) -> State:
+        after = self._known(state.after(listed=WHOLE, is_broken=False, is_known=True))
+        self._remember(state, WHOLE, after)
+        return after
+
+    def _known(self, state: State) -> State:
+        """Return the state that reads on as this one does and was there first."""
+        return self._states.setdefault(state.identity, state)
 
     def _remember(self, state: State, raw: bytes, after: State | None) -> None:
         """Keep a step, in bounded memory: when that is full, all is forgotten."""
@@ -203,6 +214,11 @@ class Reader:
             return State(has_dla=has_dla, is_open=is_open)
         following = FOLLOWING_LINES.get(found.severity, 0) if prefixed else 0
         return State(Found(found), following, has_dla=has_dla, is_open=is_open)
+
+
+def _is_plain_layer(raw: bytes, is_open: bool) -> bool:
+    """Whether a line is a whole layer and nothing else."""
+    return begins_layer(raw, is_open) and b"Reformat" not in raw and is_complete(raw)
 
 
 def _continued(state: State, event: Event, message: str) -> State:

@@ -55,6 +55,8 @@ def _tail(event: Event) -> str:
 
 
 MAX_COLUMNS = 6
+# Stands for a line that is a layer as it is; no line has its own end in it.
+WHOLE = b"\n"
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,11 @@ class State:
     """What is known between two lines.
 
     `found` is an event that may not be complete; up to `following` lines without a prefix of their
-    own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of
-    layers on an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to
-    that one: a layer, or nothing where it begins. `is_broken` that the layer goes on with the
-    next line, `is_known` that the line was recognised. `steps` holds where lines that were seen here lead: to a state, or to None if they
-    say nothing.
+    own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of layers on
+    an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to that one: a
+    layer, `WHOLE` for the line itself, or nothing where it begins. `is_broken` says that the layer
+    goes on with the next line, `is_known` that the line was recognised. `steps` holds where lines
+    that were seen here lead: to a state, or to None if they say nothing.
     """
 
     found: Found | None = None
