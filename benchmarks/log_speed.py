@@ -121,7 +121,10 @@ def shares(path: Path) -> str:
         lines["read"] += 1
         return learn(*given)
 
-    with patch.object(reader, "quiet_lines", passing), patch.object(reader.Reader, "_learn", learning):
+    with (
+        patch.object(reader, "quiet_lines", passing),
+        patch.object(reader.Reader, "_learn", learning),
+    ):
         writer = LogWriter("", lambda data: None)
         writer.write(portions_of_file(path))
     total = writer.reader.number

@@ -86,7 +86,9 @@ def test_an_encoding_is_recognised(tmp_path, encoding):
 
 def test_lines_in_two_encodings_are_both_read(tmp_path):
     path = tmp_path / "build.log"
-    path.write_bytes(b"[W] Tensor \xe4 is uniformly zero.\n" + "[W] Tensor ö is uniformly zero.".encode())
+    path.write_bytes(
+        b"[W] Tensor \xe4 is uniformly zero.\n" + "[W] Tensor ö is uniformly zero.".encode()
+    )
     assert subjects(path) == {"ä", "ö"}
 
 

@@ -22,7 +22,16 @@ WORDS = (
     "*************** Autotuning format combination: Half(8,1) -> Half(8,1) ***************",
     *("Tactic: 0x0000000000000012 Time: 0.25", "--------------- Timing Runner: stem (CaskConv)"),
     *("Error: hm", "Warning: odd", "[W] inner", "a.cpp:12: ", "4: ", "Error Code 3: ", "\x1b[0m"),
-    *("(ms)", "Time(ms) Avg.(ms) Time(%) Layer", "\r", "\r\r", "x\ry", "[TRT]", "[03/04/2031-05:06:0", "["),
+    *(
+        "(ms)",
+        "Time(ms) Avg.(ms) Time(%) Layer",
+        "\r",
+        "\r\r",
+        "x\ry",
+        "[TRT]",
+        "[03/04/2031-05:06:0",
+        "[",
+    ),
     *("TRT: ", "| a - ", "- ", "# [W] ", "W0102 03:04:05.678901  12 a.cc:9] ", "ERROR from <a> "),
 )
 PREFIXES = (*TAGS, *(shape.partition("{}")[0] for shape, _ in SHAPES))

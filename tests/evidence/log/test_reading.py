@@ -5,9 +5,12 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
+from itertools import islice
 
 import pytest
 
+from benchmarks import log_fuzz
 from tests.evidence.log.lines import parse_lines
 from trtcal.evidence.layers.listing import MAX_LAYERS
 from trtcal.evidence.log import reader
@@ -115,18 +118,18 @@ def test_the_document_is_the_same_however_the_log_comes_in(tmp_path):
     assert document["layers"] == [layer.to_document() for layer in parsed.layers]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_no_bytes_make_it_raise(seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_logs_neither_raise_nor_lose_events_nor_take_long(seed):
     chooser = random.Random(seed)  # noqa: S311
-    data = bytearray(splice(seed, 20).encode(chooser.choice(["utf-8", "utf-16", "utf-8-sig"])))
-    for _ in range(chooser.randrange(30)):
-        place = chooser.randrange(len(data))
-        data[place : place + chooser.randrange(4)] = chooser.randbytes(chooser.randrange(4))
-    pieces = [bytes(data[: chooser.randrange(len(data))])]
-    LogWriter("x", pieces.append).write(portions(pieces[:]))
-    assert b'"digest":' in pieces[-1]
+    ends = Counter(log_fuzz.check(*one) for one in islice(log_fuzz.inputs(10_000, chooser), 160))
+    assert set(ends) <= {"fine", "refused"}
+    assert ends["fine"] > 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_may_come_while_a_builder_prints(seed):
     live = Live()
-    live.feed(bytes(data))
+    live.feed(log_fuzz.mutated(random.Random(seed)))  # noqa: S311
     live.close()
     assert live.found()
 

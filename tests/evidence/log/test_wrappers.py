@@ -58,7 +58,9 @@ def log(seed):
         letter = LETTERS[rule.severity]
         severity = rule.severity.upper()
         lines.append(shape.format(letter=letter, severity=severity, text=rule.example))
-        lines.append(shape.format(letter="V", severity="VERBOSE", text=f"Running: fuse on n{number}"))
+        lines.append(
+            shape.format(letter="V", severity="VERBOSE", text=f"Running: fuse on n{number}")
+        )
         if chooser.random() < 0.3:
             lines.extend(chooser.choice(BLOCKS))
     return lines
@@ -73,7 +75,9 @@ def docker(lines):
     for line in lines:
         pieces = [line[at : at + 90] for at in range(0, len(line), 90)] or [""]
         pieces[-1] += "\n"
-        out += [{"log": one, "stream": "stderr", "time": "2031-03-04T05:06:07.1Z"} for one in pieces]
+        out += [
+            {"log": one, "stream": "stderr", "time": "2031-03-04T05:06:07.1Z"} for one in pieces
+        ]
     return "".join(json.dumps(one) + "\n" for one in out).encode()
 
 

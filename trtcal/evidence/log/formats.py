@@ -31,7 +31,11 @@ TEXT_HINT = "give the text that the builder printed"
 COPY_HINT = "copy it again, or unpack it yourself and give what there is"
 
 BINARY: tuple[tuple[bytes, str, str], ...] = (
-    (rb"\x08[\x01-\x1f](?:[\x12\x1a\x22\x32\x3a\x42].|\x28[\x00-\x7f])", "an ONNX model", MODEL_HINT),
+    (
+        rb"\x08[\x01-\x1f](?:[\x12\x1a\x22\x32\x3a\x42].|\x28[\x00-\x7f])",
+        "an ONNX model",
+        MODEL_HINT,
+    ),
     (rb"[fpv]trt", "a TensorRT engine", ENGINE_HINT),
     (rb"....TFL3", "a TensorFlow Lite model", MODEL_HINT),
     (rb"PK\x03\x04.{26}[^\x00]{0,200}\.npy", "an NPZ archive of arrays", DATA_HINT),
@@ -121,7 +125,9 @@ PACKED: dict[bytes, Callable[[Any], Any]] = {
 }
 
 
-def _unpacked(blocks: Iterable[bytes], opener: Callable[[Any], Any], source: str) -> Iterator[bytes]:
+def _unpacked(
+    blocks: Iterable[bytes], opener: Callable[[Any], Any], source: str
+) -> Iterator[bytes]:
     with opener(_Blocks(blocks)) as file:
         try:
             while block := file.read1(UNPACKED_BYTES):
@@ -141,7 +147,7 @@ def _utf16_of(head: bytes) -> str | None:
     """Return which UTF-16 a text is in, by its mark or by its zeros, if it is in one."""
     if marked := UTF16.get(head[:2]):
         return marked
-    even, odd = head[: LOOKED_AT : 2], head[1 : LOOKED_AT : 2]
+    even, odd = head[:LOOKED_AT:2], head[1:LOOKED_AT:2]
     for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
         if zeros.count(0) > MANY_ZEROS * len(zeros) and others.count(0) < FEW_ZEROS * len(others):
             return name

@@ -81,7 +81,9 @@ def _prefix(pattern: bytes) -> Peel:
             return Peeled(line[match.end() :])
         groups = match.groupdict(b"")
         given = (groups.get("stream", b""), groups.get("source", b""))
-        return Peeled(line[match.end() :], *given, bool(groups.get("more")), bool(groups.get("joins")))
+        return Peeled(
+            line[match.end() :], *given, bool(groups.get("more")), bool(groups.get("joins"))
+        )
 
     return peel
 
@@ -128,9 +130,7 @@ def _json(line: bytes, key: bytes) -> dict[str, object]:
 
 
 ESCAPED = re.compile(ESCAPE.pattern.encode())
-LEVELS = (
-    rb"(?:INTERNAL_ERROR|FATAL|CRITICAL|ERROR|WARNING|WARN|INFO|VERBOSE|DEBUG|TRACE|UNKNOWN)\b"
-)
+LEVELS = rb"(?:INTERNAL_ERROR|FATAL|CRITICAL|ERROR|WARNING|WARN|INFO|VERBOSE|DEBUG|TRACE|UNKNOWN)\b"
 CLOCK = rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 MOMENT = rb"\d{4}-\d\d-\d\dT" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)"
 DAY = rb"[A-Z][a-z]{2} [ \d]\d " + CLOCK
@@ -145,14 +145,14 @@ WRAPPERS = (
     Wrapper("colours", _without_colour, share=0.3),
     Wrapper(
         "Kubernetes",
-        _prefix(
-            MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"
-        ),
+        _prefix(MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"),
     ),
     Wrapper("GitLab", _prefix(MOMENT + rb" [0-9a-f]{2}[OE](?:(?P<joins>\+)| |$)"), is_held=True),
     Wrapper(
         "GitHub's client",
-        _prefix(rb"(?P<stream>[^\t\n]{1,200})\t[^\t\n]{1,200}\t(?=(?:\xef\xbb\xbf)?" + MOMENT + rb")"),
+        _prefix(
+            rb"(?P<stream>[^\t\n]{1,200})\t[^\t\n]{1,200}\t(?=(?:\xef\xbb\xbf)?" + MOMENT + rb")"
+        ),
     ),
     Wrapper("journald", _prefix(rb"(?:" + DAY + rb"|" + MOMENT + rb") " + PROCESS)),
     Wrapper(
@@ -178,9 +178,7 @@ WRAPPERS = (
     Wrapper("times", _prefix(rb"(?:" + DAY + rb"|" + CLOCK + rb"|\d{9,10}\.\d{3,9})(?: |$)")),
     Wrapper(
         "times of day",
-        _prefix(
-            rb"\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?(?: |$)"
-        ),
+        _prefix(rb"\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?(?: |$)"),
         own=OWN,
     ),
 )
