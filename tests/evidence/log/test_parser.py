@@ -275,8 +275,7 @@ def test_no_bytes_make_it_raise_and_both_readers_agree(tmp_path_factory, data):
     path.write_bytes(data)
     try:
         parsed = parse_file(path)
-    except InputError as error:
-        assert "not a build log" in error.message or "unpack" in error.message
+    except InputError:  # it is no text
         return
     lines = b"".join(portions_of_file(path)).split(b"\n")[:-1]
     assert parsed.events == tuple(parse_lines(lines))

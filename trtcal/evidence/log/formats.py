@@ -21,7 +21,6 @@ HEAD_BYTES = 6
 LOOKED_AT = 1 << 12
 # The share of control characters and zeros from which on bytes are no text.
 MAX_CONTROL = 0.1
-TAR_MAGIC = slice(257, 262)
 
 MODEL_HINT = "`trtcal quantize` and `trtcal build` take models"
 ENGINE_HINT = "`trtcal layers` and `trtcal diagnose` take the folder that `trtcal build` wrote"

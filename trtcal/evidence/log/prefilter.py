@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import re2
 
 from trtcal.evidence.log.lines import EMBEDDED, PREFIX
-from trtcal.evidence.log.recognition import MESSAGES, RULES
+from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule
 
 MEMORY_BYTES = 64 << 20
@@ -44,7 +44,7 @@ Node = dict[str, "Node"]
 
 
 def _grow(node: Node, text: str) -> Node:
-    """Put a text into a trie, byte by byte; `\\d` stands for any digit."""
+    r"""Put a text into a trie, byte by byte; `\d` stands for any digit."""
     for symbol in re.findall(r"\\d|.", text):
         node = node.setdefault(symbol, {})
     return node

@@ -100,43 +100,48 @@ class Reader:
 
     def _read(self, stream: _Stream, text: bytes) -> Iterator[tuple[Found, int]]:
         """Read lines of one process that follow each other."""
-        state, number, listing = stream.state, self.number, self.listing
-        self.listing = stream.listing
+        listing, self.listing = self.listing, stream.listing
         place, end = 0, len(text)
         is_near = False  # to a line that matters: so may the next one, as it did before
         while place < end:
-            if not is_near and not state.is_busy:
-                quiet = quiet_lines(text, place)
-                number += quiet.lines
-                self.recognised += quiet.tagged
-                place = quiet.end
+            if not is_near and not stream.state.is_busy:
+                place = self._pass_over(text, place)
                 if place >= end:
                     break
             stop = text.find(b"\n", place)
             raw = text[place:stop]
-            after = state.steps.get(raw, UNSEEN)
-            if after is UNSEEN:
-                if is_near and not state.is_busy:
-                    is_near = False
-                    continue
-                self.number = number + 1
-                after = self._learn(state, raw)
-            place, is_near = stop + 1, True
-            number += 1
-            if after is None:
-                self.recognised += 1
+            after = stream.state.steps.get(raw, UNSEEN)
+            if after is UNSEEN and is_near and not stream.state.is_busy:
+                is_near = False
                 continue
-            self.recognised += after.is_known
-            if not after.goes_on:
-                if state.found is not None:
-                    yield state.found, stream.line
-                stream.line = number
-                if after.listed is not None:
-                    self.listing.take(raw if after.listed is WHOLE else after.listed)
-            state = after
-        stream.state, self.number = state, number
+            place, is_near = stop + 1, True
+            self.number += 1
+            if after is UNSEEN:
+                after = self._learn(stream.state, raw)
+            if found := self._step(stream, after, raw):
+                yield found
         if not stream.listing.texts:
             self.listing = listing
+
+    def _pass_over(self, text: bytes, place: int) -> int:
+        quiet = quiet_lines(text, place)
+        self.number += quiet.lines
+        self.recognised += quiet.tagged
+        return quiet.end
+
+    def _step(self, stream: _Stream, after: State | None, raw: bytes) -> tuple[Found, int] | None:
+        """Go where a line leads; return the event that is complete by that."""
+        if after is None:
+            self.recognised += 1
+            return None
+        self.recognised += after.is_known
+        found, stream.state = stream.state.found, after
+        if after.goes_on:
+            return None
+        line, stream.line = stream.line, self.number
+        if after.listed is not None:
+            self.listing.take(raw if after.listed is WHOLE else after.listed)
+        return None if found is None else (found, line)
 
     def _learn(self, state: State, raw: bytes) -> State | None:
         """Return where a line leads that was not seen in this state before."""
