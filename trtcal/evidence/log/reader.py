@@ -33,7 +33,7 @@ from trtcal.evidence.log.wrappers import Line, Unwrapper
 FOLLOWING_LINES = {"error": 12, "warning": 2}
 # What is remembered of lines already seen: how long one may be, and about how much in all.
 MAX_REMEMBERED_BYTES = 1 << 16
-MEMORY_BYTES = 40 << 20
+MEMORY_BYTES = 8 << 20
 STEP_BYTES = 200
 STATE_BYTES = 2500
 UNSEEN = State()

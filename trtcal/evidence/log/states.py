@@ -11,9 +11,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trtcal.documents import canonical_json
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import Value, unwrap
+
+
+TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Found:
@@ -34,7 +36,8 @@ class Found:
         self.failure = _failure(event) if event.severity == "error" else None
         self.lasting = b""
         if event.is_finding:
-            self.lasting = canonical_json([event.category, event.severity, event.subject])
+            facts = [event.category, event.severity, event.subject]
+            self.lasting = TO_JSON(facts).encode("utf-8", "surrogatepass")
 
     def at(self, line: int, repeated: int | None = None) -> Event:
         """Return the event at a line; `repeated` is the line of the failure that it only repeats."""
@@ -51,7 +54,7 @@ def _failure(event: Event) -> tuple[str, str]:
 def _tail(event: Event) -> str:
     document = event.to_document()
     del document["line"]
-    return "," + json.dumps(document, ensure_ascii=False, separators=(",", ":"))[1:]
+    return "," + TO_JSON(document)[1:]
 
 
 MAX_COLUMNS = 6
