@@ -19,6 +19,7 @@ from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.rules import LOCATION, MIN_HEAD, Rule
 
 MEMORY_BYTES = 64 << 20
+PREFIX_BYTES = 1 << 10
 # Headings that are no event but change what the next lines mean.
 HEADINGS = (
     *("Layers:", "Engine Layer Information", "Name: ", "Layer("),
@@ -78,6 +79,7 @@ def _any(texts: Iterable[str]) -> str:
 
 LOOK = re.compile(r"\(\?(?:[=!]|<[=!])")
 WIDE = re.compile(r"\{(\d+),(?:\d{2,})?\}")
+BEYOND_ASCII = re.compile(r"\[[^\]]*(?:\\u\w{4}|[^\x00-\x7f])[^\]]*\]|\\u\w{4}|[^\x00-\x7f]")
 ENDS = re.compile(r"\)*(?:\||$)")
 
 
@@ -85,7 +87,7 @@ def loosened(pattern: str) -> str:
     """Return a pattern for RE2 that matches at least wherever the given one does.
 
     RE2 looks neither ahead nor behind: what must follow at the end becomes a part of the match, and
-    everything else of that kind goes. Wide bounds go too.
+    everything else of that kind goes. Wide bounds go too, and letters beyond ASCII are any of them.
     """
     while look := LOOK.search(pattern):
         end = _closing(pattern, look.start())
@@ -93,6 +95,7 @@ def loosened(pattern: str) -> str:
         is_last = look[0] == "(?=" and ENDS.match(pattern, end + 1)
         pattern = pattern[: look.start()] + (inner if is_last else "") + pattern[end + 1 :]
     pattern = re.sub(r"\(\?P<\w+>", "(?:", pattern)
+    pattern = BEYOND_ASCII.sub(r"[\\x80-\\xff]+", pattern)
     return WIDE.sub(lambda bound: "*" if bound[1] == "0" else "+", pattern)
 
 
@@ -175,7 +178,6 @@ def _automaton(pattern: str) -> Any:
 
 LEAVES_QUIET = _automaton(f"{_tagged()}|{_untagged()}")
 MAY_MATTER = _automaton(_with_literals())
-HAS_PREFIX = re.compile(rb"[ \t]*(?:" + PREFIX.pattern.encode() + b")").match
 IS_TAGGED = re.compile(
     rf"[ \t]*(?:{_literal(TIME)})?(?:{'|'.join(map(_literal, QUIET_TAGS))})".encode()
 )
@@ -209,4 +211,5 @@ def quiet_lines(text: bytes, start: int) -> Quiet:
 
 def has_prefix(line: bytes) -> bool:
     """Whether a known logger's prefix begins a line."""
-    return HAS_PREFIX(line) is not None
+    beginning = line[:PREFIX_BYTES].decode("utf-8", "replace").lstrip()
+    return PREFIX.match(beginning) is not None

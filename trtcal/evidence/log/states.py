@@ -14,7 +14,6 @@ from typing import Any
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import Value, unwrap
 
-
 TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 

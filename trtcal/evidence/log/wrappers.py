@@ -167,6 +167,7 @@ WRAPPERS = (
     Wrapper(
         "compose",
         _prefix(rb"(?!" + LEVELS + rb")(?P<stream>[A-Za-z][\w.-]{0,100})[ \t]{0,60}\|(?: |$)"),
+        own=re.compile(rb" {0,9}\d{1,5} {0,40}\|"),  # a table of models and their versions
     ),
     Wrapper("torchrun", _prefix(rb"\[(?P<stream>[a-z][a-z_]{1,30}\d{1,5})\]: ?"), 0.3),
     Wrapper("mpirun", _prefix(rb"\[(?P<stream>\d{1,5},\d{1,5})\]<std(?:out|err)>: ?")),
