@@ -1,7 +1,7 @@
 """Takes off what stands around a log's lines: a container's, a scheduler's, a CI's form of its own.
 
 Which wrappers there are, one around the other, is decided once, from a share of the first lines.
-Lines of several processes are told apart by their prefix, and lines that were cut are joined. Lines
+Lines of several processes are kept apart by their prefix, and lines that were cut are joined. Lines
 keep the number that they have in the file; of joined ones it is that of the first.
 """
 
