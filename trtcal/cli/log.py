@@ -113,11 +113,11 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
             file.flush()
 
 
-def _portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.evidence.log.lines import blocks_of, portions, portions_of_file
+def _portions(file: str) -> Iterable[bytes]:
+    from trtcal.evidence.log.files import portions_of_file, portions_of_input
 
     if file == STANDARD_INPUT:
-        return portions(blocks_of(sys.stdin.buffer))
+        return portions_of_input(sys.stdin.buffer)
     return portions_of_file(Path(file))
 
 
@@ -230,8 +230,8 @@ def _follow(file: str, as_json: bool) -> list[str]:
     return [file] if live.facts.to_document()["is_failed"] else []
 
 
-def _growing_portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.evidence.log.lines import portions_of_growing_file
+def _growing_portions(file: str) -> Iterable[bytes]:
+    from trtcal.evidence.log.files import portions_of_growing_file
 
     return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
 

@@ -17,7 +17,7 @@ from trtcal.documents import Document, canonical_json
 from trtcal.evidence.layers.costs import counted_precision
 from trtcal.evidence.layers.listing import Listing
 from trtcal.evidence.log.facts import Facts
-from trtcal.evidence.log.lines import portions_of_file
+from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event
 from trtcal.evidence.log.states import Found, Repeats
@@ -223,10 +223,10 @@ class LogWriter:
         self._digest = hashlib.sha256(b"[[")
         self._has_events = self._has_lasting = False  # so a comma comes first
 
-    def write(self, portions: Iterable[Iterable[bytes]]) -> None:
+    def write(self, portions: Iterable[bytes]) -> None:
         """Read all lines and write the whole document; nothing, if they cannot be read at all."""
         portions = iter(portions)
-        first = next(portions, [])
+        first = next(portions, b"")
         self._text(f'{{"schema_version":1,"source":{_json(self._source)},"events":[')
         for lines in chain([first], portions):
             self._events(self.reader.feed(lines))
@@ -245,6 +245,7 @@ class LogWriter:
         summary["left_out"]["layers"] = self.reader.listing.left_out
         self.end = {
             "lines": self.reader.number,
+            "recognised": self.reader.recognised,
             "summary": summary,
             "digest": f"sha256:{self._digest.hexdigest()}",
         }
