@@ -146,7 +146,7 @@ def test_errors_of_cuda_say_what_their_number_means(line, rule):
         ("[W] [TRT] Skipping tac\ntic 4 due to Myelin error: no", "tactic_skipped", "4"),
     ],
 )  # fmt: skip
-def test_a_message_broken_into_two_lines_is_mended(text, category, subject):
+def test_a_message_broken_into_two_lines_is_joined(text, category, subject):
     assert facts(text) == [(1, category, subject)]
 
 
@@ -159,5 +159,5 @@ def test_a_message_broken_into_two_lines_is_mended(text, category, subject):
          [(1, "no_implementation", "a_1")]),
     ],
 )  # fmt: skip
-def test_a_whole_message_is_not_mended_with_what_follows(text, expected):
+def test_a_whole_message_is_not_joined_with_what_follows(text, expected):
     assert facts(text) == expected

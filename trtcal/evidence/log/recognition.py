@@ -122,12 +122,12 @@ def with_next(event: Event, message: str) -> Event:
     text = f"{event.message}\n{message}"[:MAX_MESSAGE]
     for space in (" ", ""):
         broken = event.message.replace("\n", space)
-        if found := _mended(event, broken, f"{broken}{space}{message}"):
+        if found := _joined(event, broken, f"{broken}{space}{message}"):
             return replace(found, line=event.line, message=text)
     return replace(event, message=text)
 
 
-def _mended(event: Event, broken: str, whole: str) -> Event | None:
+def _joined(event: Event, broken: str, whole: str) -> Event | None:
     """Return what a whole message says, where its first part alone says nothing, or too much."""
     body, first = unwrap(whole), unwrap(broken)
     found = INDEX.find(body.text, event.severity)
