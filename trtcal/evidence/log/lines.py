@@ -19,7 +19,8 @@ PLAIN = re.compile(
 # TensorRT's own prefix behind something else: a container's name, a progress bar, another thread.
 EMBEDDED = re.compile(
     r"(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] )?"
-    r"(?:\[TRT\] \[[EWIVF]\]|\[[EWIVF]\] \[TRT\]|(?:\[TensorRT\]|TRT) [A-Z_]{4,14}:|[A-Z]{4,7}: \[TRT\]:) "
+    r"(?:\[TRT\] \[[EWIVF]\]|\[[EWIVF]\] \[TRT\]|(?:\[TensorRT\]|TRT) [A-Z_]{4,14}:"
+    r"|[A-Z]{4,7}: \[TRT\]:) "
 )
 EMBEDDED_WITHIN = 300
 SPACE = re.compile(r"[ \t]*")
