@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-networks check coverage mutants bench reports pictures clean
+.PHONY: demo test test-zoo test-tensorrt test-networks check coverage mutants bench reports messages pictures clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -53,6 +53,10 @@ reports: $(READY)
 	  $(BIN)/trtcal run samples/digits/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
+
+# The page of the messages and findings that trtcal knows; a test checks that it is up to date.
+messages: $(READY)
+	$(BIN)/trtcal explain --markdown > docs/log-messages.md
 
 # The README's pictures of the gallery; needs a Chromium.
 pictures: $(READY)

@@ -14,6 +14,9 @@ from tests.conftest import SAMPLES
 from trtcal import config
 from trtcal.cli.main import COMMANDS, cli, run_command
 from trtcal.config import Config
+from trtcal.evidence.explanations import to_markdown
+from trtcal.evidence.findings import KINDS
+from trtcal.evidence.log.recognition import RULES
 
 ROOT = SAMPLES.parent
 SECTIONS = [
@@ -86,6 +89,14 @@ def test_the_readmes_python_works(tmp_path):
 def test_the_documents_name_every_command():
     for name in COMMANDS:
         assert f"`trtcal {name}`" in COMMANDS_PAGE
+
+
+def test_the_page_of_messages_is_what_the_rules_say():
+    page = (ROOT / "docs" / "log-messages.md").read_text()
+    assert page == to_markdown(), "run `make messages`"
+    headings = re.findall("^### (.+)$", page, re.MULTILINE)
+    findings = [f"Finding: {name}" for name in KINDS]
+    assert sorted(headings) == sorted([*(rule.name for rule in RULES), *findings])
 
 
 def test_the_documents_name_every_key_of_the_configuration():

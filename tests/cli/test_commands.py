@@ -45,7 +45,7 @@ def test_the_commands_work_on_each_others_files(place, capsys):
     assert "wrote calibration.json" in out
     succeed(capsys, "quantize", "net.onnx", "-o", "int8.onnx")
     succeed(capsys, "build", "int8.onnx", "--target", "cpu", "-o", "build")
-    assert "findings" in succeed(capsys, "log", "build/build.log")
+    assert "finding" in succeed(capsys, "log", "build/build.log")
     out = succeed(capsys, "compare", "net.onnx", "int8.onnx", "--data", "data.npz", "--rounds", 3)
     assert "int8" in out
     out = succeed(capsys, "report", ".", "-o", "report.html")

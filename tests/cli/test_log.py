@@ -8,6 +8,8 @@ import pytest
 
 from trtcal.backends.child import watching
 from trtcal.cli.main import run_command
+from trtcal.evidence.layers.listing import Listing
+from trtcal.evidence.log.reader import Reader
 
 LOG = (
     "[I] Starting\n"
@@ -15,7 +17,7 @@ LOG = (
     "[W] [TRT] Missing scale and zero-point for tensor c, expect fall back to non-int8\n"
     "[W] [TRT] Odd [red]thing[/red] \x1b]0;title\x07\n"
     "[E] 10: Could not find any implementation for node PWN(x).\n"
-    "[I] Engine built in 2.5 sec.\n"
+    "[I] Engine deserialized in 2.5 sec.\n"
 )
 
 
@@ -43,17 +45,109 @@ def start(*arguments, **options):
 
 def test_text_says_the_worst_first_and_is_readable_at_100_columns(place, capsys):
     status, out, _ = run(capsys, "one.log")
-    assert status == 0
+    assert status == 1
     lines = out.splitlines()
-    assert lines[0] == "one.log: 6 lines, 3 kinds of findings; no engine was built"
+    assert lines[0].startswith("one.log: the build failed; 6 lines, ")
+    assert lines[0].endswith(", 3 kinds of findings")
     assert lines[2] == "ERROR no_implementation: once, on line 5"
-    assert "WARNING uncalibrated: 2 times about 2, first on line 2" in lines
+    assert "WARNING missing_scale (uncalibrated): 2 times about 2, first on line 2" in lines
     assert "  in: a/b, c" in lines
     assert any(line.startswith("  do: Put Q/DQ on the tensor") for line in lines)
     assert max(map(len, lines)) <= 100
     assert "[red]thing[/red] 0;title\\x07" in out
     assert "\x1b" not in out
     assert lines[-1] == "1 timing"
+
+
+BUILT = (
+    "&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=net.onnx --int8\n"
+    "[I] Selected Device: Imaginary GTX 1\n"
+    "[I] [TRT] [MemUsageChange] Init CUDA: CPU +1, GPU +2, now: CPU 300, GPU 4000 (MiB)\n"
+    "[I] [TRT] [MemUsageStats] Peak memory usage of TRT CPU/GPU memory allocators: CPU 20 MiB, "
+    "GPU 1030 MiB\n"
+    "[V] [TRT] Engine generation completed in 11.25 seconds.\n"
+    "[V] [TRT] Engine Layer Information:\n"
+    "Layer(CaskConvolution): first, Tactic: 0x1, x (Int8[1,3]) -> a (Int8[1,3])\n"
+    "Layer(CaskConvolution): second, Tactic: 0x2, a (Int8[1,3]) -> b (Float[1,3])\n"
+    "Layer(CaskConvolution): third, Tactic: 0x3, b (Float[1,3]) -> y (Float[1,3])\n"
+    "[I] Engine built in 12.5 sec.\n"
+    "&&&& PASSED TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=net.onnx --int8\n"
+)
+
+
+def summary(capsys, *arguments):
+    _, out, _ = run(capsys, *arguments, "--json")
+    return json.loads(out)["summary"]
+
+
+def test_the_summary_says_what_was_built_with_what_and_how_long_it_took(place, capsys):
+    (place / "built.log").write_text(BUILT)
+    document = summary(capsys, "built.log")
+    facts = ("result", "build_s", "peak_cpu_mib", "peak_gpu_mib", "version", "gpu")
+    assert [document[name] for name in facts] == [
+        *("built", 12.5, 20, 1030),
+        *("8.6.1", "Imaginary GTX 1"),
+    ]
+    assert document["precisions"] == {"int8": 2, "fp32": 1}
+    assert "build" not in document["counts"]
+    status, out, err = run(capsys, "built.log")
+    assert (status, err) == (0, "")
+    assert out.startswith("built.log: an engine was built; 11 lines")
+    assert "TensorRT 8.6.1 on Imaginary GTX 1; built in 12.5 s; peak memory CPU 20 MiB" in out
+    assert "layers: 2 in INT8, 1 in FP32" in " ".join(out.split())
+
+
+def test_what_a_log_does_not_say_is_null(place, capsys):
+    document = summary(capsys, "two.log")
+    assert document["result"] == "unknown"
+    assert [document[name] for name in ("build_s", "peak_gpu_mib", "version", "gpu")] == [None] * 4
+    assert run(capsys, "two.log")[1].startswith("two.log: the log does not say whether an engine")
+
+
+FATAL = "[E] 10: Could not find any implementation for node PWN(x).\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        (FATAL + "[I] Engine built in 2.5 sec.\n", "built"),
+        ("[I] Engine built in 2.5 sec.\n" + FATAL, "failed"),
+        ("[I] Engine built in 2.5 sec.\n" + FATAL + "[I] Engine built in 2.5 sec.\n", "built"),
+        ("[I] Engine built in 2.5 sec.\n&&&& FAILED TensorRT.trtexec # trtexec\n", "failed"),
+        ("[I] Engine loaded in 2.5 sec.\n[W] Odd\n", "unknown"),
+        ("[V] Layers:\nLayer(Conv): a, Tactic: 0x1, x (Int8[1]) -> y (Int8[1])\n", "built"),
+    ],
+)
+def test_the_last_line_that_says_how_a_build_ended_decides(place, capsys, text, result):
+    (place / "some.log").write_text(text)
+    assert summary(capsys, "some.log")["result"] == result
+
+
+def test_a_failed_build_is_status_1_unless_asked_otherwise(place, capsys):
+    status, out, err = run(capsys, "one.log", "--json")
+    assert (status, json.loads(out)["summary"]["result"]) == (1, "failed")
+    assert err.splitlines()[0] == "error: the build failed: one.log"
+    assert "--exit-zero" in err
+    assert run(capsys, "one.log", "--exit-zero")[::2] == (0, "")
+    assert run(capsys, "two.log", "one.log", "-q")[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(Reader(Listing()), "recognised"), reason="counts no lines")
+@pytest.mark.parametrize(
+    ("text", "warned", "counts"),
+    [
+        ("dear diary\n" * 9, True, "9 lines, 0 recognised, nothing known in it"),
+        ("dear diary\n" * 9 + "[W] Odd\n", True, "10 lines, 1 recognised, 1 kind of finding"),
+        ("dear diary\n" * 3 + "[V] quiet\n", False, "4 lines, 1 recognised, no findings"),
+        ("", True, "0 lines, 0 recognised, nothing known in it"),
+    ],
+)
+def test_what_is_hardly_a_log_is_warned_of(place, capsys, text, warned, counts):
+    (place / "some.log").write_text(text)
+    status, out, err = run(capsys, "some.log")
+    assert status == 0
+    assert counts in out
+    assert ("this may be no build log" in err) is warned
 
 
 def test_json_is_one_object_for_one_file_and_one_a_line_for_several(place, capsys):
@@ -121,7 +215,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(place):
         child.stdout.read(100)
         child.stdout.close()
         assert child.stderr.read() == b""
-        assert child.wait(60) == 0
+        assert child.wait(60) == 0  # what is read no more is not judged
 
 
 def test_a_growing_file_is_followed_until_interrupted(place):
@@ -141,7 +235,7 @@ def test_a_growing_file_is_followed_until_interrupted(place):
 def test_following_standard_input_ends_with_it(place):
     child = start("-", "--follow", stdin=subprocess.PIPE)
     out, err = child.communicate(LOG.encode())
-    assert child.returncode == 0
+    assert child.returncode == 1
     assert b"5: error no_implementation: PWN(x): 10: Could not find" in out
     assert b"2 uncalibrated, 1 without a kernel, 1 warnings" in err
 

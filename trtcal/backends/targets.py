@@ -18,6 +18,7 @@ from typing import Any
 
 import onnxruntime
 
+from trtcal.backends.cuda import LIBRARY
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import GPUS, capability_of
 
@@ -111,9 +112,12 @@ class Gpu:
 
 def find_gpu() -> Gpu | None:
     """Return the first GPU that CUDA shows, None without one."""
-    cuda = load_driver()
     device = ctypes.c_int()
-    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
         return None
     name = ctypes.create_string_buffer(256)
     major, minor = ctypes.c_int(), ctypes.c_int()
@@ -123,14 +127,6 @@ def find_gpu() -> Gpu | None:
         or cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
     )
     return None if failed else Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
-
-
-def load_driver() -> ctypes.CDLL | None:
-    """Return NVIDIA's driver, None where there is none."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
 
 
 PACKAGES = (

@@ -20,11 +20,11 @@ import onnx
 
 from trtcal.backends.base import Availability, Backend, Made
 from trtcal.backends.child import run_worker
+from trtcal.backends.cuda import find_device
 from trtcal.backends.options import BuildOptions, ShapeRanges, shape_ranges
 from trtcal.backends.targets import (
     PORTABLE,
     find_gpu,
-    load_driver,
     named_gpus,
     parse_target,
     version_of,
@@ -183,11 +183,10 @@ class TensorRT(Backend):
     takes = (*TAKEN, "--timing-cache", "--layer-times")
 
     def availability(self) -> Availability:
-        """Needs the package, and an NVIDIA driver: without one TensorRT's runtime crashes."""
+        """Needs the package, and a CUDA device: without one TensorRT's runtime crashes."""
         found = super().availability()
-        if found.works and load_driver() is None:
-            missing = "no NVIDIA driver on this machine"
-            return Availability(False, found.version, missing, "build on the GPU's own machine")
+        if found.works and (device := find_device()).missing:
+            return Availability(False, found.version, device.missing, device.hint)
         return found
 
     def targets(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends.child import fail, read_request, refuse
+from trtcal.backends.cuda import ERRORS
 from trtcal.errors import TrtcalError
 
 LAYERS = "layers.json"
@@ -105,8 +107,8 @@ def say(letter: str, message: str) -> None:
     os.write(2, f"[{letter}] {message}\n".encode("utf-8", "replace"))
 
 
-def install_logger(trt: Any) -> list[str]:
-    """Make Polygraphy use a logger that keeps every message; return the list that errors go to."""
+def install_logger(trt: Any) -> dict[str, list[str]]:
+    """Make Polygraphy use a logger that writes all; return the errors (E) and warnings (W) to come."""
     import polygraphy.backend.trt.util as polygraphy_trt
     from polygraphy.logger import G_LOGGER
 
@@ -118,20 +120,21 @@ def install_logger(trt: Any) -> list[str]:
         severity.INFO: "I",
         severity.VERBOSE: "V",
     }
-    errors: list[str] = []
+    kept: dict[str, list[str]] = {"E": [], "W": []}
 
     class Logger(trt.ILogger):  # type: ignore[misc]  # trt is imported at run time
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, level: Any, message: str) -> None:
-            if letters.get(level) == "E":
-                errors.append(message)
-            say(letters.get(level, "V"), message)
+            letter = letters.get(level, "V")
+            if letter in kept:
+                kept[letter].append(message)
+            say(letter, message)
 
     G_LOGGER.colors = False
     polygraphy_trt.TRT_LOGGER = Logger()
-    return errors
+    return kept
 
 
 def build(request: dict[str, Any], trt: Any) -> bytes:
@@ -221,17 +224,32 @@ def _config(request: dict[str, Any], common: dict[str, Any], strongly_typed: boo
     return CreateConfig(**{"int8": request["quantized"] and not strongly_typed, **common})
 
 
-def main_error(errors: list[str]) -> str:
-    """Return the error that says why: the last with an assertion or a code, else the last of all."""
+def main_error(errors: Sequence[str], warnings: Sequence[str], ended: str) -> str:
+    """Return what says why: the last error with an assertion or a code, else the last of all.
+
+    Without an error it is how the build ended, with the last warning of an error, else the last:
+    TensorRT warns that it can't open a device, and then its bindings say `nullptr` only.
+    """
     reasons = [text for text in errors if "Assertion" in text or "Error Code" in text]
     causes = [text for text in reasons if "cudaError" not in text]  # there is no GPU to complain to
-    return " ".join((causes or reasons or errors)[-1].split())
+    if errors:
+        return " ".join((causes or reasons or errors)[-1].split())
+    if not warnings:
+        return ended
+    warning = ([text for text in warnings if "error" in text] or warnings)[-1]
+    return f"{ended}; the warning before it: {' '.join(warning.split())}{_meaning(warning)}"
+
+
+def _meaning(warning: str) -> str:
+    code = re.search(r"CUDA .*error: (\d+)", warning)
+    known = ERRORS.get(int(code[1])) if code else None
+    return f" ({known[0]}: {known[1]})" if known else ""
 
 
 def main() -> None:
     """Do what the request says."""
     trt = __import__(REQUEST["module"])
-    errors = install_logger(trt)
+    kept = install_logger(trt)
     if REQUEST["module"] == "tensorrt":
         trt.init_libnvinfer_plugins(None, "")  # TensorRT's own ones
     say("I", f"{REQUEST['module']} {trt.__version__}")
@@ -240,7 +258,7 @@ def main() -> None:
     except TrtcalError as error:
         fail("; ".join(filter(None, [error.message, error.hint])))
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
-        fail(main_error(errors) if errors else str(error).strip())
+        fail(main_error(kept["E"], kept["W"], str(error).strip()))
     else:
         if REQUEST.get("inspect"):
             inspect_engine(engine, trt, bool(REQUEST.get("layer_times")))

@@ -14,6 +14,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
 
     def _run(self) -> None:
         import calibrators
+        from trtcal.backends.cuda import find_device
         from trtcal.backends.registry import BACKENDS, targets_here
         from trtcal.backends.targets import machine, packages
         from trtcal.evidence.layers.costs import GPUS
@@ -25,6 +26,7 @@ class Doctor(JsonOptions, example="trtcal doctor --json"):
             "machine": machine(),
             "packages": packages(),
             "backends": {name: vars(state) for name, state in states.items()},
+            "cuda": vars(find_device()),
             "targets": {
                 one: {"gpus": GPUS.get(one, "").split(), "backend": here.get(one)}
                 for one in dict.fromkeys([*here, *GPUS])
@@ -46,6 +48,7 @@ def _show(document: dict[str, Any]) -> None:
         "how to get it": "{1[hint]}",
     }
     print_table([*document["backends"].items()], columns, f"trtcal {__version__}")
+    say(f"CUDA device: {_device(document['cuda'])}")
     columns = {
         "target": "{0}",
         "GPUs by name": lambda item: " ".join(item[1]["gpus"]),
@@ -55,3 +58,10 @@ def _show(document: dict[str, Any]) -> None:
     say("calibrators: " + ", ".join(document["calibrators"]))
     found = document["packages"].items()
     say("packages: " + ", ".join(f"{name} {version or '-'}" for name, version in found))
+
+
+def _device(cuda: dict[str, str | None]) -> str:
+    """Return the device that TensorRT would build for, or why none can be opened and what to do."""
+    if cuda["missing"]:
+        return f"{cuda['missing']} ({cuda['hint']})"
+    return f"{cuda['name']}, whose driver supports CUDA {cuda['cuda']}"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import StatusLine, most, note, printable, say, say_more
-from trtcal.errors import INTERRUPTED
+from trtcal.cli.output import StatusLine, most, note, say, say_more, say_wrapped, warning
+from trtcal.errors import INTERRUPTED, GateFailed
 
 if TYPE_CHECKING:
     from trtcal.evidence.log.states import Found
@@ -27,18 +25,31 @@ BACKGROUND = ("memory", "timing", "calibration_progress")
 SHOWN = 40
 LONGEST_NAME = 60
 LONGEST_MESSAGE = 200
+FEW = 0.2  # of the lines recognised, below which it is hardly a build log
+RESULTS = {"built": "an engine was built", "failed": "the build failed"}
+PRECISIONS = {
+    "int8": "in INT8",
+    "fp16": "in FP16",
+    "fp32": "in FP32",
+    "other": "in other types",
+    "unknown": "unknown",
+    "none": "only copying",
+}
+NO_RESULT = "the log does not say whether an engine was built"
 
 
 class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
     FILE may be - for standard input. --json prints one object for a FILE, and for several one
-    object a line; with --follow, one line for each finding.
+    object a line; with --follow, one line for each finding. `trtcal explain NAME` says more about a
+    message. The log of a build that failed ends with status 1.
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...")
     follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
     output: Path | None = option("Write the JSON here too.", "-o")
+    exit_zero: bool = option("End with status 0 for a build that failed, too.")
 
     def _run(self) -> None:
         follow, files = self.follow, self.files
@@ -47,10 +58,11 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
         if follow and self.output:
             raise click.UsageError("--follow writes no file: leave -o out")
         try:
-            if follow:
-                _follow(files[0], self.as_json)
-            else:
-                _explain(self)
+            failed = _follow(files[0], self.as_json) if follow else _explain(self)
+            if failed and not self.exit_zero:
+                raise GateFailed(
+                    f"the build failed: {', '.join(failed)}", "--exit-zero ends with status 0"
+                )
         except BrokenPipeError:  # who read it has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except KeyboardInterrupt:
@@ -62,9 +74,11 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
 command = Log.command()
 
 
-def _explain(options: Log) -> None:
+def _explain(options: Log) -> list[str]:
+    """Read the files, print what they say, and return those of builds that failed."""
     from trtcal.evidence.log.summary import LogWriter
 
+    failed = []
     newline = "" if len(options.files) > 1 else "\n"
     for number, file in enumerate(options.files):
         with _writer(options.output, options.as_json) as write:
@@ -74,6 +88,9 @@ def _explain(options: Log) -> None:
             if number:
                 say("")
             show(file, writer)
+        _warn_of_few(file, writer.end)
+        failed += [file] if writer.end["summary"]["is_failed"] else []
+    return failed
 
 
 @contextlib.contextmanager
@@ -96,49 +113,93 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
             file.flush()
 
 
-def _portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.evidence.log.lines import blocks_of, portions, portions_of_file
+def _portions(file: str) -> Iterable[bytes]:
+    from trtcal.evidence.log.files import portions_of_file, portions_of_input
 
     if file == STANDARD_INPUT:
-        return portions(blocks_of(sys.stdin.buffer))
+        return portions_of_input(sys.stdin.buffer)
     return portions_of_file(Path(file))
 
 
 def show(file: str, writer: LogWriter) -> None:
-    """Print what matters first: the kinds of findings, worst first, then a line of figures."""
+    """Print how the build ended, the kinds of findings, worst first, then a line of figures."""
     document = writer.end["summary"]
     kinds = document["findings"]
-    state = "; no engine was built" if document["is_failed"] else ""
-    say(f"{file}: {writer.end['lines']} lines, {len(kinds)} kinds of findings{state}")
+    say(f"{file}: {RESULTS.get(document['result'], NO_RESULT)}; {_counts(writer)}")
+    say_wrapped("  ", "; ".join(_facts(document)))
     for kind in kinds[: most(SHOWN)]:
         _show_kind(kind)
     say_more(len(kinds), most(SHOWN), "kinds")
     say("")
+    say("; ".join(_figures(document) or ["nothing about memory, time or calibration"]))
+
+
+def _counts(writer: LogWriter) -> str:
+    """Return how many lines there are, how many of them are recognised, and what was found."""
+    lines, recognised = writer.end["lines"], writer.end.get("recognised")
+    kinds = len(writer.end["summary"]["findings"])
+    known = "" if recognised is None else f"{recognised} recognised, "
+    found = {0: "no findings", 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
+    return f"{lines} lines, {known}{'nothing known in it' if recognised == 0 else found}"
+
+
+def _warn_of_few(file: str, end: dict[str, Any]) -> None:
+    """Warn of a file that is hardly a build log, in which there is little to be found."""
+    count, lines = end.get("recognised"), end["lines"]
+    if count is not None and (not count or count < FEW * lines):
+        warning(
+            f"{file}: {count} of {lines} lines are recognised: this may be no build log",
+            "give the text that trtexec, Polygraphy or the script printed while it built the engine",
+        )
+
+
+def _facts(document: dict[str, Any]) -> list[str]:
+    """Return what built it, how long that took, the peak memory, and the layers by precision."""
+    built_by = [f"TensorRT {document['version']}"] if document["version"] else []
+    built_by += [document["gpu"]] if document["gpu"] else []
+    parts = [" on ".join(built_by)] if built_by else []
+    parts += (
+        [] if document["build_s"] is None else [f"built in {round(document['build_s'], 2):g} s"]
+    )
+    peaks = {"CPU": document["peak_cpu_mib"], "GPU": document["peak_gpu_mib"]}
+    memory = [f"{where} {size:,} MiB" for where, size in peaks.items() if size is not None]
+    parts += [f"peak memory {', '.join(memory)}"] if memory else []
+    layers = document["precisions"]
+    shown = [f"{layers[one]} {words}" for one, words in PRECISIONS.items() if one in layers]
+    return parts + ([f"layers: {', '.join(shown)}"] if shown else [])
+
+
+def _figures(document: dict[str, Any]) -> list[str]:
+    """Return how many events there are of the course of the build, and what was left out."""
     counts = document["counts"]
     parts = [f"{counts[name]} {name}" for name in BACKGROUND if name in counts]
     parts += [document["tactics"]] if document["tactics"] else []
-    parts += [f"{writer.layers} engine layers"] if writer.layers else []
     seconds = document["calibration_s"]
     if seconds is not None:
         few = ": little of a whole data set was read then" if seconds < SECONDS else ""
         parts.append(f"calibrated in {seconds:g} s{few}")
     left_out = {what: count for what, count in document["left_out"].items() if count}
-    parts += [f"{count} {what} left out" for what, count in left_out.items()]
-    say("; ".join(parts or ["nothing about memory, time or calibration"]))
+    return parts + [f"{count} {what} left out" for what, count in left_out.items()]
 
 
 def _show_kind(kind: dict[str, Any]) -> None:
     subjects = f" about {kind['distinct_subjects']}" if kind["distinct_subjects"] > 1 else ""
     many = f"{kind['count']} times{subjects}, first" if kind["count"] > 1 else "once,"
     say("")
-    say(f"{kind['severity'].upper()} {kind['category']}: {many} on line {kind['first_line']}")
+    name = named(kind["rule"], kind["category"])
+    say(f"{kind['severity'].upper()} {name}: {many} on line {kind['first_line']}")
     if kind["subjects"]:
         more = ", …" if kind["distinct_subjects"] > len(kind["subjects"]) else ""
-        _say_wrapped("  in: ", ", ".join(map(shortened, kind["subjects"])) + more)
+        say_wrapped("  in: ", ", ".join(map(shortened, kind["subjects"])) + more)
     if kind["rule"] is None or not kind["subjects"]:
-        _say_wrapped("  message: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
-    _say_wrapped("  means: ", kind["meaning"])
-    _say_wrapped("  do: ", kind["fix"])
+        say_wrapped("  message: ", shortened(kind["message"].partition("\n")[0], LONGEST_MESSAGE))
+    say_wrapped("  means: ", kind["meaning"])
+    say_wrapped("  do: ", kind["fix"])
+
+
+def named(rule: object, category: str) -> str:
+    """Return a rule's name, which `trtcal explain` takes, with its category, unless they are one."""
+    return category if rule in (None, category) else f"{rule} ({category})"
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
@@ -147,17 +208,11 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     return text if len(text) <= longest else f"{text[:side]}…{text[-side:]}"
 
 
-def _say_wrapped(head: str, text: str) -> None:
-    width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    say_lines = textwrap.wrap(
-        printable(text), width, initial_indent=head, subsequent_indent=" " * len(head)
-    )
-    for line in say_lines:
-        say(line)
+def _follow(file: str, as_json: bool) -> list[str]:
+    """Print the findings of a growing log as they come, until the user or standard input ends it.
 
-
-def _follow(file: str, as_json: bool) -> None:
-    """Print the findings of a growing log as they come, until the user or standard input ends it."""
+    Return the file if its build failed.
+    """
     from trtcal.evidence.log.reader import Live
 
     live = Live(lambda found, line: _print_found(found, line, as_json))
@@ -172,10 +227,11 @@ def _follow(file: str, as_json: bool) -> None:
         status.clear()
         live.close()
         note(live.text())
+    return [file] if live.facts.to_document()["is_failed"] else []
 
 
-def _growing_portions(file: str) -> Iterable[list[bytes]]:
-    from trtcal.evidence.log.lines import portions_of_growing_file
+def _growing_portions(file: str) -> Iterable[bytes]:
+    from trtcal.evidence.log.files import portions_of_growing_file
 
     return _portions(file) if file == STANDARD_INPUT else portions_of_growing_file(Path(file))
 
@@ -186,6 +242,6 @@ def _print_found(found: Found, line: int, as_json: bool) -> None:
         text = f'{{"line":{line}{found.tail}'
         click.echo(text.encode("utf-8", "surrogatepass"))
     else:
-        what = f"{line}: {event.severity} {event.category}"
+        what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
         text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)
         say(f"{what}: {shortened(event.subject)}: {text}" if event.subject else f"{what}: {text}")

@@ -27,6 +27,7 @@ COMMANDS = {
     "quantize": "Write Q/DQ, and float16, into an ONNX model.",
     "build": "Build an engine and list its layers.",
     "log": "Explain a build log.",
+    "explain": "Explain a message of build logs, or a kind of finding, by its name.",
     "layers": "Show what an engine spends its time on, and how two engines differ.",
     "diagnose": "List what is wrong with a build, what it costs and the remedy.",
     "fusion": "Show which fusions are expected, what breaks them, and what was built.",

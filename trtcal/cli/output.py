@@ -140,6 +140,20 @@ def say(message: str) -> None:
     click.echo(printable(message))
 
 
+def say_wrapped(head: str, text: str) -> None:
+    """Print a text behind a head, at most 100 columns wide; nothing if it is empty."""
+    import textwrap  # not for every command
+
+    wrapper = textwrap.TextWrapper(
+        width=min(100, shutil.get_terminal_size((100, 24)).columns),
+        initial_indent=head,
+        subsequent_indent=" " * (len(head) or 2),
+        break_on_hyphens=False,
+    )
+    for line in wrapper.wrap(printable(text)):
+        click.echo(line)
+
+
 def say_written(path: Path, digest: str) -> None:
     """Print which file was written, and how its digest begins."""
     say(f"wrote {path}  {digest[:19]}")

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtcal.config import read_toml
+from trtcal.documents import from_fields
 
 RISKS = ("none", "low", "high")
 
@@ -51,16 +55,21 @@ class Finding:
     cost: Cost = field(default_factory=Cost)
 
 
-COSTS_ALONE = frozenset(
-    {
-        "broken_fusion",
-        "float_between_int8",
-        "fusion_differs",
-        "memory_bound_chain",
-        "silent_reformat",
-        "unfused_qdq",
-    }
-)
+@dataclass(frozen=True)
+class Kind:
+    """What findings of a kind have in common: `kinds.toml` has them all."""
+
+    meaning: str
+    why: str
+    fix: str
+    costs_alone: bool = False
+
+
+KINDS = {
+    name: from_fields(Kind, one)
+    for name, one in read_toml(Path(__file__).with_name("kinds.toml")).items()
+}
+COSTS_ALONE = frozenset(name for name, kind in KINDS.items() if kind.costs_alone)
 """Kinds that say where time goes; all others say that the build is not what was asked for."""
 
 

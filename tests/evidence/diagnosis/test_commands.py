@@ -65,11 +65,17 @@ def test_a_graph_alone_says_what_will_run_in_float(here, capsys):
 
 
 def test_a_log_that_is_none_is_not_called_clean(here, capsys):
-    (here / "model.onnx").write_bytes(bytes(range(256)) * 20)
-    assert run_command(["diagnose", "--log", "model.onnx"]) == 0
+    (here / "notes.txt").write_text("Nothing that a builder prints.\n" * 20)
+    assert run_command(["diagnose", "--log", "notes.txt"]) == 0
     captured = capsys.readouterr()
     assert "are they build logs?" in captured.err
     assert "0 log_events" in captured.out
+
+
+def test_a_model_given_as_a_log_is_refused(here, capsys):
+    onnx.save(wrong_axis().proto(), here / "model.onnx")
+    assert run_command(["diagnose", "--log", "model.onnx"]) == 2
+    assert "model.onnx is an ONNX model, not a build log" in capsys.readouterr().err
 
 
 def test_layers_of_another_builder_are_held_against_the_model(here, capsys):

@@ -4,7 +4,8 @@ import pytest
 
 from tests.evidence.log.lines import parse_lines
 from trtcal.config import Config
-from trtcal.evidence.diagnosis.build_diagnosis import Case, check_engine, diagnose
+from trtcal.evidence.diagnosis.build_diagnosis import Case, check_engine, diagnose, with_context
+from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.reading import Engine
 
 MISSING = (
@@ -89,3 +90,15 @@ def test_hostile_names_stay_names(name, tmp_path):
 
 def test_a_log_of_noise_gives_nothing():
     assert not diagnosed([b"\xff\xfe\x00 not a log", b"", b"hello"]).findings
+
+
+def test_lines_of_the_log_stand_once_among_the_neighbours_of_findings(tmp_path):
+    log = tmp_path / "build.log"
+    log.write_text("".join(f"line {number}\n" for number in range(1, 9)))
+    wanted = [3, 4, 6]
+    findings = [
+        Finding("error", None, "x", "y", "z", (Evidence("log", f"build.log:{line}", "said"),))
+        for line in wanted
+    ]
+    texts = [one.evidence[0].text.split("\n") for one in with_context(findings, [log])]
+    assert texts == [["line 2", "line 3"], ["line 4", "line 5"], ["line 6", "line 7"]]

@@ -128,7 +128,7 @@ def test_nothing_to_fix_writes_nothing(place, capsys):
         (["none.onnx"], "does not exist"),
         (["layers.json"], "cannot be read as ONNX"),
         (["conv_relu.onnx", "none.log"], "none.log"),
-        (["conv_relu.onnx", "conv_relu.onnx"], "lists no layers"),
+        (["conv_relu.onnx", "conv_relu.onnx"], "is an ONNX model, not a build log"),
         (["conv_relu.onnx", "--fix"], "--fix needs a place"),
         (["conv_relu.onnx", "--add", "inner-pairs"], "go with --fix"),
         (["conv_relu.onnx", "--patterns", "none.toml"], "none.toml does not exist"),

@@ -5,9 +5,9 @@ from trtcal.evidence.log.reader import events_of
 
 def parse_lines(lines):
     """Yield the events of texts or bytes, of which each may hold several lines."""
-    return events_of(map(_split, lines))
+    return events_of(map(_in_bytes, lines))
 
 
-def _split(item):
+def _in_bytes(item):
     raw = item.encode("utf-8", "backslashreplace") if isinstance(item, str) else item
-    return raw.removesuffix(b"\n").split(b"\n")
+    return raw or b"\n"

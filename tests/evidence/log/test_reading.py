@@ -5,17 +5,20 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
+from itertools import islice
 
 import pytest
 
+from benchmarks import log_fuzz
 from tests.evidence.log.lines import parse_lines
 from trtcal.evidence.layers.listing import MAX_LAYERS
 from trtcal.evidence.log import reader
-from trtcal.evidence.log.lines import blocks_of, portions, portions_of_growing_file
+from trtcal.evidence.log.files import blocks_of, portions, portions_of_growing_file
 from trtcal.evidence.log.reader import Live, parse_file
 from trtcal.evidence.log.recognition import RULES
 from trtcal.evidence.log.rules import MAX_TEXT
-from trtcal.evidence.log.summary import LogWriter, log_document
+from trtcal.evidence.log.summary import FACTS, LogWriter, log_document
 
 if sys.version_info >= (3, 11):
     from re import _parser
@@ -25,8 +28,8 @@ else:
 LETTERS = {"error": "E", "warning": "W", "info": "I", "verbose": "V"}
 SKIPPED = "[W] Skipping tactic 3 due to oom error on requested size of 9 detected for tactic 4."
 LINES = [
-    *(f"[{LETTERS[rule.severity]}] [TRT] {rule.example}" for rule in RULES),
-    *(rule.example for rule in RULES),
+    *(f"[{LETTERS[rule.severity]}] [TRT] {one}" for rule in RULES for one in rule.example),
+    *(one for rule in RULES for one in rule.example),
     *(
         "[V] Layers:",
         "[V] Engine Layer Information:",
@@ -75,7 +78,7 @@ def test_a_line_seen_before_is_not_read_again(monkeypatch):
 def test_memory_for_lines_seen_is_bounded(monkeypatch):
     monkeypatch.setattr(reader, "MEMORY_BYTES", 100_000)
     kept = reader.Reader(reader.Listing())
-    for _ in kept.feed(f"[W] Odd thing {number}".encode() for number in range(5_000)):
+    for _ in kept.feed(b"".join(b"[W] Odd thing %d\n" % number for number in range(5_000))):
         assert sum(len(state.steps) for state in kept._states.values()) < 100
 
 
@@ -111,22 +114,23 @@ def test_the_document_is_the_same_however_the_log_comes_in(tmp_path):
     path.write_bytes(text)
     document = log_document(path)
     parsed = parse_file(path)
-    assert document["events"] == [event.to_document() for event in parsed.events]
+    events = [event.to_document() for event in parsed.events if event.category not in FACTS]
+    assert document["events"] == events
     assert document["layers"] == [layer.to_document() for layer in parsed.layers]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_no_bytes_make_it_raise(seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_logs_neither_raise_nor_lose_events_nor_take_long(seed):
     chooser = random.Random(seed)  # noqa: S311
-    data = bytearray(splice(seed, 20).encode(chooser.choice(["utf-8", "utf-16", "utf-8-sig"])))
-    for _ in range(chooser.randrange(30)):
-        place = chooser.randrange(len(data))
-        data[place : place + chooser.randrange(4)] = chooser.randbytes(chooser.randrange(4))
-    pieces = [bytes(data[: chooser.randrange(len(data))])]
-    LogWriter("x", pieces.append).write(portions(pieces[:]))
-    assert b'"digest":' in pieces[-1]
+    ends = Counter(log_fuzz.check(*one) for one in islice(log_fuzz.inputs(10_000, chooser), 160))
+    assert set(ends) <= {"fine", "refused"}
+    assert ends["fine"] > 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_may_come_while_a_builder_prints(seed):
     live = Live()
-    live.feed(bytes(data))
+    live.feed(log_fuzz.mutated(random.Random(seed)))  # noqa: S311
     live.close()
     assert live.found()
 
@@ -183,7 +187,7 @@ def test_a_growing_file_is_followed_and_read_anew_when_it_is_replaced(tmp_path):
 
     def follow():
         for lines in portions_of_growing_file(path):
-            found.extend(line for line in lines if line)
+            found.extend(line for line in lines.splitlines() if line)
             if b"end" in found:
                 return
 

@@ -25,7 +25,7 @@ from trtcal.evidence.diagnosis.reasons import (
     find_faults,
     tensors_of,
 )
-from trtcal.evidence.findings import Cost, Evidence, Finding, rank, sentence
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding, rank, sentence
 from trtcal.evidence.fusion.check import AGREES, BROKEN_FUSION, DIFFERS, SPLIT_FUSION, check_fusions
 from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.costs import bytes_of
@@ -53,16 +53,6 @@ from trtcal.quantization.qdq import asked_precisions, quantization_record
 KIND = "diagnosis"
 NO_RANGE = "has no range"
 ORDER = ("int8", "fp16", "fp32")  # rising in width
-WHY_SILENT = (
-    "The builder took another precision and printed nothing: only the layer list shows it. The node "
-    "keeps its accuracy, and loses the speed and the memory that INT8 was to bring."
-)
-WHY_REPORTED = (
-    "The node keeps its accuracy, and loses the speed that the precision asked was to bring."
-)
-WHY_NONE = "The engine quantizes and dequantizes at most, and INT8 makes it no faster."
-WHY_NARROW = "A plan kept this node in a wider type for its accuracy, and that is lost."
-WHY_LEFT = "The plan asks for INT8, and without a range there is no scale: the node stays in float."
 
 
 @dataclass(frozen=True)
@@ -204,9 +194,8 @@ def _without_int8(case: Case) -> Iterator[Finding]:
             kind="no_int8",
             subject=None,
             what="no layer of this engine runs in INT8",
-            why=WHY_NONE,
-            fix="Each node that was asked in INT8 has a finding with the reason. If the largest can't "
-            "have it, build this network in FP16.",
+            why=KINDS["no_int8"].why,
+            fix=KINDS["no_int8"].fix,
             evidence=tuple(Evidence("node", one.node, one.reason) for one in largest),
             cost=Cost(moved_bytes=bytes_of(case.layers)),
         )
@@ -225,13 +214,13 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     narrower = ORDER.index(outcome.got) < ORDER.index(outcome.asked)
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
-    why = WHY_NARROW if narrower else WHY_SILENT if silent else WHY_REPORTED
+    why = KINDS[kind].why
     evidence = [Evidence("node", outcome.node, f"asked {outcome.asked}, got {outcome.got}")]
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
     if outcome.cause == MISSING_RANGE and not narrower:
-        kind, why = MISSING_RANGE, WHY_REPORTED
+        kind, why = MISSING_RANGE, KINDS["fallback"].why
     return Finding(
         kind=kind,
         subject=outcome.node,
@@ -259,8 +248,8 @@ def _left(case: Case) -> Iterable[Finding]:
                 kind=MISSING_RANGE,
                 subject=node,
                 what=f"{node!r} was left in float: {reason}",
-                why=WHY_LEFT,
-                fix="Calibrate again with data that reach the tensor, or import a range for it.",
+                why=KINDS[MISSING_RANGE].why,
+                fix=KINDS[MISSING_RANGE].fix,
                 evidence=(Evidence("node", node, reason),),
             )
 
@@ -299,7 +288,6 @@ def summary_line(diagnosis: Diagnosis) -> str:
     return ", ".join(parts) if parts else "no findings"
 
 
-WHY_FAULTY = "TensorRT computes such a node in float, mostly without a word, or refuses the model."
 NAMED = 3  # nodes at a tensor
 HARMLESS = Cost(risk="none")
 AROUND = 1  # lines of context before and behind a log line
@@ -452,7 +440,9 @@ def _faults(model: Model) -> Iterator[Finding]:
     for node, fault in find_faults(model.proto).items():
         what = f"{node!r} has Q/DQ, and {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
-        yield Finding(fault.cause, node, what, WHY_FAULTY, sentence(fault.fix), evidence)
+        yield Finding(
+            fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
+        )
 
 
 def check_case(
@@ -487,7 +477,10 @@ def _widened(evidence: Evidence, around: dict[str, str]) -> Evidence:
 
 
 def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every wanted line, with its neighbours, in one pass over a log."""
+    """Yield place and text of every wanted line, with its neighbours, in one pass over a log.
+
+    A neighbour that is wanted itself, or stands beside an earlier line already, is not repeated.
+    """
     lines = sorted(int(p.rpartition(":")[2]) for p in wanted if p.rpartition(":")[0] == log.name)
     near = {line + step for line in lines for step in range(-AROUND, AROUND + 1)}
     kept: dict[int, str] = {}
@@ -499,9 +492,14 @@ def _contexts(log: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
                     kept[number] = text.rstrip("\r\n")
                 if number > lines[-1] + AROUND:
                     break
+    shown = set(lines)
     for line in lines:
-        texts = (kept.get(line + step) for step in range(-AROUND, AROUND + 1))
-        yield f"{log.name}:{line}", "\n".join(text for text in texts if text is not None)
+        here = range(line - AROUND, line + AROUND + 1)
+        texts = [
+            kept[near] for near in here if near in kept and (near == line or near not in shown)
+        ]
+        shown.update(here)
+        yield f"{log.name}:{line}", "\n".join(texts)
 
 
 def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> None:

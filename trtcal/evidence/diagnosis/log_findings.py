@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from trtcal.evidence.findings import Cost, Evidence, Finding
+from trtcal.evidence.findings import KINDS, Cost, Evidence, Finding
 from trtcal.evidence.log.recognition import CATEGORIES, Event
 from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.log.summary import KernelMemory
@@ -20,10 +20,6 @@ SHOWN = 5  # events that one finding gives as evidence
 MAX_FINDINGS = 5000
 
 WORKSPACE = "workspace_too_small"
-WORKSPACE_FIX = (
-    "Give the builder more workspace (`trtcal build --workspace`, trtexec's "
-    "--memPoolSize=workspace:SIZE), or build on a GPU with more free memory."
-)
 LOUD = ("error", "warning")
 FAILING = frozenset({"build_error", "calibration_failed", "no_implementation"})
 
@@ -133,7 +129,7 @@ def _what(group: _Group) -> str:
 
 
 def _fix(kind: str, fix: str | None) -> str:
-    return WORKSPACE_FIX if kind == WORKSPACE else fix or "Read the lines around it."
+    return KINDS[kind].fix if kind == WORKSPACE else fix or "Read the lines around it."
 
 
 def log_evidence(placed: Placed) -> Evidence:

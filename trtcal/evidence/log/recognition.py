@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trtcal.evidence.log.rules import (
+    LOCATION,
     Body,
     Rule,
     RuleIndex,
@@ -88,13 +89,67 @@ NAMED = re.compile(
 )
 # What distinguishes a node's name from a word, where only the form speaks for one: conv_1, /a/b, x.3
 NODE = re.compile(r"(?=.*[a-z])(?=.*[_/\d*])(?!.*\.\w{1,4}$)")
+MAX_NAMED = 1000
+WORD = re.compile(r"\S{1,500}")
+FILE = re.compile(r"^\S*\.(?:onnx|engine|plan|trt|cache|so)$")
+# What stands without quotation marks: the whole name at the end, else one that looks like a node's.
+MENTIONED = re.compile(
+    r"\b(?:tensor|layer|node|input|output|op) "
+    r"(?P<name>\(Unnamed Layer\* \d{1,6}\) \[\w{1,40}\](?:_output\w{0,9})?"
+    r"|\{ForeignNode\[[^\s\]]{1,500}\]\}|(?=\S{0,200}[/_\d])[\w/.:]{1,500}(?<![.:])|\w{1,100}(?=\.?$))",
+    re.IGNORECASE,
+)
+ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
 
-def knows(message: str) -> bool:
-    """Whether a message without any logger's prefix is still certain to be TensorRT's."""
+def belongs(event: Event, message: str) -> bool:
+    """Whether a line without any logger's prefix only goes on with the event before it.
+
+    A message that is certain to be TensorRT's does not, unless it repeats that the build failed.
+    """
     body = unwrap(message)
-    return "code" in body.fields or INDEX.find(body.text, None) is not None
+    if "encloses" in event.tags:
+        return True
+    found = INDEX.find(body.text, None)
+    if found is None:
+        return "code" not in body.fields
+    return "echo" in found[0].tags and "fatal" in event.tags
+
+
+def with_next(event: Event, message: str) -> Event:
+    """Return an event together with the line behind it: what both say, if a line was broken in two."""
+    text = f"{event.message}\n{message}"[:MAX_MESSAGE]
+    for space in (" ", ""):
+        broken = event.message.replace("\n", space)
+        if found := _joined(event, broken, f"{broken}{space}{message}"):
+            return replace(found, line=event.line, message=text)
+    return replace(event, message=text)
+
+
+def _joined(event: Event, broken: str, whole: str) -> Event | None:
+    """Return what a whole message says, where its first part alone says nothing, or too much."""
+    body, first = unwrap(whole), unwrap(broken)
+    found = INDEX.find(body.text, event.severity)
+    if found is None or not found[1].start() < len(first.text) < found[1].end():
+        return None
+    rule, match = found
+    if event.rule is not None:
+        subject = event.subject or ""
+        is_cut = first.text.rstrip(".)").endswith(subject.rstrip(".)")) and (
+            match.end() < len(body.text) or _is_open(subject)
+        )
+        if rule is not event.rule or not subject or not is_cut:
+            return None
+    return _event(event.line, event.severity, whole, body, found)
+
+
+def _is_node(text: str) -> bool:
+    return bool(WORD.fullmatch(text) and NODE.search(text)) and not LOCATION.match(f"{text}: ")
+
+
+def _is_open(name: str) -> bool:
+    return any(name.count(left) > name.count(right) for left, right in ("[]", "{}", "()"))
 
 
 def recognise(line: int, severity: str | None, message: str) -> Event | None:
@@ -107,11 +162,18 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     found = INDEX.find(body.text, severity)
     if found is None:
         return _unknown(line, severity, message, body)
+    return _event(line, severity, message, body, found)
+
+
+def _event(
+    line: int, severity: str | None, message: str, body: Body, found: tuple[Rule, re.Match[str]]
+) -> Event:
     rule, match = found
+    is_error = severity == "error" and rule.category == UNKNOWN_CATEGORY["warning"]
     return Event(
         line=line,
         severity=severity or rule.severity,
-        category=rule.category,
+        category="error" if is_error else rule.category,
         subject=subject_of(match),
         message=message[:MAX_MESSAGE],
         fields={"rule": rule.name, **body.fields, **typed_fields(match)},
@@ -126,14 +188,21 @@ def _unknown(line: int, severity: str | None, message: str, body: Body) -> Event
     if severity is None or category is None or not message:
         return None
     fields: dict[str, Value] = dict(body.fields)
-    subject = _guess_subject(body, severity)
+    subject = _guess_subject(body)
     return Event(line, severity, category, subject, message[:MAX_MESSAGE], fields)
 
 
-def _guess_subject(body: Body, severity: str) -> str | None:
+def _guess_subject(body: Body) -> str | None:
+    """Return what a message seems to be about, by the forms in which TensorRT names it."""
     if match := QUOTED.search(body.text):
         return match["name"]
     match = NAMED.match(body.text)
-    if match and ("code" in body.fields or (severity == "error" and NODE.search(match["name"]))):
+    if match and (
+        "code" in body.fields or NODE.search(match["name"]) or FILE.search(match["name"])
+    ):
         return match["name"]
-    return None
+    parts = body.text[:MAX_NAMED].partition("\n")[0].rstrip(".").split(": ")
+    if name := next((part for part in parts if _is_node(part)), None):
+        return name
+    match = MENTIONED.search(body.text[:MAX_NAMED]) or ANY_QUOTED.search(body.text[:MAX_NAMED])
+    return match["name"] if match else None

@@ -32,12 +32,12 @@ WRAPPER = re.compile(
     r"Error Code:? (?P<code>\d{1,3}):? (?:(?P<kind>[A-Z][A-Za-z ]{1,40}?) ?\()?"
 )
 # TensorRT has no more codes; a larger number is a tensor's name.
-NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[])")
+NUMBERED = re.compile(r"(?:Error\[\d{1,2}\]: )?(\d|1[0-3]): (?=[A-Z\[({/]|\S{1,300}: )")
 RECORDED = re.compile(r"Error\[(\d{1,2})\]: ")
 # ../builder/file.cpp (12) - Misc Error in function: -1 (TEXT)
 OLD_WRAPPER = re.compile(
-    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) \(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
-    r"(?P<where>[\w:~]{1,120}): -?\d{1,9} \((?P<text>.+)\)$",
+    r"\.{0,2}[\w./+-]{1,120}\.(?:cpp|cu|h) ?\(\d{1,6}\) - (?P<kind>\w{1,30} Error) in "
+    r"(?P<where>[\w:~]{1,120}): ?-?\d{1,9} ?\((?P<text>.+)\)$",
     re.DOTALL,
 )
 INNER = re.compile(r"\[[\w./:<>~-]{1,200}:\d{1,6}:? ?[\w:<>~]{0,120}\] ")
@@ -54,7 +54,10 @@ FLOATS = ("seconds", "ms", "percent", "low", "high", "scale", "qps")
 
 @dataclass(frozen=True)
 class Rule:
-    """One known message.
+    """One known message: all that is known of it, and all that is printed about it.
+
+    `meaning` says what is so, `why` why it is bad (its category's, where it has none of its own), `fix`
+    what to do; `example` has a line of each wording, that of the oldest TensorRT first.
 
     Named groups of `pattern` become fields of the event; the group `subject` becomes its subject.
     A group's name ends in its type or unit (`_bytes`, `_ms`, `count`, ...), else it is text.
@@ -64,17 +67,20 @@ class Rule:
     which the message is known to occur, such as `7.2-10`; they never reject a line. `tags` say what
     the message means for the build:
 
-    - `fatal`: it made no engine; `foremost`: shown before all other findings;
+    - `fatal`: it made no engine; `built`: it made one; `foremost`: shown before all other findings;
     - `echo`: the line accompanies an error that another one names;
+    - `encloses`: what follows without a prefix belongs to it, even an error;
+    - `harmless`: it only looks like a loss: shown after all other findings;
     - `risky`: accuracy is likely to suffer; `minor`: it costs nothing, or layers show it better;
     - `wants_memory`: a kernel wanted more memory; `slower`: the builder found INT8 slower.
     """
 
     name: str
     pattern: str
-    example: str
+    example: tuple[str, ...]
     category: str
     meaning: str
+    why: str
     fix: str
     severity: str = "info"
     needle: tuple[str, ...] = ()
@@ -113,21 +119,23 @@ class Rule:
 
 @dataclass(frozen=True)
 class Category:
-    """What messages can be about.
+    """What messages can be about, and `why` they are bad.
 
     `shown` counts them in one line. As findings of a diagnosis those with a subject are of the kind
     `each`, one a subject, the others `together`; `cause` is what they mean for a node that they name.
-    Background is about the course of a build; what is noted asks for nothing. `risk` is that of
-    losing accuracy.
+    Background is about the course of a build, a fact about who built what: it goes into the summary
+    alone; what is noted asks for nothing. `risk` is that of losing accuracy.
     """
 
     meaning: str
+    why: str = ""
     shown: str = ""
     each: str = ""
     together: str = ""
     cause: str = ""
     risk: str = "none"
     is_background: bool = False
+    is_fact: bool = False
     is_noted: bool = False
 
 
@@ -150,11 +158,11 @@ def read_messages(path: Path) -> Messages:
     parts = {name: "".join(text) for name, text in document["parts"].items()}
     prefixes = (_fill("".join(one["pattern"]), parts) for one in document["prefix"])
     numbered = (one.replace("<level>", f"<level{number}>") for number, one in enumerate(prefixes))
+    categories = {name: from_fields(Category, one) for name, one in document["category"].items()}
+    entries = ({**group, **rule} for group in document["group"] for rule in group["rule"])
     return Messages(
-        {name: from_fields(Category, one) for name, one in document["category"].items()},
-        tuple(
-            _rule({**group, **rule}, parts) for group in document["group"] for rule in group["rule"]
-        ),
+        categories,
+        tuple(_rule({"why": categories[one["category"]].why, **one}, parts) for one in entries),
         re.compile("|".join(f"(?:{one})" for one in numbered)),
         {word: name for name, words in document["severities"].items() for word in words},
     )
@@ -166,7 +174,8 @@ def _fill(text: str, parts: Mapping[str, str]) -> str:
 
 def _rule(entry: Mapping[str, Any], parts: Mapping[str, str]) -> Rule:
     """Return an entry as a rule, its shared parts put in and its pattern's pieces joined."""
-    joined = {**entry, "pattern": "".join(entry["pattern"])}
+    examples = [entry["example"]] if isinstance(entry["example"], str) else entry["example"]
+    joined = {**entry, "pattern": "".join(entry["pattern"]), "example": examples}
     texts = {key: value for key, value in joined.items() if isinstance(value, str)}
     return from_fields(Rule, {**joined, **{key: _fill(text, parts) for key, text in texts.items()}})
 

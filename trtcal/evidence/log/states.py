@@ -11,9 +11,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trtcal.documents import canonical_json
 from trtcal.evidence.log.recognition import Event
 from trtcal.evidence.log.rules import Value, unwrap
+
+TO_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Found:
@@ -34,7 +35,8 @@ class Found:
         self.failure = _failure(event) if event.severity == "error" else None
         self.lasting = b""
         if event.is_finding:
-            self.lasting = canonical_json([event.category, event.severity, event.subject])
+            facts = [event.category, event.severity, event.subject]
+            self.lasting = TO_JSON(facts).encode("utf-8", "surrogatepass")
 
     def at(self, line: int, repeated: int | None = None) -> Event:
         """Return the event at a line; `repeated` is the line of the failure that it only repeats."""
@@ -51,10 +53,12 @@ def _failure(event: Event) -> tuple[str, str]:
 def _tail(event: Event) -> str:
     document = event.to_document()
     del document["line"]
-    return "," + json.dumps(document, ensure_ascii=False, separators=(",", ":"))[1:]
+    return "," + TO_JSON(document)[1:]
 
 
 MAX_COLUMNS = 6
+# Stands for a line that is a layer as it is; no line has its own end in it.
+WHOLE = b"\n"
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,11 @@ class State:
     """What is known between two lines.
 
     `found` is an event that may not be complete; up to `following` lines without a prefix of their
-    own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of
-    layers on an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to
-    that one: a layer, or nothing where it begins. `is_broken` that the layer goes on with the
-    next line. `steps` holds where lines that were seen here lead: to a state, or to None if they
-    say nothing.
+    own belong to it, and `goes_on` that the last line did. `has_dla` stands for a list of layers on
+    an accelerator, `is_open` for a listing of layers; `listed` is what the line gave to that one: a
+    layer, `WHOLE` for the line itself, or nothing where it begins. `is_broken` says that the layer
+    goes on with the next line, `is_known` that the line was recognised. `steps` holds where lines
+    that were seen here lead: to a state, or to None if they say nothing.
     """
 
     found: Found | None = None
@@ -120,6 +124,7 @@ class State:
     is_open: bool = False
     listed: bytes | None = None
     is_broken: bool = False
+    is_known: bool = False
     steps: dict[bytes, State | None] = field(default_factory=dict, repr=False)
 
     def after(self, **changes: Any) -> State:
@@ -133,11 +138,16 @@ class State:
         return self.following > 0 or self.table.columns > 0 or self.is_open
 
     @property
+    def says_something(self) -> bool:
+        """Whether the line that led here is an event, a part of one, or of a table or listing."""
+        return self.found is not None or self.listed is not None or self.table.columns > 0
+
+    @property
     def identity(self) -> Hashable:
         """What two states must share to read every further line alike."""
         found = self.found and self.found.tail
         rest = (self.following, self.goes_on, self.table, self.has_dla, self.is_open)
-        return found, rest, self.listed, self.is_broken
+        return found, rest, self.listed, self.is_broken, self.is_known
 
 
 NEAR_LINES = 32

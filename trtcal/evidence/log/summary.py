@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, canonical_json
+from trtcal.evidence.layers.costs import counted_precision
 from trtcal.evidence.layers.listing import Listing
-from trtcal.evidence.log.lines import portions_of_file
+from trtcal.evidence.log.facts import Facts
+from trtcal.evidence.log.files import portions_of_file
 from trtcal.evidence.log.reader import Reader
 from trtcal.evidence.log.recognition import CATEGORIES, SEVERITIES, Event
 from trtcal.evidence.log.states import Found, Repeats
@@ -23,6 +25,8 @@ from trtcal.evidence.log.states import Found, Repeats
 MAX_GROUPS = 500
 MAX_SUBJECTS = 10_000
 SHOWN_SUBJECTS = 5
+NO_RULE = "trtcal has no rule for this message."
+FACTS = frozenset(name for name, category in CATEGORIES.items() if category.is_fact)
 MIB = 1 << 20
 
 CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -57,7 +61,7 @@ class _Group:
             "subjects": [name for name, _ in self.subjects.most_common(SHOWN_SUBJECTS)],
             "first_line": self.first.line,
             "message": self.first.message,
-            "meaning": rule.meaning if rule else CATEGORIES[self.first.category].meaning,
+            "meaning": rule.meaning if rule else NO_RULE,
             "fix": rule.fix if rule else "Read the message and the lines before it.",
         }
 
@@ -101,20 +105,23 @@ class Summary:
 
     counts: Counter[str] = field(default_factory=Counter)
     severities: Counter[str] = field(default_factory=Counter)
-    is_failed: bool = False
+    precisions: Counter[str] = field(default_factory=Counter)
+    facts: Facts = field(default_factory=Facts)
     calibration_s: float | None = None
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
     _memory: KernelMemory = field(default_factory=KernelMemory)
     _ungrouped: int = 0
 
-    def add(self, event: Event, count: int = 1) -> None:
-        """Count an event that came so many times; the first time was at its line."""
+    def add(self, event: Event, count: int = 1, last: int | None = None) -> None:
+        """Count an event that came so many times, first at its line and last at `last`."""
         if "repeats" in event.fields:
+            return
+        self.facts.add(event, last or event.line)
+        if event.category in FACTS:
             return
         self.counts[event.category] += count
         self.severities[event.severity] += count
         self._memory.add(event)
-        self.is_failed = self.is_failed or "fatal" in event.tags
         if event.fields.get("rule") == "calibration_done":
             self.calibration_s = float(event.fields.get("seconds", 0.0))
         if event.is_finding or event.severity in ("error", "warning"):
@@ -133,12 +140,13 @@ class Summary:
         """Return what `summarize` describes."""
         groups = sorted(self._groups.values(), key=_weight)
         return {
+            **self.facts.to_document(bool(self.precisions)),
+            "precisions": dict(self.precisions),
             "calibration_s": self.calibration_s,
             "counts": {name: self.counts[name] for name in CATEGORIES if self.counts[name]},
             "severities": {
                 name: self.severities[name] for name in SEVERITIES if self.severities[name]
             },
-            "is_failed": self.is_failed,
             "tactics": _tactics(self.counts, self._memory),
             "findings": [group.to_document() for group in groups],
             "left_out": {
@@ -152,8 +160,9 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """Return counts of events by category and severity, and the findings, worst first.
 
     `findings` holds one entry for each kind of message: how often, about which subjects, what it
-    means and what to do. `tactics` is one sentence about what was skipped; `is_failed` is whether
-    the build made no engine; `left_out` what was not kept separate for lack of room.
+    means and what to do. `tactics` is one sentence about what was skipped; `result` is `built`,
+    `failed` or `unknown`; `precisions` how many of the layers listed compute in which; `left_out` what
+    was not kept separate for lack of room.
     """
     summary = Summary()
     for event in events:
@@ -164,11 +173,12 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
 URGENCY = {"error": 0, "warning": 1}
 
 
-def _weight(group: _Group) -> tuple[bool, int, int, int, int]:
-    """Order findings: what ended the build, errors, warnings; by category, the most frequent first."""
+def _weight(group: _Group) -> tuple[int, int, int, int, int]:
+    """Order findings: what ended the build, errors, warnings, what is harmless; then by category."""
     urgency = min(URGENCY.get(severity, 2) for severity in group.severities)
     order = list(CATEGORIES).index(group.first.category)
-    return ("foremost" not in group.first.tags, urgency, order, -group.count, group.first.line)
+    rank = ("harmless" in group.first.tags) - ("foremost" in group.first.tags)
+    return (rank, urgency, order, -group.count, group.first.line)
 
 
 def _tactics(counts: Counter[str], memory: KernelMemory) -> str | None:
@@ -213,10 +223,10 @@ class LogWriter:
         self._digest = hashlib.sha256(b"[[")
         self._has_events = self._has_lasting = False  # so a comma comes first
 
-    def write(self, portions: Iterable[Iterable[bytes]]) -> None:
+    def write(self, portions: Iterable[bytes]) -> None:
         """Read all lines and write the whole document; nothing, if they cannot be read at all."""
         portions = iter(portions)
-        first = next(portions, [])
+        first = next(portions, b"")
         self._text(f'{{"schema_version":1,"source":{_json(self._source)},"events":[')
         for lines in chain([first], portions):
             self._events(self.reader.feed(lines))
@@ -228,12 +238,14 @@ class LogWriter:
             document = layer.to_document()
             self._text("," * (number > 1) + _json(document))
             self._digest.update(b"," * (number > 1) + canonical_json(document))
+            self.summary.precisions[counted_precision(layer)] += 1
         self._digest.update(b"]]")
         self.layers = number
         summary = self.summary.to_document()
         summary["left_out"]["layers"] = self.reader.listing.left_out
         self.end = {
             "lines": self.reader.number,
+            "recognised": self.reader.recognised,
             "summary": summary,
             "digest": f"sha256:{self._digest.hexdigest()}",
         }
@@ -243,7 +255,11 @@ class LogWriter:
         parts: list[str] = []
         seen: list[Found] = []
         pair: list[Found] = []
+        last: dict[Found, int] = {}
         for found, line in events:
+            last[found] = line
+            if found.event.category in FACTS:
+                continue
             parts.append(self._head)
             parts.append(str(line))
             if found.failure and (first := self._repeats.first_line(found, line)):
@@ -251,13 +267,15 @@ class LogWriter:
                 pair.append(found)
             parts.append(found.tail)
             seen.append(found)
+        counts = Counter(seen) - Counter(pair)
+        for found, line in last.items():
+            if count := counts[found] or found.event.category in FACTS:
+                self.summary.add(found.event, count, line)
         if not seen:
             return
         self._text("".join(parts)[0 if self._has_events else 1 :])
         self._has_events = True
         self._cover([found.lasting for found in seen if found.lasting])
-        for found, count in (Counter(seen) - Counter(pair)).items():
-            self.summary.add(found.event, count)
 
     def _cover(self, lasting: list[bytes]) -> None:
         """Let the digest cover these events."""

@@ -1,0 +1,92 @@
+"""`trtcal explain`, and that it knows every name that is printed."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import trtcal.evidence
+from tests.evidence.log.lines import parse_lines
+from trtcal.cli.main import run_command
+from trtcal.evidence.findings import KINDS
+from trtcal.evidence.log.recognition import CATEGORIES, RULES
+
+
+def run(capsys, *arguments):
+    status = run_command(["explain", *arguments])
+    captured = capsys.readouterr()
+    return status, " ".join(captured.out.split()), captured.err
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_is_explained_by_the_name_that_the_log_prints(capsys, rule):
+    status, out, _ = run(capsys, rule.name)
+    assert status == 0
+    for text in (rule.meaning, rule.why, rule.fix, *rule.example):
+        assert " ".join(text.split()) in out
+
+
+def test_a_rule_without_a_reason_of_its_own_has_its_categorys(capsys):
+    (event,) = parse_lines(["[W] Tensor a is uniformly zero."])
+    assert CATEGORIES["uncalibrated"].why in run(capsys, event.fields["rule"])[1]
+
+
+ROOM = Path(trtcal.evidence.__file__).parent
+SOURCES = [path.read_text() for path in ROOM.rglob("*.py")]
+
+
+def test_every_finding_has_a_kind_that_is_explained(capsys):
+    kinds = {name for one in CATEGORIES.values() for name in (one.each, one.together) if name}
+    kinds |= {kind for source in SOURCES for kind in kinds_in(ast.parse(source))}
+    assert len(kinds) > 20
+    assert kinds <= set(KINDS)
+    for kind in KINDS:
+        assert kind in kinds or any(f'"{kind}"' in source for source in SOURCES), kind
+        assert KINDS[kind].fix in run(capsys, kind)[1]
+
+
+def kinds_in(tree):
+    """Yield the constant kinds of `Finding(...)` and `Fault(...)`, and those that become one."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or "Finding(" not in ast.unparse(function):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "kind":
+                yield from constants_in(node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Finding", "Fault"):
+            yield from constants_in(*node.args[:1])
+            yield from constants_in(*(one.value for one in node.keywords if one.arg == "kind"))
+
+
+def constants_in(*nodes):
+    found = (inner.value for node in nodes for inner in ast.walk(node) if hasattr(inner, "value"))
+    return [one for one in found if isinstance(one, str)]
+
+
+def test_a_name_of_a_message_and_a_finding_is_explained_as_both(capsys):
+    _, out, _ = run(capsys, "zero_point")
+    assert "error, in category error" in out
+    assert "a kind of finding" in out
+
+
+def test_an_unknown_name_gets_the_nearest(capsys):
+    status, out, err = run(capsys, "missing_scales")
+    assert (status, out) == (2, "")
+    assert "did you mean missing_scale" in err
+    assert run(capsys, "Silent fallback")[0] == 0
+
+
+def test_without_a_name_all_are_listed(capsys):
+    _, out, _ = run(capsys)
+    for name in (*CATEGORIES, *KINDS, *(rule.name for rule in RULES)):
+        assert f" {name}: " in f" {out}"
+
+
+def test_json_has_the_same(capsys):
+    _, out, _ = run(capsys, "--json")
+    assert len(json.loads(out)["explanations"]) == len(CATEGORIES) + len(RULES) + len(KINDS)
+    (one,) = json.loads(run(capsys, "missing_scale", "--json")[1])["explanations"]
+    assert (one["about"], one["category"], len(one["examples"])) == ("message", "uncalibrated", 2)
+    assert run(capsys, "missing_scale", "--markdown")[0] == 2

@@ -1,0 +1,124 @@
+"""Whether a CUDA device can be opened here, and what is missing if not.
+
+A child process asks the driver, through ctypes: a broken driver may crash or hang, and TensorRT's own
+runtime crashes where there is no device. Run as a program, this opens the first device and prints what
+came of it; so it imports nothing but Python's own modules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+LIBRARY = "libcuda.so.1"
+WAIT_S = 30.0  # several GPUs without NVIDIA's persistence mode take seconds
+NAME_BYTES = 256
+
+ERRORS = {
+    2: ("GPU memory ran out", "end what else uses the GPU"),
+    34: (
+        f"the {LIBRARY} found is the CUDA toolkit's stub, not a driver",
+        "take the toolkit's stubs folder out of LD_LIBRARY_PATH",
+    ),
+    35: (
+        "the driver is older than the CUDA that this program was made for",
+        "update the driver, or install a TensorRT for an older CUDA",
+    ),
+    46: ("the device is in use, or in exclusive or prohibited mode", "see `nvidia-smi`"),
+    100: (
+        "the driver sees no device",
+        "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; start a container with --gpus all",
+    ),
+    101: ("there is no device of this number", "check CUDA_VISIBLE_DEVICES"),
+    802: (
+        "the system is not ready yet",
+        "on machines with NVSwitch: start nvidia-fabricmanager, of the driver's version",
+    ),
+    803: (
+        f"the kernel's driver and {LIBRARY} are of different versions",
+        "restart the machine after an update; give a container the driver of its host",
+    ),
+    804: (
+        "this GPU does not support the forward compatibility package (cuda-compat)",
+        "remove that package, or update the driver",
+    ),
+    999: ("the driver does not know why", "load nvidia_uvm again, or restart the machine"),
+}
+"""Code of CUDA's driver or runtime -> what it means, what to do. Source: cuda.h, driver_types.h."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The first CUDA device, and the CUDA that its driver supports; or what is missing, and a hint."""
+
+    name: str | None = None
+    cuda: str | None = None
+    missing: str | None = None
+    hint: str | None = None
+
+
+@functools.cache
+def find_device() -> Device:
+    """Return the first device if it can be opened, else what is missing; never raises."""
+    command = [sys.executable, "-I", __file__]
+    try:
+        child = subprocess.run(command, capture_output=True, timeout=WAIT_S)  # noqa: S603
+        answer = json.loads(child.stdout)
+    except subprocess.TimeoutExpired:
+        return _broken(f"does not answer within {WAIT_S:g} s")
+    except (OSError, ValueError):
+        return _broken("crashes when a device is opened")
+    return _read(answer)
+
+
+def _broken(how: str) -> Device:
+    hint = "restart the machine; check `nvidia-smi`, and the kernel's log for Xid messages"
+    return Device(missing=f"the NVIDIA driver {how}", hint=hint)
+
+
+def _read(answer: dict[str, object]) -> Device:
+    """Return what the child's answer means."""
+    version = answer.get("cuda")
+    cuda = f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else None
+    if "name" in answer:
+        return Device(str(answer["name"]), cuda)
+    if "code" not in answer:
+        missing = f"there is no NVIDIA driver ({LIBRARY}) on this machine"
+        hint = "build on the GPU's own machine; start a container with --gpus all"
+        return Device(missing=missing, hint=hint)
+    code = answer["code"]
+    meaning, hint = ERRORS.get(code, (None, "see `nvidia-smi`"))  # type: ignore[call-overload]
+    why = f": {meaning}" if meaning else ""
+    return Device(
+        None, cuda, f"no CUDA device can be opened: error {code} of {answer['call']}{why}", hint
+    )
+
+
+def open_first() -> dict[str, object]:
+    """Open the first device, which may crash this process; return its name, or the call that failed."""
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return {}
+    version, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+    name = ctypes.create_string_buffer(NAME_BYTES)
+    answer: dict[str, object] = {}
+    for call, arguments in (
+        ("cuDriverGetVersion", (ctypes.byref(version),)),
+        ("cuInit", (0,)),
+        ("cuDeviceGet", (ctypes.byref(device), 0)),
+        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
+        ("cuDeviceGetName", (name, NAME_BYTES, device)),
+    ):
+        if code := getattr(cuda, call)(*arguments):
+            return {**answer, "call": call, "code": code}
+        answer["cuda"] = version.value
+    return {**answer, "name": name.value.decode(errors="replace")}
+
+
+if __name__ == "__main__":
+    print(json.dumps(open_first()))

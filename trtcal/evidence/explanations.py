@@ -1,0 +1,121 @@
+"""What is known of each name in logs and diagnoses: for `trtcal explain`, and as a page."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtcal.errors import InputError
+from trtcal.evidence.findings import KINDS, sentence
+from trtcal.evidence.log.recognition import CATEGORIES, RULES
+from trtcal.evidence.log.rules import Rule
+
+MESSAGE, CATEGORY, FINDING = "message", "category", "finding"
+
+PAGE = """\
+# Messages of build logs
+
+<!-- Written by `make messages`, from messages.toml and kinds.toml in trtcal/evidence. -->
+
+What `trtcal log` and `trtcal diagnose` know: the messages by what they are about, and the kinds of
+findings. The names are those that both print, and `trtcal explain NAME` prints the same text. The
+lines are examples, of the oldest TensorRT first.
+"""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of one name: a log's message, a category of them, or a kind of finding.
+
+    `why` says why it is bad, and is empty where it is not; `examples` are lines of logs.
+    """
+
+    name: str
+    about: str
+    meaning: str
+    why: str = ""
+    fix: str = ""
+    category: str | None = None
+    severity: str | None = None
+    versions: str = ""
+    examples: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        if self.about != MESSAGE:
+            return "a category of messages" if self.about == CATEGORY else "a kind of finding"
+        versions = f", {in_versions(self.versions)}" if self.versions else ""
+        return f"{self.severity}, in category {self.category}{versions}"
+
+
+def in_versions(text: str) -> str:
+    """Return a range of versions in words.
+
+    >>> in_versions("7.2-10"), in_versions("8.0-"), in_versions("-7")
+    ('TensorRT 7.2 to 10', 'TensorRT 8.0 and later', 'TensorRT up to 7')
+    """
+    first, _, last = text.partition("-")
+    if first and last:
+        return f"TensorRT {first} to {last}"
+    return f"TensorRT {first} and later" if first else f"TensorRT up to {last}"
+
+
+def explanations() -> Iterator[Explanation]:
+    """Yield what there is to explain: each category with its messages, then the kinds of findings."""
+    for name, category in CATEGORIES.items():
+        yield Explanation(name, CATEGORY, sentence(category.meaning), category.why)
+        yield from (_of_rule(rule) for rule in RULES if rule.category == name)
+    for name, kind in KINDS.items():
+        yield Explanation(name, FINDING, kind.meaning, kind.why, kind.fix)
+
+
+def _of_rule(rule: Rule) -> Explanation:
+    texts = (rule.meaning, rule.why, rule.fix)
+    examples = tuple(one.strip() for one in rule.example)
+    known = (rule.category, rule.severity, rule.versions)
+    return Explanation(rule.name, MESSAGE, *texts, *known, examples)
+
+
+def explain_name(name: str) -> tuple[Explanation, ...]:
+    """Return what a name stands for, which may be a message and a kind; `InputError` if nothing."""
+    known = tuple(explanations())
+    wanted = re.sub(r"[\s-]+", "_", name.strip().lower())
+    if found := tuple(one for one in known if one.name == wanted):
+        return found
+    names = dict.fromkeys(one.name for one in known)
+    near = difflib.get_close_matches(wanted, names, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
+    raise InputError(f"no message and no finding is called {name!r}", hint)
+
+
+def to_markdown() -> str:
+    """Return all explanations as one page, with a heading for each."""
+    known = tuple(explanations())
+    findings = [one for one in known if one.about == FINDING]
+    parts = [PAGE, _table(known)]
+    parts += [_section(one) for one in known if one not in findings]
+    parts += ["## Findings of a diagnosis\n", *map(_section, findings)]
+    return "\n".join(parts)
+
+
+def _table(known: tuple[Explanation, ...]) -> str:
+    rows = [
+        f"| [{one.name}](#category-{one.name}) | {one.meaning} |"
+        for one in known
+        if one.about == CATEGORY
+    ]
+    return "\n".join(["| category | about |", "|---|---|", *rows, ""])
+
+
+def _section(one: Explanation) -> str:
+    heads = {MESSAGE: "### ", CATEGORY: "## Category: ", FINDING: "### Finding: "}
+    paragraphs = [f"{heads[one.about]}{one.name}", one.meaning]
+    if one.about == MESSAGE:
+        paragraphs.insert(1, f"*{one.title}*")
+    paragraphs += [f"**Why it is bad.** {one.why}"] if one.why else []
+    paragraphs += [f"**What to do.** {one.fix}"] if one.fix else []
+    paragraphs += ["\n".join(["```text", *one.examples, "```"])] if one.examples else []
+    return "\n\n".join(paragraphs) + "\n"

@@ -1,0 +1,325 @@
+"""Takes off what stands around a log's lines: a container's, a scheduler's, a CI's form of its own.
+
+Which wrappers there are, one around the other, is decided once, from a share of the first lines.
+Lines of several processes are kept apart by their prefix, and lines that were cut are joined. Lines
+keep the number that they have in the file; of joined ones it is that of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trtcal.evidence.log.files import MAX_LINE_BYTES
+from trtcal.evidence.log.lines import ESCAPE
+
+
+class Line(NamedTuple):
+    """A line, its number, and the name of the process that printed it, empty if there is one only."""
+
+    number: int
+    stream: bytes
+    text: bytes
+
+
+class Peeled(NamedTuple):
+    """What is in a wrapped line.
+
+    `goes_on` says that the next line from the same `source` goes on with it, `joins` that it goes on
+    with the one before.
+    """
+
+    text: bytes
+    stream: bytes = b""
+    source: bytes = b""
+    goes_on: bool = False
+    joins: bool = False
+
+
+Peel = Callable[[bytes], Peeled | None]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A form in which lines come: how one is taken off, and which share of lines must have it.
+
+    Where `proof` is given, one line must match it. A line in which `own` follows does not count for
+    the share: it may be a program's own form. `is_held` says that only the next line shows
+    whether a line is whole.
+    """
+
+    name: str
+    peel: Peel
+    share: float = 0.5
+    proof: re.Pattern[bytes] | None = None
+    own: re.Pattern[bytes] | None = None
+    is_held: bool = False
+
+    def is_around(self, lines: list[bytes]) -> bool:
+        """Whether these lines are in this form."""
+        if self.proof and not any(map(self.proof.match, lines)):
+            return False
+        wrapped = [peeled.text for line in lines if (peeled := self.peel(line))]
+        if self.own:
+            wrapped = [text for text in wrapped if not self.own.match(text)]
+        return bool(wrapped) and len(wrapped) >= self.share * len(lines)
+
+
+def _prefix(pattern: bytes) -> Peel:
+    """Return what takes a prefix off: its groups may give `stream`, `source`, `more` and `joins`."""
+    compiled = re.compile(pattern)
+    named = compiled.groupindex
+
+    def peel(line: bytes) -> Peeled | None:
+        match = compiled.match(line)
+        if match is None:
+            return None
+        if not named:
+            return Peeled(line[match.end() :])
+        groups = match.groupdict(b"")
+        given = (groups.get("stream", b""), groups.get("source", b""))
+        return Peeled(
+            line[match.end() :], *given, bool(groups.get("more")), bool(groups.get("joins"))
+        )
+
+    return peel
+
+
+def _without_colour(line: bytes) -> Peeled | None:
+    return Peeled(ESCAPED.sub(b"", line)) if b"\x1b" in line else None
+
+
+def _without_return(line: bytes) -> Peeled | None:
+    return Peeled(line.rstrip(b"\r")) if line.endswith(b"\r") else None
+
+
+def _docker(line: bytes) -> Peeled | None:
+    entry = _json(line, b'"log"')
+    text = entry.get("log")
+    if not isinstance(text, str):
+        return None
+    raw = text.encode("utf-8", "backslashreplace")
+    source = str(entry.get("stream", "")).encode("utf-8", "replace")
+    return Peeled(raw.removesuffix(b"\n"), b"", source, goes_on=not raw.endswith(b"\n"))
+
+
+def _journal(line: bytes) -> Peeled | None:
+    entry = _json(line, b'"MESSAGE"')
+    text = entry.get("MESSAGE")
+    if isinstance(text, list) and all(isinstance(one, int) and 0 <= one < 256 for one in text):
+        raw = bytes(text)  # so are messages written that hold colours, or are no UTF-8
+    elif isinstance(text, str):
+        raw = text.encode("utf-8", "backslashreplace")
+    else:
+        return None
+    return Peeled(raw, str(entry.get("_PID", "")).encode("utf-8", "replace"))
+
+
+def _json(line: bytes, key: bytes) -> dict[str, object]:
+    """Return a line's JSON object if it has that key, else an empty one."""
+    if not line.startswith(b"{") or key not in line:
+        return {}
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+ESCAPED = re.compile(ESCAPE.pattern.encode())
+LEVELS = rb"(?:INTERNAL_ERROR|FATAL|CRITICAL|ERROR|WARNING|WARN|INFO|VERBOSE|DEBUG|TRACE|UNKNOWN)\b"
+CLOCK = rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+MOMENT = rb"\d{4}-\d\d-\d\dT" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)"
+DAY = rb"[A-Z][a-z]{2} [ \d]\d " + CLOCK
+PROCESS = rb"[\w.-]{1,100} (?P<stream>[A-Za-z_/][\w./@-]{0,100}(?:\[\d{1,10}\])?): "
+# What stands behind a time that a program's own logger printed.
+OWN = re.compile(rb"[ |]*" + LEVELS + rb"(?!:)|[ ]*\||- |\[[EWIVF]:")
+
+WRAPPERS = (
+    Wrapper("Windows line ends", _without_return),
+    Wrapper("docker", _docker),
+    Wrapper("journald's JSON", _journal),
+    Wrapper("colours", _without_colour, share=0.3),
+    Wrapper(
+        "Kubernetes",
+        _prefix(MOMENT + rb" (?P<source>stdout|stderr) (?:F|(?P<more>P))(?::[\w:]{1,40})?(?: |$)"),
+    ),
+    Wrapper("GitLab", _prefix(MOMENT + rb" [0-9a-f]{2}[OE](?:(?P<joins>\+)| |$)"), is_held=True),
+    Wrapper(
+        "GitHub's client",
+        _prefix(
+            rb"(?P<stream>[^\t\n]{1,200})\t[^\t\n]{1,200}\t(?=(?:\xef\xbb\xbf)?" + MOMENT + rb")"
+        ),
+    ),
+    Wrapper("journald", _prefix(rb"(?:" + DAY + rb"|" + MOMENT + rb") " + PROCESS)),
+    Wrapper(
+        "GitHub and Azure",
+        _prefix(
+            rb"(?:\xef\xbb\xbf)?" + MOMENT + rb"(?: |$)"
+            rb"(?:##\[[\w-]{1,40}\]|::[a-z-]{1,20}(?: [^:\n]{0,200})?::)?"
+        ),
+        own=OWN,
+    ),
+    Wrapper("pods", _prefix(rb"\[pod/(?P<stream>[^\]\n]{1,200})\](?: |$)")),
+    Wrapper(
+        "compose",
+        _prefix(rb"(?!" + LEVELS + rb")(?P<stream>[A-Za-z][\w.-]{0,100})[ \t]{0,60}\|(?: |$)"),
+        own=re.compile(rb" {0,9}\d{1,5} {0,40}\|"),  # a table of models and their versions
+    ),
+    Wrapper("torchrun", _prefix(rb"\[(?P<stream>[a-z][a-z_]{1,30}\d{1,5})\]: ?"), 0.3),
+    Wrapper("mpirun", _prefix(rb"\[(?P<stream>\d{1,5},\d{1,5})\]<std(?:out|err)>: ?")),
+    Wrapper(
+        "Ray", _prefix(rb"\((?P<stream>[\w.-]{1,100} pid=\d{1,10}(?:, ip=[\d.]{7,15})?)\)(?: |$)")
+    ),
+    # TensorRT's own errors begin so too, but none with a 0.
+    Wrapper("slurm", _prefix(rb" {0,5}(?P<stream>\d{1,5}):(?: |$)"), 0.8, re.compile(rb" {0,5}0:")),
+    Wrapper("times", _prefix(rb"(?:" + DAY + rb"|" + CLOCK + rb"|\d{9,10}\.\d{3,9})(?: |$)")),
+    Wrapper(
+        "times of day",
+        _prefix(rb"\[?\d{4}-\d\d-\d\d[ T]" + CLOCK + rb"(?:Z|[+-]\d\d:?\d\d)?\]?(?: |$)"),
+        own=OWN,
+    ),
+)
+MAX_DEPTH = 6
+FIRST_LINES = 256
+FIRST_BYTES = 1 << 20
+
+
+def wrappers_of(lines: Iterable[bytes]) -> list[Wrapper]:
+    """Return the wrappers that are around lines, the outermost first."""
+    found: list[Wrapper] = []
+    lines = [line for line in lines if line.strip()]
+    while len(found) < MAX_DEPTH:
+        wrapper = next((one for one in WRAPPERS if lines and one.is_around(lines)), None)
+        if wrapper is None:
+            break
+        found.append(wrapper)
+        numbered = (Line(number, b"", line) for number, line in enumerate(lines))
+        lines = [line.text for line in _Layer(wrapper).peel(numbered) if line.text.strip()]
+    return found
+
+
+@dataclass
+class _Layer:
+    """One wrapper of a log, and the beginnings of lines whose rest is still to come."""
+
+    wrapper: Wrapper
+    begun: dict[tuple[bytes, bytes], Line] = field(default_factory=dict)
+
+    def peel(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield what is in the lines, each when it is whole."""
+        peel = self.wrapper.peel
+        for line in lines:
+            peeled = peel(line.text)
+            if peeled is None:
+                yield line
+            elif self.begun or peeled.goes_on or self.wrapper.is_held:
+                yield from self._joined(line, peeled)
+            else:
+                yield from _split(line, peeled.stream, peeled.text)
+
+    def _joined(self, line: Line, peeled: Peeled) -> Iterator[Line]:
+        place = line.stream + peeled.stream, peeled.source
+        before = self.begun.pop(place, None)
+        now = Line(line.number, line.stream, peeled.text)
+        if before and (peeled.joins or not self.wrapper.is_held):
+            now = before._replace(text=(before.text + peeled.text)[:MAX_LINE_BYTES])
+        elif before:
+            yield from _split(before, peeled.stream, before.text)
+        if peeled.goes_on or self.wrapper.is_held:
+            self.begun[place] = now
+        else:
+            yield from _split(now, peeled.stream, now.text)
+
+    def rest(self) -> Iterator[Line]:
+        """Yield the lines whose rest has not come."""
+        begun, self.begun = self.begun, {}
+        for (place, _), line in begun.items():
+            yield from _split(line, place.removeprefix(line.stream), line.text)
+
+
+def _split(line: Line, stream: bytes, text: bytes) -> Iterator[Line]:
+    for one in text.split(b"\n"):
+        yield Line(line.number, line.stream + stream, one)
+
+
+class Unwrapper:
+    """Takes the wrappers off a log that comes in portions of whole lines.
+
+    With `is_live` it decides which there are from the lines that have come, and again when there are
+    twice as many; else it holds the first lines back until they are enough. `lines` counts those of
+    a file that has wrappers.
+    """
+
+    def __init__(self, is_live: bool = False) -> None:
+        self.lines = 0
+        self._is_live = is_live
+        self._layers: list[_Layer] = []
+        self._first = b""
+        self._due = 1
+        self._is_decided = False
+
+    def feed(self, text: bytes, before: int) -> Iterator[Line]:
+        """Yield runs of lines of one process: the first one's number, and the text of all.
+
+        `before` is how many lines of the file were given back so far.
+        """
+        if not self._is_decided:
+            self._first += text
+            count = self._first.count(b"\n")
+            self._is_decided = count >= FIRST_LINES or len(self._first) >= FIRST_BYTES
+            if not (self._is_decided or self._is_live):
+                return
+            text = self._decided(text, count)
+        yield from self._runs(text, before)
+
+    def flush(self, before: int) -> Iterator[Line]:
+        """Yield what is held back, as `feed` does."""
+        if not self._is_live and self._first:
+            self._is_decided = True
+            yield from self._runs(self._decided(b"", FIRST_LINES), before)
+        for number, layer in enumerate(self._layers, 1):
+            yield from _runs(_through(self._layers[number:], layer.rest()))
+
+    def _decided(self, text: bytes, count: int) -> bytes:
+        """Choose the wrappers, and return the text that is to be read now."""
+        if count >= self._due:
+            self._due = 2 * count
+            wrappers = wrappers_of(self._first.split(b"\n")[:FIRST_LINES])
+            if wrappers != [layer.wrapper for layer in self._layers]:
+                self._layers = [_Layer(wrapper) for wrapper in wrappers]
+        text = text if self._is_live else self._first
+        self._first = b"" if self._is_decided else self._first
+        return text
+
+    def _runs(self, text: bytes, before: int) -> Iterator[Line]:
+        if not self._layers:
+            yield Line(before + 1, b"", text)
+            return
+        texts = text.split(b"\n")[:-1]
+        self.lines = before + len(texts)
+        lines = (Line(number, b"", one) for number, one in enumerate(texts, before + 1))
+        yield from _runs(_through(self._layers, lines))
+
+
+def _through(layers: Iterable[_Layer], lines: Iterator[Line]) -> Iterator[Line]:
+    for layer in layers:
+        lines = layer.peel(lines)
+    return lines
+
+
+def _runs(lines: Iterable[Line]) -> Iterator[Line]:
+    """Join lines that one process printed and that follow each other in the file."""
+    texts: list[bytes] = []
+    first = Line(0, b"", b"")
+    for line in lines:
+        if line.stream != first.stream or line.number != first.number + len(texts):
+            if texts:
+                yield first._replace(text=b"\n".join(texts) + b"\n")
+            first, texts = line, []
+        texts.append(line.text)
+    if texts:
+        yield first._replace(text=b"\n".join(texts) + b"\n")
