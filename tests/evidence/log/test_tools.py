@@ -136,7 +136,7 @@ COSTLY = ["stem_1", "/m/conv/Conv_output_0", "biased/Add_output_0", "onnx::Conv_
 
 
 @pytest.mark.parametrize("name", HARMLESS + COSTLY)
-def test_a_scale_that_no_layer_needs_is_told_apart(name):
+def test_a_scale_that_no_layer_needs_is_harmless(name):
     line = f"[W] Missing scale and zero-point for tensor {name}, expect fall back to x"
     (event,) = parse_lines([line])
     assert event.subject == name
