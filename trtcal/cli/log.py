@@ -136,19 +136,22 @@ def show(file: str, writer: LogWriter) -> None:
 
 def _counts(writer: LogWriter) -> str:
     """Return how many lines there are, how many of them are recognised, and what was found."""
-    lines, recognised = writer.end["lines"], writer.end.get("recognised")
     kinds = len(writer.end["summary"]["findings"])
-    known = "" if recognised is None else f"{recognised} recognised, "
-    found = {0: "no findings", 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
-    return f"{lines} lines, {known}{'nothing known in it' if recognised == 0 else found}"
+    none = "nothing known in it" if _is_hardly_a_log(writer.end) else "no findings"
+    found = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
+    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognised, {found}"
+
+
+def _is_hardly_a_log(end: dict[str, Any]) -> bool:
+    return not end["recognised"] or end["recognised"] < FEW * end["lines"]
 
 
 def _warn_of_few(file: str, end: dict[str, Any]) -> None:
     """Warn of a file that is hardly a build log, in which there is little to be found."""
-    count, lines = end.get("recognised"), end["lines"]
-    if count is not None and (not count or count < FEW * lines):
+    if _is_hardly_a_log(end):
         warning(
-            f"{file}: {count} of {lines} lines are recognised: this may be no build log",
+            f"{file}: {end['recognised']} of {end['lines']} lines are recognised: "
+            "this may be no build log",
             "give the text that trtexec, Polygraphy or the script printed while it built the engine",
         )
 
