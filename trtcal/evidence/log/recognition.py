@@ -100,6 +100,8 @@ MENTIONED = re.compile(
     re.IGNORECASE,
 )
 ANY_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<name>[^\s'\"`]{2,300})\1")
+ENDS_PREFIX = re.compile(r"[:\]|>-] {1,8}(?=[A-Z])")
+MAX_PREFIX = 160
 UNKNOWN_CATEGORY = {"error": "error", "warning": "other_warning"}
 
 
@@ -160,9 +162,20 @@ def recognise(line: int, severity: str | None, message: str) -> Event | None:
     """
     body = unwrap(message)
     found = INDEX.find(body.text, severity)
+    if found is None and severity is None:
+        body, found = _behind_another(message)
     if found is None:
         return _unknown(line, severity, message, body)
     return _event(line, severity, message, body, found)
+
+
+def _behind_another(message: str) -> tuple[Body, tuple[Rule, re.Match[str]] | None]:
+    """Return the known message that stands behind a prefix which no logger is known to write."""
+    for end in ENDS_PREFIX.finditer(message, 0, MAX_PREFIX):
+        body = unwrap(message[end.end() :])
+        if (found := INDEX.find(body.text, None)) and found[0].beginnings:
+            return body, found
+    return unwrap(message), None
 
 
 def _event(

@@ -46,7 +46,7 @@ PLACE = re.compile(r"\.?\s{1,4}In [\w:~<>]{1,120} at \S{1,300}:\d{1,6}\s*$")
 
 HEAD = re.compile(r"\^((?:[\w ,/'=:&<>!;%-]|\\[.\[\]()])+)")
 MIN_HEAD = 4
-PART = re.compile("%([a-z_]+)%")
+PART = re.compile("%([A-Za-z_]+)%")
 
 INTEGERS = ("bytes", "mib", "mb", "count", "index", "batch", "number", "requested", "code")
 FLOATS = ("seconds", "ms", "percent", "low", "high", "scale", "qps")
