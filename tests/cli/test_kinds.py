@@ -33,7 +33,7 @@ def test_every_command_answers(name, tmp_path, monkeypatch, capfd):
         if status not in ANSWERS:
             assert status in ANSWERED, (command, status)
             hint = hinted(capfd)
-            assert run_command(hint) == 0, command
+            assert run_command(hint) in ANSWERS, command
             if hint[0] == "prepare":
                 assert command.startswith("build ")
                 assert run_command(["build", hint[-1], *command.split()[2:]]) in ANSWERS
