@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.int8_speed import describe_machine
+from tests.fuzz.formats import write_seeds
 from tests.fuzz.pool import Outcomes, run_format
 from tests.fuzz.worker import FORMATS, case_of
-from tests.fuzz.formats import write_seeds
 
 
 def main() -> int:

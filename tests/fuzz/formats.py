@@ -18,7 +18,7 @@ import onnx
 import onnx.parser
 from PIL import Image
 
-from tests.evidence.layers.engines import int8_residual, inspected, profiled
+from tests.evidence.layers.engines import inspected, int8_residual, profiled
 from tests.fuzz import mutations as m
 from tests.networks import rng, weight
 from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
@@ -97,6 +97,12 @@ price_per_hour = 0.10
 kind = "fallback"
 reason = "known"
 """
+PRICES = """[[price]]
+name = "A10G"
+per_hour = 1.0
+currency = "USD"
+seen = 2031-01-01
+"""
 IMAGES = """[images]
 channels = "gray"
 layout = "NCHW"
@@ -157,7 +163,7 @@ def _write_documents(folder: Path) -> None:
 def _write_images(folder: Path) -> None:
     pixels = rng().integers(0, 256, (9, 11, 3)).astype(np.uint8)
     picture = Image.fromarray(pixels)
-    for ending in ("bmp", "gif", "jpg", "png", "ppm", "tif", "webp"):
+    for ending in ENDINGS:
         picture.save(folder / f"picture.{ending}")
     picture.save(folder / "packed.tif", compression="tiff_lzw")
     picture.convert("LA").save(folder / "alpha.png")
@@ -173,7 +179,7 @@ def _write_images(folder: Path) -> None:
 def _write_others(folder: Path) -> None:
     (folder / "trtcal.toml").write_text(CONFIG)
     (folder / "images.toml").write_text(IMAGES)
-    (folder / "prices.toml").write_text('[[price]]\nname = "A10G"\nper_hour = 1.0\ncurrency = "USD"\nseen = "2031-01-01"\n')
+    (folder / "prices.toml").write_text(PRICES)
     (folder / "graph.json").write_text(inspected(int8_residual()))
     (folder / "profile.json").write_text(profiled(int8_residual()))
     lines = [example for rule in RULES for example in rule.example]
@@ -264,6 +270,8 @@ def _words(command: str) -> tuple[str, ...]:
     return tuple(command.split())
 
 
+ENDINGS = ("bmp", "gif", "jpg", "png", "ppm", "tif", "webp")
+PICTURES = (*(f"picture.{one}" for one in ENDINGS), "packed.tif", "alpha.png")
 WRITE = "-q -o made"
 RUN_FILES = (
     "run/comparison.json",
@@ -289,7 +297,7 @@ def _of_run(folder: Path, chooser: Chooser) -> Case:
     found = [str(one.relative_to(folder)) for one in (folder / "run").rglob("*") if one.is_file()]
     files = {name: (folder / name).read_bytes() for name in sorted(found)}
     chosen = chooser.choice(sorted(one for one in files if one.endswith(".json")))
-    files[chosen] = m.of_json(files[chosen], chooser)
+    files[chosen] = _mutated(m.of_json, folder / chosen, chooser)
     command = chooser.choice(
         (f"report run {WRITE}.html", f"report run --md {WRITE}.md", "verify run")
     )
@@ -331,8 +339,7 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         ("digits.onnx",),
     ),
     "images": Format(
-        tuple(f"picture.{one}" for one in ("bmp", "gif", "jpg", "png", "ppm", "tif", "webp"))
-        + ("packed.tif", "alpha.png"),
+        PICTURES,
         m.of_bytes,
         (f"calibrate digits.onnx --data folder --config images.toml --method minmax {WRITE}.json",),
         ("digits.onnx", "images.toml"),

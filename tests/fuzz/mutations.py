@@ -103,7 +103,7 @@ def _digest(value: Any) -> Any:
 
 
 def _change(whole: dict[str, Any], chooser: Chooser) -> None:
-    places = list(_places(whole))
+    places = list(_places(whole)) or [({"": 0}, "")]
     holder, key = chooser.choice(places)
     act = chooser.randrange(8)
     if act < 4:
@@ -159,11 +159,23 @@ def of_toml(seed: bytes, chooser: Chooser) -> bytes:
     places = [number for number, line in enumerate(lines) if "=" in line and line[0] != "#"]
     for place in chooser.choices(places, k=chooser.randrange(1, 3)):
         key, _, value = lines[place].partition("=")
+        like = NUMBERS if value.strip()[0] in "0123456789" else WORDS
         made = chooser.choice(
-            (*map(_toml, VALUES), "[" * 200 + "]" * 200, "{}", value * 2, "0x" + "f" * 3000, "nan")
+            (
+                *map(_toml, VALUES),
+                *map(_toml, like * 3),
+                "[" * 200 + "]" * 200,
+                "{}",
+                value * 2,
+                "0x" + "f" * 3000,
+                "nan",
+            )
         )
         lines[place] = f"{key}= {made}" if chooser.random() < 0.8 else f"{key[:-2]}x = {value}"
     return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+TOML = ("[" * 200 + "]" * 200, "{}", "0x" + "f" * 3000, "nan")
 
 
 def _toml(value: Any) -> str:
