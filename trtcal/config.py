@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trtcal.documents.bounds import check_file, check_value, in_time
 from trtcal.errors import InputError
 from trtcal.limits import Limit, parse_limits
 
@@ -146,10 +147,14 @@ def _factor(value: Any) -> Any:
     return float(parts[1]) / float(parts[2]) if parts and is_fraction else value
 
 
-TEXT = Kind("a string", lambda value: isinstance(value, str), example='"text"')
+TEXT = Kind(
+    "a string", lambda value: isinstance(value, str) and "\0" not in value, example='"text"'
+)
 FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path, example='"folder/file"')
 COUNT = Kind(
-    "a whole number from 1 up", lambda value: _is_whole(value) and value >= 1, example="32"
+    "a whole number from 1 to a million",
+    lambda value: _is_whole(value) and 1 <= value <= 10**6,
+    example="32",
 )
 NUMBER = Kind(
     "a number from 0 up", lambda value: is_finite(value) and value >= 0, float, example="1.5"
@@ -557,11 +562,11 @@ def _dotted(names: str) -> str:
 def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
     """Read a TOML file of at most a MiB; `InputError` with the hint if there is none."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES} bytes", hint)
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist", hint) from None
+        size = check_file(path, MOST_BYTES, hint)
+        with in_time(path, size):
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        check_value(table)
+        return table
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read: {error}{_quoted(path, str(error))}", hint

@@ -66,8 +66,8 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
     name: str | None = option("The project of these runs.  [default: their reference model]")
 
     def _run(self) -> None:
-        history = self.open()
         found = [(path, _report_at(path)) for path in self.reports]
+        history = self.open()
         for path, report in found:
             folder = path if path.is_dir() else path.parent
             say(f"run {history.record(report, self.name, str(folder))}: {path}")

@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.diagnose import show_findings
 from trtcal.cli.options import JsonOptions, PairOptions, add_commands, argument, option
-from trtcal.cli.output import Columns, most, note, print_table, say
+from trtcal.cli.output import Columns, filled, most, note, print_table, say
 
 Row = Mapping[str, Any]
 
@@ -95,7 +95,7 @@ def _show_layers(document: Row, top: int) -> None:
 
 
 def _estimate(layer: Row, form: str) -> str:
-    return form.format_map(layer["estimate"]) if layer["estimate"] else ""
+    return filled(form, layer["estimate"], "") if layer["estimate"] else ""
 
 
 def _weight(layer: Row) -> tuple[float, int]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from trtcal.data.dataset import Array, changed
 from trtcal.documents import unpacking
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file, check_growth
 
 CHUNK = 1 << 20  # bytes read at once; a member of an .npz takes as much memory besides the array
 HEADER = 1 << 14  # bytes in which one must end: numpy would read as many as the file says, or 4 GiB
@@ -62,7 +63,8 @@ class OpenedFile:
 
 
 def opened(path: Path) -> OpenedFile:
-    """Return a file as it is now."""
+    """Return a file as it is now; `InputError` if it is missing, or no regular one."""
+    check_file(path, ARRAYS_BYTES)
     return OpenedFile(path, _state(path))
 
 
@@ -261,6 +263,8 @@ def open_npz(path: Path) -> dict[str, Rows]:
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it holds a single array")
         with zipfile.ZipFile(stream) as archive:
+            whole = sum(info.file_size for info in archive.infolist())
+            check_growth(path, os.fstat(stream.fileno()).st_size, whole)
             members = [_member(file, archive, info, stream) for info in archive.infolist()]
     return {rows.member.removesuffix(".npy"): rows for rows in members}
 

@@ -5,7 +5,6 @@ Boxes are in shares of the image, so that any input that shows the whole image h
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from trtcal.data.dataset import Array, Dataset, Feeds, Labels, labels_digest
 from trtcal.data.subsets import Subset
-from trtcal.documents import canonical_json, digest_bytes
+from trtcal.documents import canonical_json, digest_bytes, read_json
 from trtcal.errors import InputError
 
 HINT = "give COCO's instances: images (id, width, height), annotations (bbox), categories (id)"
@@ -99,10 +98,7 @@ NEEDED = {
 
 
 def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"labels {path} cannot be read: {error}", HINT) from error
+    document = read_json(path)
     for name, keys in NEEDED.items():
         items = document.get(name) if isinstance(document, dict) else None
         if not isinstance(items, list):
@@ -110,6 +106,8 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
         for number, item in enumerate(items):
             if not isinstance(item, dict) or not set(keys) <= set(item):
                 raise _wrong(path, f"{name}[{number}] lacks one of {', '.join(keys)}")
+            if any(type(item[key]) not in (int, str) for key in keys if key.endswith("id")):
+                raise _wrong(path, f"an id of {name}[{number}] is neither a number nor a name")
     return dict(document)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.data.dataset import Labels
+from trtcal.documents.bounds import check_file, in_time
 from trtcal.errors import InputError
 
 Slices = dict[str, npt.NDArray[np.bool_]]
@@ -96,11 +97,10 @@ def reading_csv(
     path: Path, absent: str = "check the path", strict: bool = False
 ) -> Iterator[csv.DictReader[str]]:
     """Yield a CSV file's reader; `InputError` if it can't be, with the hint `absent` if not there."""
+    size = check_file(path, hint=absent)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file, in_time(path, size):
             yield csv.DictReader(file, strict=strict)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist", absent) from None
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}", "it must be CSV in UTF-8") from error
 

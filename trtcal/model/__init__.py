@@ -1,11 +1,11 @@
 """ONNX models: files of any size, graphs, preparation passes, fingerprints."""
 
+from trtcal.model.checking import first_line
 from trtcal.model.model import (
     Model,
     ModelSource,
     TensorSpec,
     checked,
-    first_line,
     load_model,
     name_nodes,
     opset_of,

@@ -18,7 +18,15 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.documents import digest_bytes, digest_file
 from trtcal.errors import InputError
-from trtcal.model.files import EMBEDDED, load_external, size_of, stand_in, tensors_of, weights_of
+from trtcal.model.checking import check, first_line
+from trtcal.model.files import (
+    EMBEDDED,
+    ITEM_BYTES,
+    load_external,
+    size_of,
+    stand_in,
+    tensors_of,
+)
 from trtcal.model.ops import RECURRENT
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -69,6 +77,7 @@ class Int8Overrides:
 
 
 Shape = tuple[int | str, ...]
+TYPES = frozenset(onnx.TensorProto.DataType.values())
 
 
 @dataclass(frozen=True)
@@ -234,19 +243,33 @@ def checked(model: Model) -> Model:
     """Return the model; `InputError` if the ONNX checker refuses it."""
     if not model.proto.graph.node:
         raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
-    try:
-        onnx.checker.check_model(stand_in(model.proto))
-    except (onnx.checker.ValidationError, ValueError) as error:
-        raise InputError(
-            f"model {model.path} is not valid ONNX: {first_line(error)}",
-            "export it again, or see what `python -m onnx.checker` says of it",
-        ) from error
-    except EncodeError as error:  # protobuf says no more than that it failed
-        raise InputError(
-            f"model {model.path} has 2 GiB besides the initializers of its main graph",
-            "move constants out of its subgraphs and nodes",
-        ) from error
-    return model
+    small = stand_in(model.proto)
+    for value in _unshaped_outputs(small):
+        value.type.tensor_type.shape.SetInParent()
+    check(small, model.path)
+    return _with_output_shapes(model)
+
+
+def _unshaped_outputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the outputs without a shape: ONNX's checker wants one, ONNX Runtime runs them."""
+    return [
+        value
+        for value in proto.graph.output
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
+
+
+def _with_output_shapes(model: Model) -> Model:
+    """Return the model with a shape for every output of which ONNX can infer one."""
+    if not _unshaped_outputs(model.proto):
+        return model
+    small = onnx.shape_inference.infer_shapes(stand_in(model.proto), data_prop=True)
+    inferred = {value.name: value.type for value in small.graph.output}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in _unshaped_outputs(proto):
+        value.type.CopyFrom(inferred[value.name])
+    return replace(model, proto=proto)
 
 
 ORDERED = re.compile(
@@ -278,12 +301,6 @@ def _ordered(node: onnx.NodeProto) -> list[str]:
     return [*node.input[:1], *node.input[5:7]]
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
-
-
 def _fingerprint(path: Path, proto: onnx.ModelProto) -> str:
     external = {
         ExternalDataInfo(tensor).location
@@ -300,13 +317,19 @@ def _combined(digests: Iterable[str]) -> str:
 
 
 def _check_sizes(proto: onnx.ModelProto) -> None:
-    """Do what the checker can't, which does not see the weights."""
-    for name, tensor in weights_of(proto).items():
-        if not uses_external_data(tensor) and len(tensor.raw_data) != size_of(tensor):
+    """Do what the checker doesn't: it sees no weights, and does not compare types and sizes."""
+    for tensor in tensors_of(proto):
+        if tensor.data_type not in TYPES or min(tensor.dims, default=0) < 0:
+            raise ValueError(f"tensor {tensor.name!r} is of type {tensor.data_type}{tensor.dims}")
+        given, wanted = len(tensor.raw_data), size_of(tensor)
+        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BYTES and given != wanted:
             raise ValueError(
-                f"tensor {name!r} has {len(tensor.raw_data)} bytes, "
-                f"its type and shape want {size_of(tensor)}"
+                f"tensor {tensor.name!r} has {given} bytes, its type and shape want {wanted}"
             )
+    graph = proto.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type not in TYPES:
+            raise ValueError(f"{value.name!r} is of type {value.type.tensor_type.elem_type}")
 
 
 def uniquely_named(model: Model) -> Model:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, parsing
+from trtcal.documents import Document, from_fields, parsing
+from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 
@@ -125,6 +126,8 @@ class History:
                     f"{self.path}: {error}", "is it in use, or the disk full?"
                 ) from error
             raise InputError(f"{self.path} is no history: {error}", "give another --db") from error
+        except (LookupError, TypeError, ValueError) as error:  # of another type than we wrote
+            raise InputError(f"{self.path} is damaged: {error}", "give another --db") from error
 
     def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
         """Add a run by its report document; return its number. One that is there already is left."""
@@ -151,7 +154,7 @@ class History:
                 [name, -1 if last is None else last],
             ).fetchall()[::-1]
             figures = _figures(connection, [row[0] for row in rows]) if with_figures else {}
-        return [_entry(row, figures.get(row[0], {})) for row in rows]
+            return [_entry(row, figures.get(row[0], {})) for row in rows]
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
         """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
@@ -225,7 +228,7 @@ def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Fi
 
 def _entry(row: Sequence[object], figures: Figures) -> Entry:
     plain: dict[str, Any] = dict(zip(("number", *COLUMNS), row[:-1], strict=True))
-    return Entry(**plain, digests=json.loads(str(row[-1])), figures=figures)
+    return from_fields(Entry, {**plain, "digests": parse_json(str(row[-1])), "figures": figures})
 
 
 SHOWN = 6  # digits of a structure that tell two networks of one file name from each other

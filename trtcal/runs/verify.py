@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import digest_document, digest_file, read_json
+from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.reporting.render import changed_parts
 
@@ -43,11 +44,7 @@ def verify(path: Path) -> list[Check]:
 
 
 def _of_page(path: Path) -> Check:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    parts = changed_parts(raw, str(path))
+    parts = changed_parts(read_bytes(path), str(path))
     return Check(path.name, f"changed: {', '.join(parts)}" if parts else None)
 
 

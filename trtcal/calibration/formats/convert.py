@@ -15,9 +15,10 @@ from trtcal.calibration.formats.onnxruntime_table import (
     to_table_text,
 )
 from trtcal.calibration.formats.qdq import read_qdq
-from trtcal.calibration.formats.table import IMPORTED, UNKNOWN, listed, read_file
+from trtcal.calibration.formats.table import IMPORTED, UNKNOWN, listed
 from trtcal.calibration.formats.tensorrt_cache import FORM, cache_of, is_unnamed, read_cache
 from trtcal.documents import read_json, write_bytes
+from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
@@ -80,7 +81,7 @@ def detect(path: Path) -> str:
     """Return the format that a file's ending and first bytes tell."""
     if path.suffix == ".onnx":
         return "qdq"
-    head = read_file(path)[:4096]
+    head = read_bytes(path)[:4096]
     if head.startswith(b"TRT-"):
         return FORM
     if head.lstrip().startswith(b"{"):

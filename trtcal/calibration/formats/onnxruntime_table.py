@@ -17,8 +17,9 @@ from typing import Any
 import flatbuffers  # type: ignore[import-untyped]  # it comes with onnxruntime
 import numpy as np
 
-from trtcal.calibration.formats.table import add_once, read_file, read_lines, table_of, writable
+from trtcal.calibration.formats.table import add_once, read_lines, table_of, writable
 from trtcal.documents import read_json, to_json
+from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.ranges import Calibration
 
@@ -52,7 +53,7 @@ def read_flatbuffers(path: Path) -> Calibration:
     """Read the table; `InputError` if the file is not one, or is cut short."""
     amaxes: dict[str, float] = {}
     try:
-        for name, value in _Reader(read_file(path)).pairs():
+        for name, value in _Reader(read_bytes(path)).pairs():
             add_once(amaxes, name, float(value), str(path))
     except ValueError as error:
         raise InputError(

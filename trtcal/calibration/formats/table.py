@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from calibrators import tensorrt_cache
 from calibrators.range import problem
+from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.ranges import Calibration, TensorRange
 
@@ -52,17 +53,9 @@ def listed(items: Iterable[str]) -> str:
     return ", ".join(everything[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def read_file(path: Path) -> bytes:
-    """Return a file's bytes; `InputError` if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
-
-
 def read_lines(path: Path) -> list[str]:
     r"""Return a text's lines: names may hold any character but \n, in bytes that are not UTF-8."""
-    return read_file(path).decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
+    return read_bytes(path).decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
 
 
 def writable(name: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import count_described, count_operands
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, TensorInfo, dtype_named
@@ -35,8 +36,8 @@ def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]
 
 def _parse(source: str | bytes) -> Any:
     try:
-        return json.loads(source, strict=False)
-    except (ValueError, RecursionError) as error:
+        return parse_json(source, strict=False)
+    except ValueError as error:
         raise InputError(f"the layer information is not JSON: {error}", HINT) from error
 
 

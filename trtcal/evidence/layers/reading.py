@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, from_fields, parsing
+from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import (
     Target,
@@ -35,7 +35,6 @@ from trtcal.evidence.manifest import INSPECTED, KIND, LAYER_TIMES, LOG, MANIFEST
 
 LISTS = (MANIFEST, "graph.json", INSPECTED)
 TIMES = (LAYER_TIMES, "profile.json")
-MAX_BYTES = 1 << 28
 HINT = (
     "give an inspector's JSON (trtexec --exportLayerInfo), the folder of a build, a verbose log, "
     "or an engine of TensorRT-RTX"
@@ -79,7 +78,7 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
     if not engine.layers:
         raise InputError(f"{path} lists no layers", "build with detailed profiling verbosity")
     if profile is not None:
-        return _with_times(engine, read_profile(_read_bytes(profile)), profile)
+        return _with_times(engine, read_profile(read_bytes(profile)), profile)
     if times is None:
         return engine
     try:
@@ -98,7 +97,7 @@ def _read_folder(folder: Path, profile: Path | None) -> Engine:
     times = profile or beside
     if times is None:
         return engine
-    return _with_times(engine, read_profile(_read_bytes(times)), times)
+    return _with_times(engine, read_profile(read_bytes(times)), times)
 
 
 def _read_file(path: Path) -> tuple[Engine, Profile | None]:
@@ -130,8 +129,8 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
 def _as_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None: a log may begin with a bracket too."""
     try:
-        document: dict[str, Any] = json.loads(_read_bytes(path), strict=False)
-    except (ValueError, RecursionError):
+        document: dict[str, Any] = parse_json(read_bytes(path), strict=False)
+    except ValueError:
         return None
     return document
 
@@ -140,15 +139,6 @@ def _of_build(path: Path) -> Engine:
     build = read_build(path)
     builder = f"{build.backend} {build.backend_version} for {build.target}"
     return Engine(str(path), build.layers, model=build.model, builder=builder)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB", HINT)
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error}", "check the path") from error
 
 
 def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:

@@ -13,6 +13,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO
 
+from trtcal.documents.bounds import Clock
 from trtcal.errors import InputError
 from trtcal.evidence.log.formats import latin1_in_utf8, text_blocks
 
@@ -23,9 +24,14 @@ PAUSE_S = 0.2
 
 def portions_of_file(path: Path) -> Iterator[bytes]:
     """Yield a file's lines in portions; `InputError` if it is no log, or cannot be read."""
+    clock = Clock(path)
     try:
+        if path.is_block_device() or (path.is_char_device() and not path.samefile("/dev/stdin")):
+            raise InputError(f"{path} is a device", "give a log, a pipe or standard input")
         with path.open("rb") as file:
-            yield from portions(text_blocks(blocks_of(file), str(path)))
+            for portion in portions(text_blocks(blocks_of(file), str(path))):
+                yield portion
+                clock.check(len(portion))
     except OSError as error:
         raise _unreadable(path, error) from error
 

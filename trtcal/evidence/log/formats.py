@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from trtcal.documents.bounds import check_growth
 from trtcal.errors import InputError
 
 UNPACKED_BYTES = 1 << 18
@@ -94,6 +95,7 @@ class _Blocks:
     """Blocks as a file that can only be read."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.size = 0
         self._blocks = filter(None, blocks)
         self._rest = b""
 
@@ -102,6 +104,7 @@ class _Blocks:
         data = self._rest or next(self._blocks, b"")
         size = len(data) if size < 0 else size
         self._rest = data[size:]
+        self.size += len(data) - len(self._rest)
         return data[:size]
 
 
@@ -127,10 +130,15 @@ PACKED: dict[bytes, Callable[[Any], Any]] = {
 def _unpacked(
     blocks: Iterable[bytes], opener: Callable[[Any], Any], source: str
 ) -> Iterator[bytes]:
-    with opener(_Blocks(blocks)) as file:
+    packed, size = _Blocks(blocks), 0
+    with opener(packed) as file:
         try:
             while block := file.read1(UNPACKED_BYTES):
+                size += len(block)
+                check_growth(source, packed.size, size)
                 yield block
+        except InputError:
+            raise
         except EOFError:
             raise InputError(f"{source} is cut off: its packed data go on", COPY_HINT) from None
         except Exception as error:  # each of the packers has its own

@@ -11,8 +11,9 @@ import onnx_graphsurgeon as gs
 from onnx.shape_inference import infer_shapes
 
 from trtcal.errors import InputError
+from trtcal.model.checking import first_line
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, export_model, restored, small_export
-from trtcal.model.model import Model, checked, first_line, name_nodes, opset_of
+from trtcal.model.model import Model, checked, name_nodes, opset_of
 from trtcal.model.passes.base import Condition, NotApplicable, Pass
 from trtcal.model.passes.constants import CONSTANTS
 from trtcal.model.passes.reading import drop_other_types, read_graph

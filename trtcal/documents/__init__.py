@@ -41,6 +41,14 @@ from typing import (
 )
 
 from trtcal import __version__
+from trtcal.documents.bounds import (
+    ARRAYS_BYTES,
+    check_file,
+    check_growth,
+    in_time,
+    parse_json,
+    read_bytes,
+)
 from trtcal.errors import InputError, ResourceError
 
 if TYPE_CHECKING:
@@ -193,14 +201,29 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
     import numpy as np
 
+    size = check_file(path, ARRAYS_BYTES)
     with unpacking(path), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array")
-        arrays = {name: archive[name] for name in archive.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError("it holds something else than arrays")
-        return arrays
+        with zipfile.ZipFile(file) as members:
+            check_growth(path, size, sum(one.file_size for one in members.infolist()))
+        return {name: _member(archive, name) for name in archive.files}
+
+
+def _member(archive: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
+    """Return an array; `ValueError` if it is none, whatever numpy's parser raises."""
+    import numpy as np
+
+    try:
+        array = archive[name]
+    except (OSError, MemoryError, zipfile.BadZipFile, zlib.error):
+        raise
+    except Exception as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it holds something else than arrays")
+    return array
 
 
 @contextmanager
@@ -225,22 +248,15 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON from `path`; `InputError` if it is missing or not JSON."""
+    """Read JSON from `path`; `InputError` if it is missing, not JSON, or beyond `bounds`."""
+    data = read_bytes(path)
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogatepass")
-        return json.loads(text, parse_constant=_no_constant)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "check the path") from None
+        with in_time(path, len(data)):
+            return parse_json(data)
     except UnicodeError:
         raise InputError(f"{path} is not JSON: it is not text", WANTED) from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error}", "check the path") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}", WANTED) from error
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def read_document(path: Path, kind: str, version: int = 1, command: str = "") -> Document:

@@ -1,0 +1,1 @@
+"""Fuzzing: mutated inputs of every format that trtcal reads."""

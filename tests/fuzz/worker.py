@@ -1,0 +1,112 @@
+"""Reads mutated inputs through the program, and says what went wrong with each.
+
+    python -m tests.fuzz.worker SEEDS RESULTS FORMAT FIRST STOP
+
+One line of JSON an input is added to RESULTS: first its number, so that a death of this process is
+known to be its fault, then how it went.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.formats import FORMATS, Case
+from trtcal.cli.main import run_command
+
+MOST_S, MOST_MB, DEAD_S = 2.0, 1024, 30
+ADDRESSES = 16 << 30  # bytes that this process may map: a machine is not to be filled
+
+
+def case_of(form: str, number: int, seeds: Path) -> Case:
+    """Return a format's input of this number: always the same one."""
+    return FORMATS[form](seeds, random.Random(f"{form}:{number}"))  # noqa: S311
+
+
+def run_case(case: Case, folder: Path) -> dict[str, Any]:
+    """Write a case's files into an empty folder, run its command there, and say how it went."""
+    for name, data in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    before = _files(folder)
+    with open(folder.parent / "out", "w+b") as out, open(folder.parent / "err", "w+b") as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        os.chdir(folder)
+        _forget_peak()
+        started = time.perf_counter()
+        signal.alarm(DEAD_S)
+        status = run_command(list(case.command))
+        signal.alarm(0)
+        took = time.perf_counter() - started
+        sys.stdout.flush()
+        sys.stderr.flush()
+        err.seek(0)
+        text = err.read().decode("utf-8", "replace")
+    found = {"status": status, "seconds": round(took, 3), "mb": _peak()}
+    return {**found, "problem": problem_of(status, text, found, _files(folder) - before)}
+
+
+def problem_of(status: int, text: str, found: dict[str, Any], made: set[str]) -> str | None:
+    """Return what must not be about the end of a command, None if all is well."""
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    hints = [line for line in text.splitlines() if line.startswith("hint: ")]
+    if status not in (0, 1, 2, 3, 4):
+        return f"status {status}: {errors[:1]}"
+    if "Traceback" in text:
+        return f"a traceback: {text[-300:]}"
+    if status >= 2 and (len(errors) != 1 or len(hints) != 1):
+        return f"{len(errors)} errors and {len(hints)} hints: {text[-300:]}"
+    if left := [name for name in made if name.endswith(".part") or status >= 2]:
+        return f"left {left}"
+    if found["seconds"] > MOST_S:
+        return f"took over {MOST_S} s"
+    return f"took over {MOST_MB} MB" if found["mb"] > MOST_MB else None
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> None:
+    """Run cases one by one, and add how each went to a file."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    sys.stdout.flush()
+    place = Path(tempfile.mkdtemp(prefix="trtcal-fuzz-", dir=seeds.parent))
+    with results.open("a") as lines:
+        for number in numbers:
+            print(json.dumps({"number": number}), file=lines, flush=True)
+            folder = place / "folder"
+            folder.mkdir()
+            found = run_case(case_of(form, number, seeds), folder)
+            if str(found["problem"]).startswith("took"):  # it or the machine: once more
+                again = Path(tempfile.mkdtemp(dir=place))
+                (again / "folder").mkdir()
+                found = run_case(case_of(form, number, seeds), again / "folder")
+            os.chdir(place)
+            shutil.rmtree(folder)
+            print(json.dumps({"number": number, **found}), file=lines, flush=True)
+    shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    run_cases(sys.argv[3], range(int(sys.argv[4]), int(sys.argv[5])), *map(Path, sys.argv[1:3]))

@@ -1,0 +1,115 @@
+"""What ONNX's own checker and shape inference say of a model, in a child process.
+
+They are C++ that was not written for hostile models: a crash, an endless loop or too much memory there
+ends the child, and becomes an error here. Where processes cannot be forked, they run in this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+
+from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
+from trtcal.errors import InputError
+
+MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
+HINT = "export it again, or see what `python -m onnx.checker` says of it"
+
+
+def check(proto: onnx.ModelProto, path: Path) -> None:
+    """Check a model without its weights; `InputError` if it is not valid ONNX, or too much for ONNX.
+
+    `ResourceError` if that takes too long.
+    """
+    size = proto.ByteSize()
+    if size >= 2**31:
+        raise InputError(
+            f"model {path} has 2 GiB besides the initializers of its main graph",
+            "move constants out of its subgraphs and nodes",
+        )
+    answer, end = in_child(lambda: _problem(proto), seconds_for(size))
+    if end in (signal.SIGXCPU, signal.SIGKILL):
+        raise too_slow(f"model {path}", size)
+    if end:
+        raise InputError(f"model {path} crashes ONNX's checker ({_name(end)})", HINT)
+    if answer == "MemoryError":
+        raise InputError(f"model {path} takes over 4 GiB to check", raising())
+    if answer:
+        raise InputError(f"model {path} is not valid ONNX: {answer}", HINT)
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"status {number}"
+
+
+def _problem(proto: onnx.ModelProto) -> str:
+    """Return what the checker has against a model; whether inference says anything is not asked."""
+    try:
+        onnx.checker.check_model(proto)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        return first_line(error)
+    try:
+        onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except MemoryError:
+        raise
+    except Exception:  # it raises what it likes where it does not know an operator
+        return ""
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def in_child(work: Callable[[], str], limit_s: float) -> tuple[str, int]:
+    """Return a function's text, and 0 or the signal (or status) with which its process ended."""
+    if not hasattr(os, "fork"):
+        return work(), 0
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of threads: the child calls ONNX alone
+        child = os.fork()
+    if not child:
+        _answer(work, writing, limit_s)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return (json.loads(text) if text else ""), abs(status)
+
+
+def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
+    status = 1
+    try:
+        _limit(limit_s)
+        os.write(writing, json.dumps(work()).encode())
+        status = 0
+    except MemoryError:
+        os.write(writing, b'"MemoryError"')
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _limit(limit_s: float) -> None:
+    """Bound the child's time and memory; its crashes leave no core file."""
+    import resource
+
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: max(1, round(limit_s))}
+    with contextlib.suppress(OSError):  # other systems than Linux do not say how much they use
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits[resource.RLIMIT_AS] = pages * os.sysconf("SC_PAGE_SIZE") + int(scaled(MEMORY_BYTES))
+    for kind, most in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (most, most))
