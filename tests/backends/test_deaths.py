@@ -84,7 +84,7 @@ def start(place, model, *words):
 def wait_for_compiler(place, parent):
     """Return the compiler's process id, stopped in the middle of its work; None if it ended."""
     while parent.poll() is None:
-        for log in place.glob("temporary/trtcal-*/build.log"):
+        for log in place.glob("temporary/trtcal-*/*/new/build.log"):
             if BEGUN in log.read_bytes():
                 children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text()
                 os.kill(int(children.split()[0]), signal.SIGSTOP)

@@ -380,7 +380,7 @@ def test_a_terminated_build_leaves_no_child_and_no_folder(place):
         stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while not list(place.glob("trtcal-*/build.log")) and time.monotonic() < deadline:
+    while not list(place.glob("trtcal-*/*/new/build.log")) and time.monotonic() < deadline:
         time.sleep(0.02)
     child.terminate()
     _, err = child.communicate(timeout=60)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtcal.backends.options import CACHE, BuildOptions, check_shapes, with_sizes
 from trtcal.backends.targets import version_of
 from trtcal.backends.unsupported import explain_refusal
-from trtcal.documents import append_line, digest_file, replacing, state_path, write_document
+from trtcal.documents import (
+    Workplace,
+    append_line,
+    digest_file,
+    removing,
+    replacing,
+    state_path,
+    together,
+    write_document,
+)
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.diagnosis.reasons import Mentions, explain
 from trtcal.evidence.layers.layer import Layer
@@ -124,9 +133,16 @@ class Backend(ABC):
         return outcome
 
 
-def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -> Build:
+def build(
+    model: Model,
+    backend: Backend,
+    options: BuildOptions,
+    folder: Path,
+    examine: Callable[[Build], object] = lambda made: None,
+) -> Build:
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
+    `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
     `InputError` if the backend does not take an option, `BackendError` if it is missing, refuses the
     model or crashes, `ResourceError` if it takes too long: the log so far is kept, and no engine.
     """
@@ -142,7 +158,7 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
         check_shapes(model.inputs, profile)
     options.route.check(backend.name, model)
     model = uniquely_named(model)
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
+    with Workplace() as name:
         workplace = Path(name)
         try:
             made = backend.build_in(model, options, workplace)
@@ -153,15 +169,18 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
                 raise BackendError(*refusal) from error
             raise
         result = _describe(model, backend, options, made, workplace)
-        return _publish(replace(result, folder=folder), workplace)
+        result = _recorded(result)
+        examine(result)
+        return _publish(result, folder)
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
     """Leave the log so far, beside an older build if there is one, which stays as it was."""
     older = (folder / MANIFEST).exists() or (folder / engine_file).exists()
-    for file in (LOG, RECORDS):
-        if (workplace / file).exists():
-            _move(workplace / file, folder / (f"failed-{file}" if older else file))
+    with together():
+        for file in (LOG, RECORDS):
+            if (workplace / file).exists():
+                _move(workplace / file, folder / (f"failed-{file}" if older else file))
 
 
 def _logged(workplace: Path) -> str:
@@ -228,27 +247,28 @@ def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]
     return built_coverage(model, outcomes, sizes)
 
 
-def _publish(result: Build, workplace: Path) -> Build:
-    """Put everything into its folder, the manifest last, and record what was made."""
-    files = (result.engine_file, LOG, RECORDS, INSPECTED, LAYER_TIMES, CACHE)
-    for stale in (
-        MANIFEST,
-        DIAGNOSIS,
-        INSPECTED,
-        LAYER_TIMES,
-        CACHE,
-        f"failed-{LOG}",
-        f"failed-{RECORDS}",
-    ):
-        (result.folder / stale).unlink(missing_ok=True)  # a partly moved build is none
-    for file in files:
-        if (workplace / file).exists():
-            _move(workplace / file, result.folder / file)
+def _recorded(result: Build) -> Build:
+    """Write down whose engine it is, and its manifest."""
     unrecorded = record_engine(result.measured["engine_digest"], result.digest)
     if unrecorded:
         result = replace(result, measured={**result.measured, "unrecorded": unrecorded})
     write_document(result.folder / MANIFEST, result.to_document())
     return result
+
+
+OPTIONAL = (DIAGNOSIS, INSPECTED, LAYER_TIMES, CACHE, f"failed-{LOG}", f"failed-{RECORDS}")
+"""What only some builds leave in their folder."""
+
+
+def _publish(result: Build, folder: Path) -> Build:
+    """Put everything into its folder, all at once, in place of a build that was there."""
+    with together():
+        for name in OPTIONAL:
+            removing(folder / name)
+        for name in (result.engine_file, LOG, RECORDS, *OPTIONAL, MANIFEST):
+            if (result.folder / name).exists():
+                _move(result.folder / name, folder / name)
+    return replace(result, folder=folder)
 
 
 def _outcomes(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import onnx
 import onnxruntime
 
 from trtcal.backends.unsupported import hint_to_cut, lacking, refused_operators
+from trtcal.documents import Workplace
 from trtcal.errors import MODEL, BackendError
 from trtcal.model import first_line
 from trtcal.model.files import fits, write_beside
@@ -179,7 +179,7 @@ def _source(model: onnx.ModelProto | bytes | Path) -> Iterator[bytes | str]:
     elif fits(model):
         yield bytes(model.SerializeToString())
     else:
-        with tempfile.TemporaryDirectory(prefix="trtcal-", ignore_cleanup_errors=True) as folder:
+        with Workplace() as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(write_beside(model, path.with_suffix(".bin")))
             yield str(path)

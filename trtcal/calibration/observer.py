@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from trtcal.calibration.scheduler import LocalWorker, Worker, run_parallel
 from trtcal.calibration.worker import Observer
 from trtcal.data import Dataset, count_read, fixed_batch, size_ranges
 from trtcal.data.overlap import keep, numbers_of
+from trtcal.documents import Workplace
 from trtcal.errors import InputError, Interrupted
 from trtcal.model import Model
 from trtcal.model.tensors import groups, sources
@@ -78,7 +78,7 @@ def observe(
     options = options or ObserveOptions()
     watch, settings = Stopwatch(), options.settings
     into, made = groups(sources(model.proto, tensors), [spec.name for spec in model.inputs])
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
+    with Workplace() as name:
         lay_out(model.proto, Path(name))
         job = _job(model, dataset, into, Path(name), options)
         kept = _checkpoint(model, dataset, into, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-import tempfile
 from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 
 from trtcal.calibration.job import Job, Task
 from trtcal.calibration.worker import TaskResult, TaskRunner
+from trtcal.documents import Workplace
 from trtcal.errors import BackendError, InputError
 from trtcal.model import first_line
 
@@ -31,7 +31,7 @@ class RayActor:
     """What runs in an actor: an observer over its own copy of the model."""
 
     def __init__(self, job: Job, files: dict[str, Any]) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="trtcal-")
+        self.folder = Workplace()
         for name, content in files.items():
             content.tofile(Path(self.folder.name) / name)
         self.runner = TaskRunner(dataclasses.replace(job, folder=Path(self.folder.name)))

@@ -123,19 +123,23 @@ def _build_one(
     settings = replace(
         options.config, limits=options.limits_of(options.limits, lambda one: one.is_of_builds)
     )
+    diagnoses: list[Diagnosis] = []
+
+    def examine(made: Build) -> None:
+        diagnoses.append(check_build(made, settings, model))
+        write_diagnosis(made.folder, diagnoses[0])
+
     state = f"building for {target} with {backend.name}"
     with clock(state) as show_state, watching(_watcher(show_state)):
         try:
-            result = build(model, backend, wanted, folder)
+            result = build(model, backend, wanted, folder, examine)
         except (BackendError, ResourceError):
             _show_failure(folder, settings)
             raise
-    diagnosis = check_build(result, settings, model)
-    write_diagnosis(folder, diagnosis)
     if why := result.measured.get("unrecorded"):
         note(f"not recorded as yours, so loading it needs --trust: {why}")
     by_hand = backend.command(model, wanted, str(options.model), str(result.engine))
-    return result, by_hand, diagnosis
+    return result, by_hand, diagnoses[0]
 
 
 def _build_options(options: BuildEngine, model: Model, target: str) -> BuildOptions:

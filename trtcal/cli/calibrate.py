@@ -26,6 +26,7 @@ from trtcal.reporting.text import some
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions
     from trtcal.calibration.profile import Phases
+    from trtcal.check.issues import DataCheck
     from trtcal.data import Dataset
     from trtcal.model import Model
     from trtcal.ranges import Calibration, TensorRange
@@ -85,6 +86,7 @@ class Calibrate(
         from trtcal.check.check import check_data
         from trtcal.cli.held_out import choose, note_if_few, refuse, show_curve, split_for_auto
         from trtcal.data import size_ranges
+        from trtcal.documents import together
         from trtcal.quantization import find_layers, tensors_to_observe
 
         phases = Phases()
@@ -108,10 +110,11 @@ class Calibrate(
         observed, select = split_for_auto(prepared, dataset, chosen)
         output = self.output or Path("calibration.json")
 
+        checks: list[DataCheck] = []
+
         def make() -> Observation:
-            checked = check_data(loaded, dataset, batch_size=1 if self.max_memory else 16)
-            checked.write(output.with_suffix(".data-check.json"))
-            warn(checked.issues)
+            checks.append(check_data(loaded, dataset, batch_size=1 if self.max_memory else 16))
+            warn(checks[0].issues)
             phases.lap("data check")
             wanted = _observe_options(self, loaded, unfinished(self.histograms or output))
             with progress(f"observing {len(tensors)} tensors", len(observed), "samples") as advance:
@@ -126,7 +129,11 @@ class Calibrate(
         phases.lap("ranges")
         title = f"{result.method} over {result.samples} samples of {observed.name}"
         note(f"note: {result.samples:,} samples in {sum(phases.seconds.values()):.1f} s")
-        self.present(result.write(output), lambda: _show(result, title), output)
+        with together():
+            for one in checks:
+                one.write(output.with_suffix(".data-check.json"))
+            document = result.write(output)
+        self.present(document, lambda: _show(result, title), output)
         remember(output, model=loaded.path, data=self.data or settings.data)
         phases.lap("writing")
         if self.profile:

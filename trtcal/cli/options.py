@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,6 +31,7 @@ import click
 
 from trtcal.cli.output import note, print_json, say, say_written, verbosity
 from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
+from trtcal.documents import clear_places
 from trtcal.errors import MODEL, InputError, TrtcalError
 
 if TYPE_CHECKING:
@@ -104,8 +105,17 @@ class Options:
 
 
 def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:
+    clear_places(_paths(given.values()))
     with verbosity(quiet, verbose):
         options(**given)._start()
+
+
+def _paths(values: Iterable[object]) -> Iterator[Path]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _paths(value)
+        elif isinstance(value, Path):
+            yield value
 
 
 def _verbosities() -> list[click.Parameter]:

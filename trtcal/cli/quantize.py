@@ -16,7 +16,9 @@ from trtcal.cli.output import Columns, note, print_table, progress, say, show_co
 from trtcal.reporting.text import some
 
 if TYPE_CHECKING:
+    from trtcal.evaluate.placement_search import Tuned
     from trtcal.model import Model
+    from trtcal.ptq.improver import Improved
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.quantization.coverage import Coverage
     from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs
@@ -28,11 +30,16 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Subject:
-    """A prepared model with optimizations, its ranges, and the record of those found here."""
+    """A prepared model with optimizations, its ranges, and what found them if that was here."""
 
     model: Model
     calibration: Calibration
-    record: dict[str, Any] | None = None
+    found: Improved | None = None
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """The record of the optimizations found here."""
+        return None if self.found is None else self.found.optimizations.document
 
 
 def _subject(options: Quantize) -> Subject:
@@ -47,7 +54,7 @@ def _subject(options: Quantize) -> Subject:
 
 
 def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
-    """Find optimizations; write them, their record and the ranges beside the output."""
+    """Find optimizations."""
     from trtcal.check.check import check_data
     from trtcal.evaluate.metrics import load_metric
     from trtcal.ptq.improver import improve
@@ -61,24 +68,31 @@ def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
     found = improve(prepared, dataset, wanted, given, progress)
     for line in found.warnings:
         warning(f"{line}")
+    return Subject(found.optimized, found.calibration, found)
+
+
+def _write_improved(found: Improved, options: Quantize) -> None:
+    """Write optimizations, their record and the ranges beside the output."""
     endings = (".optimizations.npz", ".optimizations.json", ".calibration.json")
     optimizations, record, ranges = (options.output.with_suffix(one) for one in endings)
     found.write(optimizations, record, ranges)
     note(f"wrote {optimizations}, {record} and {ranges}")
     if options.float_output:
         _write_floats(options.float_output, found.optimized, found.calibration)
-    return Subject(found.optimized, found.calibration, found.optimizations.document)
 
 
 def _write_floats(path: Path, model: Model, calibration: Calibration) -> None:
     """Write the optimized model in float, and its ranges, for builders that quantize by themselves."""
+    from trtcal.documents import together
     from trtcal.model import load_model
     from trtcal.model.files import write_onnx
     from trtcal.ptq.artifact import in_float
 
-    write_onnx(path, in_float(model).proto)
     ranges = path.with_suffix(".calibration.json")
-    replace(calibration, model=load_model(path).fingerprint).write(ranges)
+    with together() as batch:
+        write_onnx(path, in_float(model).proto)
+        written = load_model(batch.of(path.parent).new / path.name)
+        replace(calibration, model=written.fingerprint).write(ranges)
     note(f"wrote {path}, in float, and {ranges}")
 
 
@@ -158,15 +172,23 @@ class Quantize(
             raise click.UsageError("--only makes a plan of its own: leave --plan out")
 
     def _run(self) -> None:
+        from trtcal.documents import together
         from trtcal.quantization import quantize, write_quantized
         from trtcal.quantization.coverage import asked_coverage
 
         self.check()
         plan, subject = _plan(self), _subject(self)
+        tuned = None
         if target := self.tune_placement or self.config.build.tune_placement:
-            plan = _tuned(subject, plan, target, self)
+            tuned = _tuned(subject, plan, target, self)
+            plan = tuned.plan
         quantized = quantize(subject.model, subject.calibration, plan)
-        written = write_quantized(self.output, quantized)
+        with together():
+            if subject.found:
+                _write_improved(subject.found, self)
+            if tuned:
+                _write_tuned(tuned, self)
+            written = write_quantized(self.output, quantized)
         coverage = asked_coverage(replace(subject.model, proto=quantized.proto))
         document = {
             "coverage": coverage.to_document(),
@@ -213,13 +235,11 @@ def _plan(options: Quantize) -> Plan:
     return replace(plan, rules=(*rules, *plan.rules))
 
 
-def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Plan:
-    """Return the plan that trials on the compiler find best; write it, and the trials, beside."""
+def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Tuned:
+    """Return the plan that trials on the compiler find best, and the trials."""
     from trtcal.backends.options import BuildOptions, parse_shapes
     from trtcal.backends.registry import find_backend
-    from trtcal.documents import write_document
     from trtcal.evaluate.placement_search import compiler, described, tune_placement
-    from trtcal.quantization import write_plan
 
     shapes, seconds = parse_shapes(options.config.build.shapes), options.tune_time
     backend, chosen = find_backend(None, target)
@@ -229,12 +249,18 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Plan
         say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
     if tuned.untried:
         say(f"{tuned.untried} trials were not made in {seconds:g} s: raise --tune-time")
+    return tuned
+
+
+def _write_tuned(tuned: Tuned, options: Quantize) -> None:
+    from trtcal.documents import write_document
+    from trtcal.quantization import write_plan
+
     endings = (".placement.json", ".plan.json")
     trials, best = (options.output.with_suffix(one) for one in endings)
     write_document(trials, tuned.to_document())
     write_plan(best, tuned.plan)
     say(f"wrote {trials}, and {best}, with which --plan gives the same without building")
-    return tuned.plan
 
 
 def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] | None) -> None:

@@ -182,6 +182,7 @@ class Search(
     )
 
     def _run(self) -> None:
+        from trtcal.documents import together
         from trtcal.evaluate.search.document import write_search
         from trtcal.evaluate.search.pipeline import cache_beside, find_plans
         from trtcal.ranges import Calibration
@@ -192,12 +193,16 @@ class Search(
         path, chosen = self.ranges, None
         if self.methods:
             chosen = _chosen(prepared, dataset, self.methods.split(","), self, cache)
-            path = _kept(self.output, chosen)
-        table = Calibration.read(path)
+            _note_methods(chosen)
+            path = self.output / "calibration.json"
+        table = chosen.calibration if chosen else Calibration.read(path)
         result = find_plans(prepared, table, dataset, settings, cache, progress)
-        document = write_search(
-            self.output, result, settings, loaded, (path, table), dataset, chosen
-        )
+        with together():
+            if chosen is not None:
+                chosen.calibration.write(path)
+            document = write_search(
+                self.output, result, settings, loaded, (path, table), dataset, chosen
+            )
         self.present(document, lambda: show(document, self.output))
         for one in document["front"]:
             if one["recommended"]:
@@ -316,12 +321,9 @@ def _chosen(
     return choose_methods(model, observation, dataset, cache, settings)
 
 
-def _kept(folder: Path, chosen: Chosen) -> Path:
-    path = folder / "calibration.json"
-    chosen.calibration.write(path)
+def _note_methods(chosen: Chosen) -> None:
     losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
     note(f"noise of all INT8 by method: {losses}; taken: {chosen.calibration.method}")
-    return path
 
 
 def _advice(document: dict[str, Any]) -> str:

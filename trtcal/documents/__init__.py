@@ -1,4 +1,4 @@
-"""The only module that writes files: atomically, sealed with a digest, and readable again.
+"""The only room that writes files: atomically, sealed with a digest, and readable again.
 
 A *document* is a JSON object with `kind`, `schema_version` and `digest`. The digest covers everything
 except `digest` itself and `measured`: what stands under `measured` (times, sizes of logs) differs
@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +47,17 @@ from trtcal.documents.bounds import (
     in_time,
     parse_json,
     read_bytes,
+)
+from trtcal.documents.staging import (
+    Workplace,
+    clear_places,
+    is_staging,
+    recover,
+    removing,
+    replacing,
+    replacing_entries,
+    together,
+    unwritable,
 )
 from trtcal.errors import InputError, ResourceError
 
@@ -93,41 +103,6 @@ def digest_document(document: Document) -> str:
 def seal(document: Document) -> Document:
     """Return the document with its digest."""
     return {**document, "digest": digest_document(document)}
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that takes its place only if the block succeeds."""
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError(
-                f"cannot write {path}: it is there and is not a regular file",
-                "choose another output path",
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-    except (OSError, ValueError) as error:
-        raise unwritable(path, error) from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
-    """Return the error for a place that can't be written to."""
-    return ResourceError(
-        f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
-        "choose another output path, or make room and check its permissions",
-    )
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -201,6 +176,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an `.npz` without unpickling; `InputError` if it can't be."""
     import numpy as np
 
+    recover(path.parent)
     size = check_file(path, ARRAYS_BYTES)
     with unpacking(path), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
@@ -249,6 +225,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 def read_json(path: Path) -> Any:
     """Read JSON from `path`; `InputError` if it is missing, not JSON, or beyond `bounds`."""
+    recover(path.parent)
     data = read_bytes(path)
     try:
         with in_time(path, len(data)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.backends.sessions import Array
-from trtcal.documents import append_line, canonical_json, digest_bytes, from_fields
+from trtcal.documents import Workplace, append_line, canonical_json, digest_bytes, from_fields
 from trtcal.evaluate.metrics import Loss
 
 
@@ -70,7 +69,7 @@ class SpillCache:
     def __init__(self, room: int = 0) -> None:
         """Keep up to `room` bytes in memory; such arrays are not copied."""
         self.room, self.held = room, dict[tuple[str, int], Arrays]()
-        self.place = tempfile.TemporaryDirectory(prefix="trtcal-", ignore_cleanup_errors=True)
+        self.place = Workplace()
         self.forms: dict[tuple[str, int], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]] = {}
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ Not tried: Q before an activation, which TensorRT runs in float without a word.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -30,7 +29,7 @@ from pathlib import Path
 from trtcal import __version__
 from trtcal.backends.base import Backend, build
 from trtcal.backends.options import BuildOptions
-from trtcal.documents import Document, Sealed, digest_document, seal
+from trtcal.documents import Document, Sealed, Workplace, digest_document, seal
 from trtcal.errors import BackendError, InputError
 from trtcal.model import Model
 from trtcal.model.ops import POOLS
@@ -247,7 +246,7 @@ def _remembered(path: Path) -> Measured | None:
 
 
 def _built(model: Model, backend: Backend, options: BuildOptions) -> Measured:
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+    with Workplace() as folder:
         made = build(model, backend, options, Path(folder))
     lost = sum(outcome.asked == "int8" and outcome.is_lost for outcome in made.outcomes)
     lines = tuple((one.name, one.kind, one.precision, one.bytes_moved or 0) for one in made.layers)

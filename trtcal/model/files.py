@@ -24,7 +24,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from trtcal.documents import digest_bytes, replacing, write_bytes
+from trtcal.documents import digest_bytes, replacing, together, write_bytes
 
 Array = npt.NDArray[Any]
 Placed = list[tuple[int, TensorProto]]
@@ -296,11 +296,12 @@ class OnnxFile:
         return digest_bytes(self.data)
 
     def write(self, path: Path) -> None:
-        """Write what there is of the two files, each whole or not at all, the model last."""
-        if self.weights is not None:
-            with replacing(path.parent / self.weights) as temporary, temporary.open("wb") as file:
-                file.writelines(_pieces(self.placed))
-        write_bytes(path, self.data)
+        """Write what there is of the two files, both whole or not at all."""
+        with together():
+            if self.weights is not None:
+                with replacing(path.parent / self.weights) as new, new.open("wb") as file:
+                    file.writelines(_pieces(self.placed))
+            write_bytes(path, self.data)
 
 
 def write_onnx(path: Path, proto: onnx.ModelProto, most: int = MESSAGE) -> OnnxFile:

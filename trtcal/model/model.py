@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from trtcal.documents import digest_bytes, digest_file
+from trtcal.documents import digest_bytes, digest_file, recover
 from trtcal.errors import InputError
 from trtcal.model.checking import check, first_line
 from trtcal.model.files import (
@@ -165,6 +165,7 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED) -> Model:
             f"an object of type {type(source).__name__} is not a model",
             "give a path (str or Path), an onnx.ModelProto or a trtcal Model",
         )
+    recover(Path(source).parent)
     return checked(_of_file(Path(source), embedded))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from trtcal.data import Dataset, size_ranges
 from trtcal.data import open_dataset as open_data
 from trtcal.data.dataset import batch_for
 from trtcal.data.opening import Data
-from trtcal.documents import write_document
+from trtcal.documents import Workplace, write_document
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question
 from trtcal.evaluate.ab import ab_test as test
@@ -303,7 +302,7 @@ Named = tuple[str, AnyModel | Build]
 @contextlib.contextmanager
 def _opened(sources: Sequence[Named]) -> Iterator[list[Variant]]:
     """Yield what runs every model; those in memory are written to a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+    with Workplace() as folder:
         yield [open_variant(_path(one, Path(folder)), name) for name, one in sources]
 
 
@@ -425,7 +424,7 @@ def search(
     loaded = _model(model)
     dataset, table = open_data(data, loaded), _calibration(calibration)
     with contextlib.ExitStack() as stack:
-        folder = output or stack.enter_context(tempfile.TemporaryDirectory(prefix="trtcal-"))
+        folder = output or stack.enter_context(Workplace())
         wanted = options or SearchOptions(batch=batch_for(loaded, 1))
         reader = TaskReader(
             wanted.reader.name, wanted.reader.wanted
@@ -469,7 +468,7 @@ def report(source: PathLike | Sequence[Reported], output: PathLike | None = None
     if isinstance(source, (str, os.PathLike)):
         document = assemble(Path(source))
     else:
-        with tempfile.TemporaryDirectory(prefix="trtcal-") as folder:
+        with Workplace() as folder:
             _collect(source, Path(folder))
             document = assemble(Path(folder))
             document["measured"]["folder"] = "session"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,9 +46,10 @@ from trtcal.data import (
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
+    is_staging,
     read_document,
+    replacing_entries,
     to_fields,
-    unwritable,
     write_json,
     write_text,
 )
@@ -192,13 +191,9 @@ def run(
     """
     folder = config.run_folder
     _check_replaceable(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise unwritable(folder, error) from error
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+    with replacing_entries(folder, OUTPUTS) as place:
         inputs = open_inputs(config, say)
-        journal = Journal(Path(name), _lineage(inputs), reporter, say)
+        journal = Journal(place, _lineage(inputs), reporter, say)
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
@@ -208,7 +203,6 @@ def run(
         counts = {"data_issues": len(issues)}
         journal.limits += judge_counts(config.limits, counts, "calibration data")
         report = run_stages(inputs, journal, command, history)
-        _replace(folder, Path(name))
     return RunResult(folder, report, journal.lineage.missing, tuple(journal.limits), issues)
 
 
@@ -550,17 +544,7 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    if not any(folder.iterdir()):
+    if all(is_staging(entry.name) for entry in folder.iterdir()):
         return True
     run_file = folder / "run.json"
     return run_file.is_file() and bool(read_document(run_file, RUN))
-
-
-def _replace(folder: Path, made: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.old.") as old:
-        folder.mkdir(exist_ok=True)
-        for name in OUTPUTS:
-            if (folder / name).exists():
-                (folder / name).rename(Path(old) / name)
-        for item in made.iterdir():
-            shutil.move(item, folder / item.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtcal.calibration import Observation, is_observation, read_observation
 from trtcal.calibration.extremes import KIND as TAILS
-from trtcal.documents import Document, parsing, read_document, read_json
+from trtcal.documents import Document, parsing, read_document, read_json, recover
 from trtcal.errors import InputError
 from trtcal.evaluate.ab import KIND as AB
 from trtcal.evaluate.comparison import Comparison
@@ -76,6 +76,7 @@ def collect(folder: Path) -> Findings:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that `trtcal run` wrote")
+    recover(folder)
     found = [(kind, path) for path in _files(folder, ".json") if (kind := _kind(path))]
 
     def read(kind: str, reader: Callable[[Path], Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from trtcal.documents import Document, digest_bytes, parsing, write_document, write_text
+from trtcal.documents import Document, digest_bytes, parsing, together, write_document, write_text
 from trtcal.errors import InputError
 from trtcal.reporting import text, views
 from trtcal.reporting.charts import LOOKS, draw_histograms
@@ -109,8 +109,9 @@ def write_page(output: Path, document: Document, source: Path | None = None) -> 
     """
     check_page(output)
     page = parsing(source or output, lambda: _checked_render(document))
-    write_text(output, page)
-    return write_document(output.with_suffix(".json"), document)
+    with together():
+        write_text(output, page)
+        return write_document(output.with_suffix(".json"), document)
 
 
 def _checked_render(document: Document) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from trtcal.documents import write_text
+from trtcal.documents import together, write_text
 from trtcal.limits import metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
@@ -63,10 +63,11 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
         projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
     written = [folder / "index.html"]
     projects.sort(key=lambda one: one["last"].made_at, reverse=True)
-    write_text(written[0], environment.get_template("index.html.j2").render(projects=projects))
-    for one in sorted(projects, key=lambda one: one["number"]):
-        written.append(folder / one["file"])
-        write_text(written[-1], environment.get_template("project.html.j2").render(one))
+    with together():
+        write_text(written[0], environment.get_template("index.html.j2").render(projects=projects))
+        for one in sorted(projects, key=lambda one: one["number"]):
+            written.append(folder / one["file"])
+            write_text(written[-1], environment.get_template("project.html.j2").render(one))
     return written
 
 

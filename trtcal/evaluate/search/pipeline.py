@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from trtcal.data import Dataset
 from trtcal.data.dataset import fixed_batch, whole_batches
 from trtcal.data.overlap import Overlap, numbers_of, overlap
 from trtcal.data.subsets import Subset
+from trtcal.documents import Workplace
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.ab import ABOptions, ABTest, Question, ab_test
 from trtcal.evaluate.ab_rule import is_tested
@@ -249,7 +249,7 @@ def hold(plans: Plans, int8: Plan, dataset: Dataset, settings: SearchOptions) ->
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
     """
     limits = (one for one in settings.limits.losses.asked if is_tested(one))
-    with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
+    with Workplace() as name:
         paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
         write_onnx(paths[0], plans.model.reference)
         write_onnx(paths[1], plans.quantized(int8).proto)

@@ -1,0 +1,375 @@
+"""Files that take each other's place all at once, and what killed commands left behind.
+
+New files are first written into a *staging folder* `.trtcal-*` of the folder that they are for, which
+its process holds locked. It becomes `.trtcal-commit` once it is whole: from there on the files are
+the new ones, and `changes.json` in it lists the renames that are left. Whoever next uses the folder
+makes these renames, and deletes staging folders whose process is gone. All names are of entries of
+the folder itself, so that a list from elsewhere reaches nothing outside of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from trtcal.errors import InputError, ResourceError
+
+PREFIX = ".trtcal-"
+MADE = ".made"
+"""Ends the name of a staging folder for which the folder around it was made."""
+COMMIT = f"{PREFIX}commit"
+CHANGES = "changes.json"
+NEW, OLD = "new", "old"
+LOCK_S = 10.0
+DEPTH = 4  # folders above a file in which changes may be pending: a run has builds/NAME/FILE
+
+
+def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
+    """Return the error for a place that can't be written to."""
+    return ResourceError(
+        f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
+        "choose another output path, or make room and check its permissions",
+    )
+
+
+class Workplace:
+    """A folder inside another that goes with the process, or else with the next one's.
+
+    Without `root` it is one for temporary files, of this user alone.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = _temporary() if root is None else root
+        self.staging, handle = _held(self.root, is_made=root is None)
+        self._end = weakref.finalize(self, _discard, self.root, self.staging, handle)
+        self.path = self.staging / NEW  # the folder around it is locked as long as it is there
+        self.path.mkdir()
+        self.name = str(self.path)
+
+    def cleanup(self) -> None:
+        """Delete the folder, and the one around it if that was made for it and is empty."""
+        self._end()
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *error: object) -> None:
+        self.cleanup()
+
+
+def _temporary_path() -> Path:
+    return Path(tempfile.gettempdir(), f"trtcal-{os.geteuid()}")
+
+
+def _temporary() -> Path:
+    """Return the folder of this user's temporary files; a fresh one if somebody else made that."""
+    place = _temporary_path()
+    with contextlib.suppress(OSError):
+        place.mkdir(mode=0o700, exist_ok=True)
+        if _is_ours(place):
+            return place
+    return Path(tempfile.mkdtemp(prefix="trtcal-"))
+
+
+def _is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _held(root: Path, is_made: bool, tries: int = 100) -> tuple[Path, int]:
+    """Return a new staging folder and the handle that keeps it locked; dead ones are cleared up."""
+    is_made = is_made or not root.exists()
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(root):
+            _settle(root)
+            ending = MADE if is_made else ""
+            path = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=ending, dir=root))
+            handle = os.open(path, os.O_RDONLY)
+            _try_lock(handle)
+            return path, handle
+    except FileNotFoundError:  # whoever made the folder deletes it when it is empty
+        if not tries:
+            raise
+    return _held(root, is_made, tries - 1)
+
+
+def _discard(root: Path, path: Path, handle: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(handle)
+    if path.name.endswith(MADE):
+        with contextlib.suppress(OSError):
+            root.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for the block; `ResourceError` if another process keeps it for long."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + LOCK_S
+        while _try_lock(handle) is False:
+            if time.monotonic() > deadline:
+                raise ResourceError(f"{folder} is held by another process", "wait until it ends")
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool | None:
+    """Lock an open folder; False if another process has it, None where folders can't be locked."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def is_staging(name: str) -> bool:
+    """Tell whether an entry of a folder is not there yet, or no more."""
+    return name.startswith(PREFIX)
+
+
+def recover(path: Path) -> None:
+    """Complete or undo what killed commands left of a file or folder, and in the folders above it.
+
+    `ResourceError` if that fails.
+    """
+    for folder in (path, *path.absolute().parents[:DEPTH]):
+        if os.path.isdir(folder / COMMIT):
+            with unwritable_errors(folder), _locked(folder):
+                _settle(folder)
+
+
+def clear_places(paths: Iterable[Path]) -> None:
+    """Complete or undo what killed commands left where these files and folders are.
+
+    The current folder and that of temporary files are cleared up too.
+    """
+    places = {Path(), _temporary_path()}
+    for path in paths:
+        recover(path)
+        places |= {path, path.parent}
+    for folder in places:
+        _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # what cannot be read or written was not left by us
+        if any(is_staging(name) for name in os.listdir(folder)):
+            with _locked(folder):
+                _settle(folder)
+
+
+def _settle(root: Path) -> None:
+    """Make pending renames in a folder that is locked, and delete staging folders of dead processes."""
+    for entry in [Path(root, name) for name in os.listdir(root) if is_staging(name)]:
+        if entry.name == COMMIT:
+            _finish(root)
+            continue
+        with contextlib.suppress(FileNotFoundError):  # its own process deletes it just now
+            _discard_dead(root, entry)
+
+
+def _discard_dead(root: Path, staging: Path) -> None:
+    if _is_ours(staging):
+        handle = os.open(staging, os.O_RDONLY)
+        if _try_lock(handle):
+            _discard(root, staging, handle)
+        else:
+            os.close(handle)
+
+
+def _finish(root: Path) -> None:
+    """Make the renames that are left; all of them are undone if one fails."""
+    place = root / COMMIT
+    if not _is_ours(place):  # it says which files to delete
+        raise InputError(f"{place} is not your own", "ask whose it is to run the command again")
+    try:
+        changes = json.loads((place / CHANGES).read_bytes())
+        new, gone = (list(map(_checked, changes[key])) for key in (NEW, "gone"))
+    except FileNotFoundError:  # all are made
+        _drop(place)
+        return
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise InputError(f"{place / CHANGES} is damaged: {error}", "delete its folder") from None
+    try:
+        for name in gone:
+            _move(root / name, place / OLD / name)
+        for name in new:
+            if os.path.lexists(place / NEW / name):
+                _move(root / name, place / OLD / name)
+                _move(place / NEW / name, root / name)
+    except OSError:
+        _undo(root, new, gone)
+        _drop(place)
+        raise
+    _drop(place)
+
+
+def _drop(place: Path) -> None:
+    (place / CHANGES).unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _undo(root: Path, new: Iterable[str], gone: Iterable[str]) -> None:
+    place = root / COMMIT
+    for name in new:
+        if not os.path.lexists(place / NEW / name):
+            _move(root / name, place / NEW / name)
+    for name in (*new, *gone):
+        _move(place / OLD / name, root / name)
+
+
+def _checked(name: object) -> str:
+    if (
+        not isinstance(name, str)
+        or name in ("", "..")
+        or Path(name).name != name
+        or is_staging(name)
+    ):
+        raise ValueError(f"{name!r} is no name of a file")
+    return name
+
+
+def _move(source: Path, destination: Path) -> None:
+    if os.path.lexists(source):
+        source.rename(destination)
+
+
+class Changes:
+    """What is to change in one folder: the entries of `new` come into it, those of `gone` leave it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.workplace = root, Workplace(root)
+        self.new = self.workplace.path
+        self.names, self.gone = dict[str, None](), dict[str, None]()
+
+    def commit(self) -> None:
+        """Let the entries of `names` and `gone` change, all or none."""
+        names, gone = [*self.names], [name for name in self.gone if name not in self.names]
+        if not names and not gone:
+            return
+        place = self.workplace.staging
+        (place / OLD).mkdir()
+        (place / CHANGES).write_bytes(json.dumps({NEW: names, "gone": gone}).encode())
+        with _locked(self.root):
+            _settle(self.root)
+            if not gone and len(names) == 1 and not (self.root / names[0]).is_dir():
+                (self.new / names[0]).replace(self.root / names[0])
+                return
+            place.rename(self.root / COMMIT)
+            _finish(self.root)
+
+
+class Batch:
+    """What changes together, by folder."""
+
+    def __init__(self) -> None:
+        self.folders = dict[Path, Changes]()
+
+    def of(self, folder: Path) -> Changes:
+        """Return what changes in a folder."""
+        key = folder.absolute()
+        if key not in self.folders:
+            self.folders[key] = Changes(folder)
+        return self.folders[key]
+
+    def commit(self) -> None:
+        """Let everything change; files of several folders change folder by folder."""
+        for changes in self.folders.values():
+            with unwritable_errors(changes.root):
+                changes.commit()
+
+    def close(self) -> None:
+        """Delete what did not change."""
+        for changes in self.folders.values():
+            changes.workplace.cleanup()
+
+
+_batch: ContextVar[Batch | None] = ContextVar("batch", default=None)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[Batch]:
+    """Let all files that the block writes take their places at its end, or none if it fails.
+
+    Until then what is read is what was there before. A block inside of another one belongs to it.
+    """
+    outer = _batch.get()
+    if outer is not None:
+        yield outer
+        return
+    batch = Batch()
+    token = _batch.set(batch)
+    try:
+        yield batch
+        batch.commit()
+    finally:
+        _batch.reset(token)
+        batch.close()
+
+
+@contextlib.contextmanager
+def unwritable_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the system into one that names the place that was to be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path whose file takes the place of `path` only if the block succeeds."""
+    with together() as batch:
+        with unwritable_errors(path):
+            if path.exists() and not path.is_file():
+                raise InputError(
+                    f"cannot write {path}: it is there and is not a regular file",
+                    "choose another output path",
+                )
+            changes = batch.of(path.parent)
+        try:
+            yield changes.new / path.name
+        except OSError as error:
+            raise unwritable(path, error) from error
+        changes.names[path.name] = None
+
+
+def removing(path: Path) -> None:
+    """Delete a file if it is there, inside `together()` at its end."""
+    with together() as batch, unwritable_errors(path):
+        if path.is_file():
+            batch.of(path.parent).gone[path.name] = None
+
+
+@contextlib.contextmanager
+def replacing_entries(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
+    """Yield an empty folder; if the block succeeds, its entries take the place of those `owned`.
+
+    Other entries of `folder` stay as they are.
+    """
+    with unwritable_errors(folder):
+        changes = Changes(folder)
+    try:
+        yield changes.new
+        changes.names = dict.fromkeys(sorted(os.listdir(changes.new)))
+        changes.gone = dict.fromkeys(name for name in owned if os.path.lexists(folder / name))
+        with unwritable_errors(folder):
+            changes.commit()
+    finally:
+        changes.workplace.cleanup()
