@@ -14,6 +14,7 @@ they can overflow. The kernels are in `histogram.cu`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.resources import files
 from shutil import which
@@ -63,7 +64,7 @@ class PyCudaDevice(PyCudaMemory):
 
     def read(self, address: int, array: Array) -> None:
         """Copy from `address` into an array, which has its values on return."""
-        with self._context() as context:
+        with self._context(f"copy {array.nbytes} bytes from the GPU") as context:
             context.synchronize()
             self._cuda.memcpy_dtoh(array, address)
 
@@ -72,13 +73,19 @@ class PyCudaDevice(PyCudaMemory):
     ) -> None:
         """Run a kernel over the elements at address `values`; on return, `words` are written."""
         arguments = np.uint64(values), np.uint64(elements), np.int32(fp16), np.uint64(words)
-        with self._context() as context:
+        with self._context(f"run {kernel}") as context:
             function = self._compiled().get_function(kernel)
             # What makes the tensor may run in another stream, for which the kernel would not wait,
             # nor it for the kernel with the next one.
             context.synchronize()
             function(*arguments, block=(THREADS, 1, 1), grid=(blocks, 1))
             context.synchronize()
+
+    def close(self) -> None:
+        """Give the compiled kernels back; the next launch would compile them again."""
+        if self._module is not None and not self._primary.given_up:
+            with self._context("unload the kernels"):
+                self._module = None
 
     def _compiled(self) -> Any:
         if self._module is None:
@@ -169,8 +176,14 @@ class DeviceHistogram:
         """Return the address of the counts, which are there from the first time on."""
         if not self._words:
             empty = _nothing()
-            self._words = self._device.allocate(empty.nbytes)
-            self._device.copy(self._words, empty)
+            words = self._device.allocate(empty.nbytes)
+            try:
+                self._device.copy(words, empty)
+            except BaseException:
+                with suppress(Exception):
+                    self._device.free(words)
+                raise
+            self._words = words
         return self._words
 
     def _fold(self) -> None:
@@ -196,8 +209,10 @@ class DeviceHistogram:
     def __enter__(self) -> DeviceHistogram:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        # What ended the block comes before what then fails in giving memory back.
+        with suppress(Exception) if kind else nullcontext():
+            self.close()
 
 
 def _nothing() -> npt.NDArray[np.uint32]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar
@@ -196,9 +196,10 @@ class Feeder:
         return f"batch {self.given + bool(self.left_out) + 1}"
 
     def close(self) -> None:
-        """Give the buffers back."""
-        while self._addresses:
-            self._memory.free(self._addresses.popitem()[1])
+        """Give the buffers back, the others also where one cannot be."""
+        with ExitStack() as freeing:
+            while self._addresses:
+                freeing.callback(self._memory.free, self._addresses.popitem()[1])
 
 
 class NoData:

@@ -22,7 +22,7 @@ must not be used before. Without `with`, Ctrl-C may be swallowed, though never a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import TracebackType
@@ -100,7 +100,8 @@ def calibrator_object(
     floats, such as `{"ids": "int32"}`. `cache` must be of this very network: that is for the caller
     to know. `legacy` is for the kind "legacy". `memory` is `PyCudaMemory()` and `trt` the
     module `tensorrt` if not given. One object is for one build. `ImportError` if PyCUDA is missing,
-    or a TensorRT that has calibrators; `ValueError` for parameters that do not fit.
+    or a TensorRT that has calibrators; `DeviceError` if no GPU can be opened; `ValueError` for
+    parameters that do not fit.
     """
     if (legacy is not None) != (kind == "legacy"):
         raise ValueError("`legacy` is for the kind 'legacy', which needs it")
@@ -258,4 +259,5 @@ class BuilderCalibrator:
         if error is None or because:
             self.finish()
         else:
-            self._feeder.close()
+            with suppress(Exception):  # what ended the block comes first
+                self._feeder.close()

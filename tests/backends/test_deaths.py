@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.backends.test_build import needs_rtx, worker
 from tests.networks import save, weight
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import BackendError, InputError, ResourceError
 
 pytestmark = needs_rtx
 BEGUN = b"Compiler backend is used during engine build"
@@ -153,10 +153,15 @@ def test_a_builder_that_closes_its_output_is_waited_for(tmp_path, monkeypatch):
         worker(tmp_path, monkeypatch, body)
 
 
-def test_a_refusal_is_bad_input(tmp_path, monkeypatch):
-    body = "from trtcal.backends.child import refuse\nrefuse('no such level')\n"
-    with pytest.raises(InputError, match="no such level"):
+@pytest.mark.parametrize("kind", [InputError, BackendError, ResourceError])
+def test_an_error_of_ours_is_the_same_in_the_parent(tmp_path, monkeypatch, kind):
+    body = (
+        "from trtcal.backends.child import raise_in_parent\nfrom trtcal import errors\n"
+        f"raise_in_parent(errors.{kind.__name__}('what', 'a hint'))\n"
+    )
+    with pytest.raises(kind) as caught:
         worker(tmp_path, monkeypatch, body)
+    assert (caught.value.message, caught.value.hint) == ("what", "a hint")
 
 
 def test_what_the_child_puts_into_temporary_folders_goes_with_it(tmp_path, monkeypatch):

@@ -208,12 +208,15 @@ class Builder:
                 break
             self.seen.append(
                 {
-                    name: ctypes.string_at(address, size)
+                    name: self.read(address, size)
                     for (name, size), address in zip(self.sizes.items(), addresses, strict=True)
                 }
             )
         if self.at_most is None and self.seen:
             bindings.write_calibration_cache(written)
+
+    def read(self, address, size):
+        return ctypes.string_at(address, size)
 
 
 class HostMemory:

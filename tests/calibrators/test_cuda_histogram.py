@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,8 +17,9 @@ from hypothesis.extra.numpy import arrays
 from calibrators import Histogram, cuda_histogram
 from calibrators import histogram as histograms
 from calibrators.cuda_histogram import BINS, WORDS, DeviceHistogram, PyCudaDevice, kernel_source
+from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
-from tests.calibrators.test_device_memory import driver  # noqa: F401  # a fixture
+from tests.cuda.stand_in import cuda, offer_nvcc  # noqa: F401  # a fixture
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
 FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
@@ -251,63 +251,71 @@ def test_there_is_no_floating_point_that_could_flush_a_denormal(tmp_path):
     assert not re.findall(r"\.(?:f|bf|tf)\d\d", text)
 
 
-class Compiler(ModuleType):
-    """As `pycuda.compiler`, but for this machine's CPU; arguments must be what the kernels take."""
-
-    def __init__(self, of):
-        super().__init__("pycuda.compiler")
-        self.driver, self.device, self.compiled = of, of.host, 0
-
-    def SourceModule(self, source, no_extern_c):  # noqa: N802
-        assert self.driver.stack, "no current context"
-        assert no_extern_c, "templates cannot be C"
-        assert source == kernel_source()
-        self.compiled += 1
-        return self
-
-    def get_function(self, name):
-        def run(*arguments, block, grid):
-            assert self.driver.idle, "what makes the tensor may not be done"
-            assert [type(argument) for argument in arguments] == [
-                np.uint64,
-                np.uint64,
-                np.int32,
-                np.uint64,
-            ]
-            assert (len(block), len(grid)) == (3, 2)
-            self.device.launch(name, grid[0], *(int(argument) for argument in arguments))
-            self.driver.idle = False
-
-        return run
-
-
 @pytest.fixture
-def compiler(driver, kernels, monkeypatch):  # noqa: F811
-    driver.host = HostDevice(kernels)
-    made = Compiler(driver)
-    monkeypatch.setitem(sys.modules, "pycuda.compiler", made)
-    monkeypatch.setattr(cuda_histogram, "which", lambda name: name)
-    return made
+def nvcc_on_host(cuda, kernels, tmp_path, monkeypatch):  # noqa: F811
+    """The stand-in of the driver, and an `nvcc` that gives it these kernels."""
+    offer_nvcc(tmp_path, kernels._name, monkeypatch)
+    return cuda
+
+
+LARGE = np.arange(1, 1001, dtype=np.float32)
+
+
+def on_device(stand_in):
+    """Return what two histograms count of tensors that lie on the device."""
+    device = PyCudaDevice()
+    address = device.allocate(LARGE.nbytes)
+    try:
+        device.copy(address, LARGE)
+        with DeviceHistogram(device) as first, DeviceHistogram(device) as second:
+            for elements in (4, 1000, 1000):
+                first.update(address, elements, "float32")
+            second.update(address, 1000, "float32")
+    finally:
+        device.free(address)
+        device.close()
+    return first.histogram(), second.histogram()
+
+
+COUNTED = on_host(LARGE[:4], LARGE, LARGE), on_host(LARGE)
 
 
 @pytest.mark.parametrize("kept", [10], indirect=True)
-def test_pycuda_is_asked_for_what_it_has(compiler, kept):
-    device, large = PyCudaDevice(), np.arange(1, 1001, dtype=np.float32)
-    with DeviceHistogram(device) as first, DeviceHistogram(device) as second:
-        for part in (large[:4], large, large):
-            count(first, part)
-        count(second, large)
-    assert first.histogram() == on_host(large[:4], large, large)
-    assert second.histogram() == on_host(large)
-    assert (compiler.compiled, compiler.driver.stack, compiler.driver.host.buffers) == (1, [], {})
+def test_pycuda_counts_what_the_host_counts(nvcc_on_host, kept):
+    assert on_device(nvcc_on_host) == COUNTED
+    assert nvcc_on_host.held() == {"contexts": 1}
+    assert nvcc_on_host.calls().count("cuModuleUnload") == 1
 
 
-def test_what_is_missing_is_said(compiler, monkeypatch):
+# PyCUDA prints the errors of these and goes on, or asks without need.
+GOES_ON = {"cuMemFree", "cuModuleUnload", "cuCtxGetDevice", "cuDeviceComputeCapability"}
+
+
+@pytest.mark.parametrize("kept", [10], indirect=True)
+@pytest.mark.parametrize(("code", "forever"), [(2, False), (719, False), (719, True)])
+def test_every_call_failing_is_a_clear_error_and_no_leak(nvcc_on_host, kept, code, forever):
+    on_device(nvcc_on_host)
+    for number, call in enumerate(nvcc_on_host.calls()):
+        nvcc_on_host.reset()
+        nvcc_on_host.fail(number, code, forever)
+        try:
+            assert on_device(nvcc_on_host) == COUNTED
+            assert call in GOES_ON or (call == "cuMemAlloc" and code == 2), (number, call)
+        except DeviceError as error:
+            assert isinstance(error, DeviceMemoryError) is (code == 2)
+            assert "\n" not in str(error)
+        held = nvcc_on_host.held()
+        assert not held.pop("current", 0) or forever  # a lost context cannot be left
+        assert held in ({"contexts": 1}, {}), (number, call, held)
+
+
+def test_what_is_missing_is_said(cuda, monkeypatch):  # noqa: F811
     monkeypatch.setattr(cuda_histogram, "which", lambda name: None)
     counted = DeviceHistogram(PyCudaDevice())
     with pytest.raises(ImportError, match="install the CUDA toolkit"):
         count(counted, np.ones(histograms.KEPT + 1, np.float32))
     counted.close()
+    assert cuda.held() == {"contexts": 1}
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)
     with pytest.raises(ImportError, match="pip install pycuda"):
         PyCudaDevice()

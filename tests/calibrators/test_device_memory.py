@@ -1,97 +1,13 @@
-"""What PyCUDA has to be asked for, and in which context; a driver on host memory stands in for it."""
+"""In which context PyCUDA is asked, on a stand-in of the CUDA driver (`tests/cuda`)."""
 
-import sys
 import threading
-from types import ModuleType
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from calibrators import device_memory
 from calibrators.device_memory import PyCudaMemory
-from tests.calibrators.bindings import HostMemory
-
-
-class Driver(ModuleType):
-    """As `pycuda.driver`: contexts lie on a stack that each thread has, and copies need not be done."""
-
-    def __init__(self):
-        super().__init__("pycuda.driver")
-        self.host, self.threads = HostMemory(), threading.local()
-        self.retained, self.under_way = 0, None
-        self.Context = self.Device = self
-
-    @property
-    def stack(self):
-        return self.threads.__dict__.setdefault("stack", [])
-
-    def init(self):
-        pass
-
-    def __call__(self, number):
-        self.number = number
-        return self
-
-    def retain_primary_context(self):
-        self.retained += 1
-        return self
-
-    def push(self):
-        self.stack.append(self)
-
-    def pop(self):
-        self.stack.pop()
-
-    def detach(self):
-        pass
-
-    def get_current(self):
-        return self.stack[-1] if self.stack else None
-
-    def synchronize(self):
-        assert self.stack, "no current context"
-        if self.under_way:
-            self.host.copy(*self.under_way)
-        self.under_way = None
-        self.idle = True
-
-    def mem_alloc(self, nbytes):
-        assert self.stack, "no current context"
-        return Allocation(self, self.host.allocate(nbytes))
-
-    def memcpy_htod(self, address, array):
-        assert self.stack, "no current context"
-        assert self.idle, "TensorRT may still read what was there"
-        assert array.flags.c_contiguous
-        self.under_way, self.idle = (address, array), False
-
-    def memcpy_dtoh(self, array, address):
-        assert self.stack, "no current context"
-        assert self.idle, "what is to be read may not be there yet"
-        self.host.read(address, array)
-
-
-class Allocation:
-    def __init__(self, driver, address):
-        self.driver, self.address = driver, address
-
-    def __int__(self):
-        return self.address
-
-    def free(self):
-        self.driver.host.free(self.address)
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    made = Driver()
-    package = ModuleType("pycuda")
-    package.driver = made
-    monkeypatch.setitem(sys.modules, "pycuda", package)
-    monkeypatch.setitem(sys.modules, "pycuda.driver", made)
-    device_memory._primary_context.cache_clear()
-    yield made
-    device_memory._primary_context.cache_clear()
+from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
 
 
 def use(memory):
@@ -101,30 +17,51 @@ def use(memory):
     return address, array.tobytes()
 
 
-def test_a_copy_has_arrived_when_it_returns(driver):
+def test_a_copy_has_arrived_when_it_returns(cuda):  # noqa: F811
     memory = PyCudaMemory()
     address, data = use(memory)
-    assert driver.host.buffers[address].raw == data
+    assert cuda.read(address, 24) == data
     memory.free(address)
-    assert not driver.host.buffers
+    assert cuda.held() == {"contexts": 1}
 
 
-def test_the_primary_context_is_retained_once_and_current_only_for_a_moment(driver):
-    use(PyCudaMemory(1))
-    use(PyCudaMemory(1))
-    assert (driver.number, driver.retained, driver.stack) == (1, 1, [])
-
-
-def test_a_context_of_the_caller_is_used_and_left(driver):
-    mine = object()
-    driver.stack.append(mine)
+def test_the_primary_context_is_retained_once_and_current_only_for_a_moment(cuda):  # noqa: F811
     use(PyCudaMemory())
-    assert driver.stack == [mine]
+    use(PyCudaMemory())
+    assert Counter(cuda.calls())["cuDevicePrimaryCtxRetain"] == 1
+    assert cuda.held() == {"contexts": 1}
 
 
-def test_memory_can_be_used_in_another_thread_than_it_was_made_in(driver):
+def test_a_context_of_the_caller_is_used_and_left(cuda):  # noqa: F811
+    from pycuda import driver
+
+    driver.init()
+    mine = driver.Device(1).retain_primary_context()
+    mine.push()
+    try:
+        memory = PyCudaMemory()
+        address, _ = use(memory)
+        assert cuda.calls().count("cuCtxPushCurrent") == 1
+        assert cuda.held() == {"contexts": 2, "memory": 1, "current": 1}
+        memory.free(address)
+    finally:
+        driver.Context.pop()
+        mine.detach()
+
+
+def test_memory_can_be_used_in_another_thread_than_it_was_made_in(cuda):  # noqa: F811
     memory, used = PyCudaMemory(), []
     thread = threading.Thread(target=lambda: used.append(use(memory)))
     thread.start()
     thread.join()
-    assert len(used) == 1
+    address, data = used[0]
+    assert cuda.read(address, 24) == data
+    memory.free(address)
+
+
+def test_an_address_is_given_back_once(cuda):  # noqa: F811
+    memory = PyCudaMemory()
+    address = memory.allocate(8)
+    memory.free(address)
+    with pytest.raises(KeyError):
+        memory.free(address)

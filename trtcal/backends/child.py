@@ -90,7 +90,8 @@ class Transcript:
 
 REQUEST = "request.json"
 ERROR = "error.txt"
-REFUSAL = "refusal.txt"
+RAISED = "raised.json"
+KINDS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
 MONTH_S = 31 * 24 * 3600
 AFTERWARDS_S = 0.5
 """How long output of a dead child is waited for, which a process that it started could hold back."""
@@ -112,8 +113,8 @@ def watching(watch: Callable[[bytes], object]) -> Iterator[None]:
 def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s: float) -> None:
     """Run `python -m module` in `folder`; what it prints goes to its log, and as JSON lines beside it.
 
-    `BackendError` with the builder's last error if it fails or is killed by a signal, `InputError`
-    if it refuses the request, `ResourceError` if it takes longer than `time_limit_s`.
+    `BackendError` with the builder's last error if it fails or is killed by a signal, `ResourceError`
+    if it takes longer than `time_limit_s`, and what it gave to `raise_in_parent`.
     """
     log = folder / LOG
     (folder / REQUEST).write_text(json.dumps(request))
@@ -196,8 +197,9 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
             f"the builder crashed ({_signal(-status)}); last line: {_last_line(log)}",
             "read the build log; a crash in its parser usually comes from the last node named there",
         )
-    if (folder / REFUSAL).exists():
-        return InputError((folder / REFUSAL).read_text(), "`trtcal doctor` shows the versions here")
+    if (folder / RAISED).exists():
+        status, message, hint = json.loads((folder / RAISED).read_text())
+        return KINDS[status](message, hint)
     error = folder / ERROR
     text = error.read_text() if error.exists() else _last_line(log)
     return BackendError(f"the builder failed: {in_words(text)}", hint)
@@ -223,9 +225,9 @@ def fail(message: str) -> None:
     sys.exit(1)
 
 
-def refuse(message: str) -> None:
-    """In a worker: say in one sentence what of the request can't be done here and end."""
-    Path(REFUSAL).write_text(message)
+def raise_in_parent(error: TrtcalError) -> None:
+    """In a worker: end, so that `run_worker` raises this error, or one of its exit status."""
+    Path(RAISED).write_text(json.dumps([error.exit_status, error.message, error.hint]))
     sys.exit(1)
 
 

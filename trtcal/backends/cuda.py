@@ -34,6 +34,11 @@ ERRORS = {
         "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; start a container with --gpus all",
     ),
     101: ("there is no device of this number", "check CUDA_VISIBLE_DEVICES"),
+    201: ("the context is no longer valid", "end the process and start again"),
+    719: (
+        "the device is lost to this process",
+        "check `nvidia-smi` and the kernel's log for Xid messages, then start again",
+    ),
     802: (
         "the system is not ready yet",
         "on machines with NVSwitch: start nvidia-fabricmanager, of the driver's version",

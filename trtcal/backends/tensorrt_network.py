@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrators.device_memory import DeviceError, DeviceMemoryError
 from calibrators.feeder import Feeds
 from calibrators.range import problem, scale_of, single
 from calibrators.tensorrt_builder import (
@@ -27,7 +28,7 @@ from calibrators.tensorrt_builder import (
 from trtcal.backends.options import CACHE
 from trtcal.config import ImagesConfig
 from trtcal.data import open_dataset
-from trtcal.errors import BackendError, InputError, TrtcalError
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.model import load_model
 
 SHOWN = 5
@@ -197,7 +198,8 @@ def _first_input(layer: Any) -> str | None:
 def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
     """Return the calibrator object of a request: with our ranges as its cache, or fed with data.
 
-    `BackendError` if it cannot be made, for want of PyCUDA for example; `InputError` for the data.
+    `BackendError` if it cannot be made, for want of PyCUDA for example; `ResourceError` if the GPU's
+    memory is full; `InputError` for the data.
     """
     batches = _batches(request) if request["route"] == "calibrator" else ()
     try:
@@ -209,6 +211,17 @@ def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
         )
     except (ImportError, ValueError) as error:
         raise BackendError(str(error)) from error
+    except DeviceError as error:
+        raise _of_device(error) from error
+
+
+def _of_device(error: DeviceError) -> TrtcalError:
+    message = f"calibration inside TensorRT failed: {error}"
+    if isinstance(error, DeviceMemoryError):
+        return ResourceError(message, "end what else uses the GPU, or build for smaller batches")
+    return BackendError(
+        message, "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
+    )
 
 
 def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:
@@ -241,7 +254,8 @@ def routed(
     """Prepare a network for a request's route; yield what Polygraphy's `CreateConfig` needs for it.
 
     The end of the context raises what went wrong inside a calibrator, which TensorRT swallows, as a
-    `BackendError`, and what is wrong with the data as an `InputError`.
+    `BackendError` (`ResourceError` where the GPU's memory is full), and what is wrong with the data as
+    an `InputError`.
     """
     features = api(trt)
     features.check(request["route"], request["kind"])
@@ -269,6 +283,8 @@ def _calibrating(calibrator: BuilderCalibrator) -> Iterator[None]:
             yield
     except TrtcalError:
         raise
+    except DeviceError as error:
+        raise _of_device(error) from error
     except Exception as error:
         if error is calibrator.failures.first or isinstance(error, NotCalibratedError):
             raise BackendError(f"calibration inside TensorRT failed: {error}") from error

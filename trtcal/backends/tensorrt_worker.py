@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from trtcal.backends.child import fail, read_request, refuse
+from trtcal.backends.child import fail, raise_in_parent, read_request
 from trtcal.backends.cuda import ERRORS
-from trtcal.errors import TrtcalError
+from trtcal.errors import InputError, TrtcalError
 
 LAYERS = "layers.json"
 LAYER_TIMES = "layer-times.json"
@@ -169,9 +169,9 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
     """Return Polygraphy's arguments for the request's options; refuse what this version lacks."""
     level, workspace = request.get("optimization_level"), request.get("workspace_bytes")
     if level is not None and not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
-        refuse(f"TensorRT {trt.__version__} has no builder optimization level")
+        raise _lacks(trt, "no builder optimization level")
     if workspace is not None and not hasattr(trt, "MemoryPoolType"):
-        refuse(f"TensorRT {trt.__version__} has no memory pools to bound")
+        raise _lacks(trt, "no memory pools to bound")
     pools = None if workspace is None else {trt.MemoryPoolType.WORKSPACE: workspace}
     return {
         "profiles": [_profile(shapes) for shapes in request["profiles"]] or None,
@@ -180,6 +180,12 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
         "builder_optimization_level": level,
         "load_timing_cache": request.get("timing_cache"),
     }
+
+
+def _lacks(trt: Any, what: str) -> InputError:
+    return InputError(
+        f"TensorRT {trt.__version__} has {what}", "`trtcal doctor` shows the versions here"
+    )
 
 
 def _profile(shapes: dict[str, Any]) -> Any:
@@ -256,7 +262,7 @@ def main() -> None:
     try:
         engine = build(REQUEST, trt)
     except TrtcalError as error:
-        fail("; ".join(filter(None, [error.message, error.hint])))
+        raise_in_parent(error)
     except Exception as error:  # Polygraphy's, TensorRT's and pybind11's own
         fail(main_error(kept["E"], kept["W"], str(error).strip()))
     else:
