@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from calibrators.imports import import_njit
+
+njit = import_njit()
 
 MANTISSA_BITS = 11
 SHIFT = 23 - MANTISSA_BITS

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from calibrators.histogram import Edges, Histogram
+from calibrators.imports import import_njit
 from calibrators.range import LEVELS, Range, guard
+
+njit = import_njit()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from calibrators.histogram import Histogram
 
 FLOOR = 2.0**-20
 """The smallest amax ever given: its scale, amax / 127, stays a normal float16 and float32 number."""
+LEVELS = 127.0
+LEAST, MOST = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,11 @@ def guard(amax: float, histogram: Histogram) -> Range:
         return Range(FLOOR, f"all {histogram.count} values are zero; amax set to its floor")
     if amax < FLOOR:
         return Range(FLOOR, f"amax {amax:.3g} raised to its floor")
+    if amax > MOST:
+        return Range(MOST, f"amax {amax:.3g} lowered to {MOST:.3g}, the most that float32 allows")
     if histogram.minimum == histogram.maximum:
         return Range(amax, f"all {histogram.count} values are {histogram.maximum:.6g}")
     return Range(amax)
-
-
-LEVELS = 127.0
-LEAST, MOST = 127 * 2.0**-126, 127 * 2.0**120  # scales that are normal float32 numbers
 
 
 def scale_of(amax: float) -> np.float32:

@@ -10,7 +10,17 @@
 A name is imported when it is first used. Errors are `TrtcalError`, with a message and a hint.
 """
 
+import os
+import sys
 from importlib import import_module
+
+if sys.argv[:1] == ["-m"] and "trtcal.cli.main" in sys.orig_argv:
+    # `python -m trtcal.cli.main` would import modules from the current folder, which is data. It is
+    # code only where this package itself lies in it.
+    _home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if sys.path[0] in ("", os.getcwd()) and os.getcwd() != _home:
+        del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

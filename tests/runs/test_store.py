@@ -9,7 +9,7 @@ from tests.runs.runs import report
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.diff import compare_runs
-from trtcal.runs.history import History
+from trtcal.runs.history import APPLICATION, History
 
 WRITERS, RUNS = 8, 50
 
@@ -77,7 +77,7 @@ def test_what_is_no_history_is_refused(tmp_path):
     with pytest.raises(InputError, match="is no history"):
         History(tmp_path / "text")
     with sqlite3.connect(tmp_path / "newer") as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version=99")
     with pytest.raises(InputError, match="version 99"):
         History(tmp_path / "newer")
     (tmp_path / "folder").mkdir()
@@ -91,14 +91,38 @@ def test_a_history_of_an_older_version_is_refused_and_left_as_it_is(tmp_path, ca
         connection.execute("CREATE TABLE runs (id INTEGER PRIMARY KEY, candidate TEXT)")
         connection.execute("PRAGMA user_version = 1")
     before = path.read_bytes()
-    with pytest.raises(InputError, match="history of version 1, not 2") as refused:
+    with pytest.raises(InputError, match="an older trtcal's history") as refused:
         History(path)
     assert "record the runs again" in refused.value.hint
     assert path.read_bytes() == before
     assert run_command(["history", "list", "--db", str(path)]) == 2
     printed = capfd.readouterr().err
     assert printed.count("error: ") == 1
-    assert "hint: move it away" in printed
+    assert "hint: give another --db" in printed
+
+
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.executescript("CREATE TABLE notes (text); PRAGMA user_version = 2")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="other.sqlite is another program's database"):
+        History(path)
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (before, [path])
+
+
+def test_a_history_of_before_there_was_an_application_id_is_still_one(tmp_path):
+    path = tmp_path / "history.sqlite"
+    History(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA application_id = 0")
+    connection.close()
+    for _ in range(2):
+        assert History(path).entries() == []
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+    connection.close()
 
 
 def test_a_report_that_lacks_fields_is_refused(tmp_path):

@@ -93,6 +93,12 @@ ERROR = "error.txt"
 RAISED = "raised.json"
 KINDS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
 MONTH_S = 31 * 24 * 3600
+ISOLATED = "-I"
+START = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""What a child begins with: it knows the modules that its parent knows, none of the current folder."""
 AFTERWARDS_S = 0.5
 """How long output of a dead child is waited for, which a process that it started could hold back."""
 
@@ -111,7 +117,7 @@ def watching(watch: Callable[[bytes], object]) -> Iterator[None]:
 
 
 def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s: float) -> None:
-    """Run `python -m module` in `folder`; what it prints goes to its log, and as JSON lines beside it.
+    """Run a module of Python in `folder`; what it prints goes to its log, and as JSON lines beside it.
 
     `BackendError` with the builder's last error if it fails or is killed by a signal, `ResourceError`
     if it takes longer than `time_limit_s`, and what it gave to `raise_in_parent`.
@@ -126,7 +132,7 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,
         closing(Transcript(text, records)) as transcript,
     ):
-        status = _run([sys.executable, "-m", module, REQUEST], folder, transcript, time_limit_s)
+        status = _run(_command(module), folder, transcript, time_limit_s)
     measured = {"seconds": round(time.monotonic() - started, 3)}
     (folder / "measured.json").write_text(json.dumps(measured))
     if status:
@@ -141,7 +147,7 @@ def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         bufsize=0,
-        env=_environment(folder),
+        env={**os.environ, "TMPDIR": str(folder)},  # it leaves no file elsewhere
     )
     with child:
         try:
@@ -177,12 +183,11 @@ def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: fl
                 raise TimeoutError
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Let the child import the same trtcal, installed or not, and leave no file outside `folder`."""
+def _command(module: str) -> list[str]:
+    """Return the line that runs a module with this trtcal, installed or not, and keeps no bytecode."""
     home = str(Path(trtcal.__file__).parent.parent)
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    ours = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**os.environ, **ours, "TMPDIR": str(folder)}
+    paths = [*(os.path.abspath(one) for one in sys.path if one), home]
+    return [sys.executable, ISOLATED, "-B", "-c", START, json.dumps(paths), module, REQUEST]
 
 
 def _failure(status: int, folder: Path, log: Path) -> TrtcalError:

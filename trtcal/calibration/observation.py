@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import zipfile
@@ -15,6 +16,7 @@ import numpy as np
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
+from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
 from trtcal.documents import (
@@ -25,7 +27,7 @@ from trtcal.documents import (
     read_npz,
     write_npz,
 )
-from trtcal.errors import InputError
+from trtcal.errors import InputError, TrtcalError
 from trtcal.model import Model
 from trtcal.ranges import Calibration, Parameters, TensorRange
 
@@ -143,7 +145,8 @@ def calibrate(
     unranged: dict[str, str] = {}
     for name, histogram in observation.histograms.items():
         try:
-            ranges[name] = _choose(calibrator, histogram)
+            with _naming(method, f" on tensor {name!r}", EmptyHistogramError):
+                ranges[name] = _choose(calibrator, histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
     return Calibration(
@@ -163,12 +166,28 @@ def calibrate(
 def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibrator:
     """Return the calibrator of this name; `InputError` if none has it or takes these parameters."""
     try:
-        return calibrators.create(method, **parameters)
+        with _naming(method, "", UnknownCalibratorError, ValueError):
+            return calibrators.create(method, **parameters)
     except UnknownCalibratorError:
         known = ", ".join(calibrators.names())
         raise InputError(f"unknown method {method!r}", f"choose one of: {known}") from None
     except ValueError as error:
         raise InputError(str(error), "see `trtcal calibrate --help`") from error
+
+
+@contextlib.contextmanager
+def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
+    """Name the calibrator of another package in whatever it raises, SystemExit too, unless known."""
+    try:
+        yield
+    except (TrtcalError, KeyboardInterrupt, MemoryError, *known):
+        raise
+    except BaseException as error:
+        if method in BUILT_IN:
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        hint = "correct that calibrator, or choose another --method"
+        raise InputError(f"calibrator {method!r} failed{where}: {text}", hint) from error
 
 
 def _all_parameters(

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import util
 from multiprocessing.synchronize import Event
 from types import ModuleType
 from typing import Protocol
 
+from trtcal.backends.child import ISOLATED
 from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task, count
 from trtcal.calibration.worker import TaskResult, TaskRunner
@@ -62,7 +64,8 @@ class LocalWorker:
     def __init__(self, job: Job) -> None:
         self.job = job
         context = multiprocessing.get_context("spawn")
-        self.asked: Event = context.Event()
+        with _alone():  # it may start a process too, which counts such things
+            self.asked: Event = context.Event()
         self.pool = ProcessPoolExecutor(1, context, _begin, (job, self.asked))
 
     @property
@@ -93,14 +96,17 @@ class LocalWorker:
 def _alone() -> Iterator[None]:
     """Let a process that starts meanwhile import trtcal, not the user's script once more.
 
-    So a script, a notebook or standard input needs no `if __name__ == "__main__":`.
+    So a script, a notebook or standard input needs no `if __name__ == "__main__":`. Nor does it import
+    anything from the current folder: multiprocessing itself would be looked for there first.
     """
-    main = sys.modules["__main__"]
+    main, flags = sys.modules["__main__"], util._args_from_interpreter_flags  # type: ignore[attr-defined]
     sys.modules["__main__"] = ModuleType("__main__")
+    util._args_from_interpreter_flags = lambda: [ISOLATED, *flags()]  # type: ignore[attr-defined]
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        util._args_from_interpreter_flags = flags  # type: ignore[attr-defined]
 
 
 _process: TaskRunner

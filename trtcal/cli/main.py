@@ -124,12 +124,12 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _say(f"{error.strerror or error}{where}", "make room, or check the path", 4)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0
 
 
-def _defect(error: Exception) -> int:
+def _defect(error: BaseException) -> int:
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"

@@ -122,9 +122,9 @@ def running(path: Path, hint: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    except (InputError, MemoryError):
+    except (InputError, MemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise _failed(path, error, hint) from error
     finally:
         with contextlib.suppress(ValueError):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.accuracy import Mean
 from trtcal.evaluate.boxes import SELECTED, Boxes, Decoder
@@ -258,8 +259,9 @@ def _joined(each: Sequence[Mapping[str, Any] | None]) -> Matches:
 
 def _pycocotools() -> tuple[Any, Any]:
     try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
+        with without_file(MATPLOTLIB):
+            from pycocotools.coco import COCO
+            from pycocotools.cocoeval import COCOeval
     except ImportError as error:
         raise BackendError(
             f"mAP needs pycocotools, which is not installed: {error}",

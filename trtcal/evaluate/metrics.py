@@ -65,9 +65,9 @@ class OwnMetric:
     def _of_one(self, outputs: dict[str, Array], labels: Labels | None) -> dict[str, float]:
         with running(self.path, HINT):
             found = self.function(outputs, labels)
-        if not isinstance(found, dict) or not found:
-            raise InputError(f"{self.path}: metric returned {type(found).__name__}", HINT)
-        return {str(name): self._number(name, value) for name, value in found.items()}
+            if not isinstance(found, dict) or not found:
+                raise InputError(f"{self.path}: metric returned {type(found).__name__}", HINT)
+            return {str(name): self._number(name, value) for name, value in found.items()}
 
     def _number(self, name: object, value: object) -> float:
         try:

@@ -14,17 +14,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from calibrators.imports import MATPLOTLIB, without_file
 from trtcal.reporting.engines import View
 from trtcal.reporting.svg import GAP, Box, place, tidy
 from trtcal.reporting.text import between, milliseconds, number, shorten, visible, width_em
 from trtcal.reporting.text import figure as figure_text
+
+with without_file(MATPLOTLIB):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 INK, MUTED, LINE = "#1f2328", "#59636e", "#d5dae0"
 ACCENT, REFERENCE, PAPER = "#0b5cad", "#8a3b12", "#ffffff"

@@ -22,6 +22,7 @@ from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 
 VERSION = 2
+APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
 WAIT_S = 60.0
 FILE = "history.sqlite"
 SCHEMA = """
@@ -102,22 +103,42 @@ class History:
             raise ResourceError(
                 f"cannot make {path.parent}: {error.strerror}", "check it"
             ) from error
+        if path.exists() and path.stat().st_size:
+            self._check()
         with self._open() as connection:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, VERSION):
-                again = "move it away, and record the runs again: `trtcal history add REPORT.json`"
-                raise InputError(
-                    f"{path} is a history of version {version}, not {VERSION}",
-                    again if version < VERSION else "update trtcal",
-                )
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
+    def _check(self) -> None:
+        """Refuse a file of another program, or of another version, without a change to it.
+
+        Histories of before there was an `APPLICATION` are known by their columns.
+        """
+        with self._open(f"{self.path.absolute().as_uri()}?mode=ro&immutable=1") as connection:
+            mark, version, columns = (
+                [row[0] for row in connection.execute(question)]
+                for question in (
+                    "PRAGMA application_id",
+                    "PRAGMA user_version",
+                    "SELECT name FROM pragma_table_info('runs')",
+                )
+            )
+        if mark != [APPLICATION] and (mark != [0] or columns != ["id", *COLUMNS, "digests"]):
+            raise InputError(
+                f"{self.path} is another program's database, or an older trtcal's history",
+                "give another --db, and record the runs again: `trtcal history add REPORT.json`",
+            )
+        if version not in ([0], [VERSION]):
+            raise InputError(
+                f"{self.path} is a history of version {version[0]}, not {VERSION}", "update trtcal"
+            )
+
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self, uri: str | None = None) -> Iterator[sqlite3.Connection]:
         try:
-            connection = sqlite3.connect(self.path, timeout=WAIT_S)
+            connection = sqlite3.connect(uri or self.path, timeout=WAIT_S, uri=uri is not None)
             with contextlib.closing(connection), connection:
                 yield connection
         except sqlite3.DatabaseError as error:
