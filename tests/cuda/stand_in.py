@@ -91,7 +91,7 @@ class StandIn:
         if REAL:
             sys.setdlopenflags(os.RTLD_LAZY)  # what we never call is not there
             return
-        pycuda_driver.cuda = pycuda_driver.Calls(self.library)
+        pycuda_driver.cuda.library = self.library
         package = ModuleType("pycuda")
         package.driver = pycuda_driver
         for name, module in (

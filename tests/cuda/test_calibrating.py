@@ -17,7 +17,6 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError, PyCudaMemo
 from calibrators.feeder import Feeder
 from calibrators.tensorrt_builder import calibrator_object
 from tests.calibrators.bindings import Builder
-from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
 from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import chain, module
 from trtcal.backends.options import Route
@@ -200,7 +199,7 @@ def test_a_thread_leaves_no_context_behind_when_cuda_fails(cuda, forever):
     assert caught == [None]
 
 
-def test_the_kinds_of_error_are_told_apart(cuda):
+def test_full_memory_is_an_error_of_its_own(cuda):
     memory = PyCudaMemory()
     cuda.room(100)
     with pytest.raises(DeviceMemoryError, match="out of memory"):
