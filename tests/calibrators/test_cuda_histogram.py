@@ -226,6 +226,14 @@ def test_memory_is_given_back_when_reading_it_fails(kernels, kept):
     assert not device.buffers
 
 
+def test_memory_is_given_back_when_it_cannot_be_written(kernels):
+    device = HostDevice(kernels)
+    device.copy = None
+    with pytest.raises(TypeError):
+        count(DeviceHistogram(device), np.ones(histograms.KEPT + 1, np.float32))
+    assert not device.buffers
+
+
 def nvcc(*arguments):
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc")
@@ -293,6 +301,26 @@ def test_pycuda_counts_what_the_host_counts(nvcc_on_host, kept):
     assert on_device() == COUNTED
     assert nvcc_on_host.held() == {"contexts": 1}
     assert nvcc_on_host.calls().count("cuModuleUnload") == 1
+
+
+@pytest.mark.parametrize("kept", [0, 10, 10_000], indirect=True)
+def test_a_tensor_is_counted_after_it_is_made_and_before_the_next_one_is(nvcc_on_host, kept):
+    device, stream = PyCudaDevice(), ctypes.c_void_p()
+    address, library = device.allocate(LARGE.nbytes), nvcc_on_host.library
+    place, size = ctypes.c_uint64(address), ctypes.c_size_t(LARGE.nbytes)
+    with nvcc_on_host.tensorrt():
+        library.cuStreamCreate(ctypes.byref(stream), 1)
+    with DeviceHistogram(device) as counted:
+        for part in (LARGE, -LARGE, 0 * LARGE):
+            with nvcc_on_host.tensorrt():
+                library.cuMemcpyHtoDAsync_v2(place, part.ctypes, size, stream)
+                if not part.any():  # the others are under way when they are to be counted
+                    library.cuStreamSynchronize(stream)
+            counted.update(address, LARGE.size, "float32")
+    assert counted.histogram() == on_host(LARGE, -LARGE, 0 * LARGE)
+    with nvcc_on_host.tensorrt():
+        library.cuStreamDestroy_v2(stream)
+    device.free(address)
 
 
 # PyCUDA prints the errors of these and goes on, or asks without need.

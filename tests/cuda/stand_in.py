@@ -74,13 +74,16 @@ class StandIn:
         self.library.stand_in_reset()
 
     @contextmanager
-    def uncounted(self):
-        """Make calls that are not ours: they are not counted and never fail."""
+    def tensorrt(self):
+        """Make TensorRT's calls, in the primary context: they are not counted and never fail."""
+        context = ctypes.c_void_p()
         self.library.stand_in_quiet(1)
-        try:
-            yield
-        finally:
-            self.library.stand_in_quiet(0)
+        self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        self.library.cuCtxPushCurrent_v2(context)
+        yield
+        self.library.cuCtxPopCurrent_v2(ctypes.byref(context))
+        self.library.cuDevicePrimaryCtxRelease_v2(0)
+        self.library.stand_in_quiet(0)
 
     def read(self, address, size):
         """Return bytes of the device."""
