@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-networks check coverage mutants bench reports messages pictures clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-networks check coverage mutants bench reports messages pictures clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -21,6 +21,10 @@ test-zoo: $(READY)
 # TensorRT's own packages, 8.6 (with python3.10) to 11 and RTX: downloads 0.6 GB, needs cc, no GPU.
 test-tensorrt: $(READY)
 	$(BIN)/python -m tests.tensorrt.check
+
+# The tests of our PyCUDA code with PyCUDA itself on a stand-in of the driver: compiles it in 2 minutes; cc, no GPU.
+test-cuda: $(READY)
+	$(BIN)/python -m tests.cuda.check
 
 # Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
@@ -71,4 +75,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tensorrt .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf $(VENV) .venv-tensorrt .venv-cuda .venv-networks reports/digits reports/digits-glitch reports/digits-trouble

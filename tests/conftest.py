@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
+
 # No deadline: machines are shared, and the first call of a numba kernel compiles it.
 settings.register_profile("trtcal", deadline=None, max_examples=50)
 settings.load_profile("trtcal")

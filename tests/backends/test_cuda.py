@@ -1,58 +1,43 @@
-"""Whether a CUDA device can be opened, asked of drivers that a compiler makes here."""
+"""Whether a CUDA device can be opened, asked of a stand-in of the driver (`tests/cuda`)."""
 
 import importlib
 import json
 import os
-import shutil
-import subprocess
 
 import pytest
 
+from tests.cuda.stand_in import build
 from trtcal.backends import cuda, targets
 from trtcal.backends.cuda import ERRORS, Device, find_device
 from trtcal.backends.registry import BACKENDS
 from trtcal.backends.tensorrt_worker import main_error
 from trtcal.cli.main import run_command
 
-DRIVER = """\
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
-int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
-int cuInit(unsigned flags) { %s; return 0; }
-int cuDeviceGet(int *device, int number) { return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { return %d; }
-int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "Imaginary GTX 1"); return 0; }
-int cuDeviceGetAttribute(int *value, int which, int device) { *value = 9; return 0; }
-"""
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+CRASHES, HANGS = -1, -2
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """Return what makes a driver whose cuInit does something, and whose device opens with a code."""
+    """Return what makes a call of a driver's answer with a code, or crash or hang."""
+    library = build(tmp_path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
 
-    def make(init="", opened=0):
-        (tmp_path / "driver.c").write_text(DRIVER % (init, opened))
-        command = ["cc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"]
-        subprocess.run(command, check=True)
-        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    def make(call="", code=0):
+        monkeypatch.setenv("CUDA_STAND_IN", f"{call}:{code}")
+        find_device.cache_clear()
 
-    find_device.cache_clear()
     yield make
     find_device.cache_clear()
 
 
-@needs_compiler
 def test_a_device_that_can_be_opened_is_named(driver):
     driver()
     assert find_device() == Device("Imaginary GTX 1", "12.4")
 
 
-@needs_compiler
 @pytest.mark.parametrize("code", [100, 803])
 def test_an_error_of_the_driver_is_given_with_its_meaning(driver, code):
-    driver(f"return {code}")
+    driver("cuInit", code)
     device = find_device()
     meaning, hint = ERRORS[code]
     assert device.name is None
@@ -60,35 +45,47 @@ def test_an_error_of_the_driver_is_given_with_its_meaning(driver, code):
     assert device.hint == hint
 
 
-@needs_compiler
-def test_a_device_that_is_seen_and_cannot_be_opened_is_no_device(driver):
-    driver(opened=46)
-    assert "error 46 of cuDevicePrimaryCtxRetain: the device is in use" in find_device().missing
+@pytest.mark.parametrize(
+    "call",
+    ["cuDriverGetVersion", "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDeviceGetName"],
+)
+def test_each_call_failing_is_no_device_and_says_why(driver, call):
+    for code in (2, 46, 201, 719):
+        driver(call, code)
+        device = find_device()
+        assert device.name is None
+        assert device.missing.endswith(f"error {code} of {call}: {ERRORS[code][0]}")
+        assert device.hint == ERRORS[code][1]
 
 
-@needs_compiler
+def test_a_gpu_whose_driver_fails_is_none(cuda, monkeypatch):
+    monkeypatch.setattr(targets.ctypes, "CDLL", lambda name: cuda.library)
+    assert str(targets.find_gpu()) == "Imaginary GTX 1 (sm99)"
+    for number in range(len(cuda.calls())):
+        cuda.reset()
+        cuda.fail(number, 719)
+        assert targets.find_gpu() is None
+
+
 def test_an_unknown_error_is_given_as_it_is(driver):
-    driver("return 4321")
+    driver("cuInit", 4321)
     assert find_device().missing.endswith("error 4321 of cuInit")
 
 
-@needs_compiler
 def test_a_driver_that_crashes_crashes_a_child_only(driver):
-    driver("raise(SIGSEGV)")
+    driver("cuInit", CRASHES)
     assert find_device().missing == "the NVIDIA driver crashes when a device is opened"
 
 
-@needs_compiler
 def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):
-    driver("sleep(60)")
+    driver("cuInit", HANGS)
     monkeypatch.setattr(cuda, "WAIT_S", 0.5)
     assert "does not answer within 0.5 s" in find_device().missing
 
 
-@needs_compiler
-@pytest.mark.parametrize(("init", "works"), [("", True), ("return 100", False)])
-def test_tensorrt_works_only_with_a_device(driver, tmp_path, monkeypatch, capsys, init, works):
-    driver(init)
+@pytest.mark.parametrize(("code", "works"), [(0, True), (100, False)])
+def test_tensorrt_works_only_with_a_device(driver, tmp_path, monkeypatch, capsys, code, works):
+    driver("cuInit", code)
     package = tmp_path / "tensorrt-10.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt\nVersion: 10.0\n")

@@ -19,7 +19,7 @@ from calibrators import histogram as histograms
 from calibrators.cuda_histogram import BINS, WORDS, DeviceHistogram, PyCudaDevice, kernel_source
 from calibrators.device_memory import DeviceError, DeviceMemoryError
 from tests.calibrators.bindings import HostMemory
-from tests.cuda.stand_in import cuda, offer_nvcc  # noqa: F401  # a fixture
+from tests.cuda.stand_in import offer_nvcc
 
 ARGUMENTS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
 FLAGS = ("-x", "c++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-pthread")
@@ -226,6 +226,14 @@ def test_memory_is_given_back_when_reading_it_fails(kernels, kept):
     assert not device.buffers
 
 
+def test_memory_is_given_back_when_it_cannot_be_written(kernels):
+    device = HostDevice(kernels)
+    device.copy = None
+    with pytest.raises(TypeError):
+        count(DeviceHistogram(device), np.ones(histograms.KEPT + 1, np.float32))
+    assert not device.buffers
+
+
 def nvcc(*arguments):
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc")
@@ -252,7 +260,7 @@ def test_there_is_no_floating_point_that_could_flush_a_denormal(tmp_path):
 
 
 @pytest.fixture
-def nvcc_on_host(cuda, kernels, tmp_path, monkeypatch):  # noqa: F811
+def nvcc_on_host(cuda, kernels, tmp_path, monkeypatch):
     """The stand-in of the driver, and an `nvcc` that gives it these kernels."""
     offer_nvcc(tmp_path, kernels._name, monkeypatch)
     return cuda
@@ -261,7 +269,7 @@ def nvcc_on_host(cuda, kernels, tmp_path, monkeypatch):  # noqa: F811
 LARGE = np.arange(1, 1001, dtype=np.float32)
 
 
-def on_device(stand_in):
+def on_device():
     """Return what two histograms count of tensors that lie on the device."""
     device = PyCudaDevice()
     address = device.allocate(LARGE.nbytes)
@@ -280,11 +288,39 @@ def on_device(stand_in):
 COUNTED = on_host(LARGE[:4], LARGE, LARGE), on_host(LARGE)
 
 
+def failing():
+    """Return what was counted, or the error without what it holds."""
+    try:
+        return on_device()
+    except DeviceError as error:
+        return type(error)(str(error))
+
+
 @pytest.mark.parametrize("kept", [10], indirect=True)
 def test_pycuda_counts_what_the_host_counts(nvcc_on_host, kept):
-    assert on_device(nvcc_on_host) == COUNTED
+    assert on_device() == COUNTED
     assert nvcc_on_host.held() == {"contexts": 1}
     assert nvcc_on_host.calls().count("cuModuleUnload") == 1
+
+
+@pytest.mark.parametrize("kept", [0, 10, 10_000], indirect=True)
+def test_a_tensor_is_counted_after_it_is_made_and_before_the_next_one_is(nvcc_on_host, kept):
+    device, stream = PyCudaDevice(), ctypes.c_void_p()
+    address, library = device.allocate(LARGE.nbytes), nvcc_on_host.library
+    place, size = ctypes.c_uint64(address), ctypes.c_size_t(LARGE.nbytes)
+    with nvcc_on_host.tensorrt():
+        library.cuStreamCreate(ctypes.byref(stream), 1)
+    with DeviceHistogram(device) as counted:
+        for part in (LARGE, -LARGE, 0 * LARGE):
+            with nvcc_on_host.tensorrt():
+                library.cuMemcpyHtoDAsync_v2(place, part.ctypes, size, stream)
+                if not part.any():  # the others are under way when they are to be counted
+                    library.cuStreamSynchronize(stream)
+            counted.update(address, LARGE.size, "float32")
+    assert counted.histogram() == on_host(LARGE, -LARGE, 0 * LARGE)
+    with nvcc_on_host.tensorrt():
+        library.cuStreamDestroy_v2(stream)
+    device.free(address)
 
 
 # PyCUDA prints the errors of these and goes on, or asks without need.
@@ -294,22 +330,23 @@ GOES_ON = {"cuMemFree", "cuModuleUnload", "cuCtxGetDevice", "cuDeviceComputeCapa
 @pytest.mark.parametrize("kept", [10], indirect=True)
 @pytest.mark.parametrize(("code", "forever"), [(2, False), (719, False), (719, True)])
 def test_every_call_failing_is_a_clear_error_and_no_leak(nvcc_on_host, kept, code, forever):
-    on_device(nvcc_on_host)
+    on_device()
     for number, call in enumerate(nvcc_on_host.calls()):
         nvcc_on_host.reset()
         nvcc_on_host.fail(number, code, forever)
-        try:
-            assert on_device(nvcc_on_host) == COUNTED
-            assert call in GOES_ON or (call == "cuMemAlloc" and code == 2), (number, call)
-        except DeviceError as error:
-            assert isinstance(error, DeviceMemoryError) is (code == 2)
-            assert "\n" not in str(error)
+        outcome = failing()
+        if call in GOES_ON or (call == "cuMemAlloc" and code == 2):
+            assert outcome == COUNTED or forever, (number, call)
+        else:
+            assert type(outcome) is (DeviceMemoryError if code == 2 else DeviceError)
+            assert f"{call} failed: " in str(outcome)
+            assert "\n" not in str(outcome)
         held = nvcc_on_host.held()
         assert not held.pop("current", 0) or forever  # a lost context cannot be left
         assert held in ({"contexts": 1}, {}), (number, call, held)
 
 
-def test_what_is_missing_is_said(cuda, monkeypatch):  # noqa: F811
+def test_what_is_missing_is_said(cuda, monkeypatch):
     monkeypatch.setattr(cuda_histogram, "which", lambda name: None)
     counted = DeviceHistogram(PyCudaDevice())
     with pytest.raises(ImportError, match="install the CUDA toolkit"):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from calibrators.device_memory import PyCudaMemory
-from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
 
 
 def use(memory):
@@ -17,7 +16,7 @@ def use(memory):
     return address, array.tobytes()
 
 
-def test_a_copy_has_arrived_when_it_returns(cuda):  # noqa: F811
+def test_a_copy_has_arrived_when_it_returns(cuda):
     memory = PyCudaMemory()
     address, data = use(memory)
     assert cuda.read(address, 24) == data
@@ -25,14 +24,14 @@ def test_a_copy_has_arrived_when_it_returns(cuda):  # noqa: F811
     assert cuda.held() == {"contexts": 1}
 
 
-def test_the_primary_context_is_retained_once_and_current_only_for_a_moment(cuda):  # noqa: F811
+def test_the_primary_context_is_retained_once_and_current_only_for_a_moment(cuda):
     use(PyCudaMemory())
     use(PyCudaMemory())
     assert Counter(cuda.calls())["cuDevicePrimaryCtxRetain"] == 1
     assert cuda.held() == {"contexts": 1}
 
 
-def test_a_context_of_the_caller_is_used_and_left(cuda):  # noqa: F811
+def test_a_context_of_the_caller_is_used_and_left(cuda):
     from pycuda import driver
 
     driver.init()
@@ -49,7 +48,7 @@ def test_a_context_of_the_caller_is_used_and_left(cuda):  # noqa: F811
         mine.detach()
 
 
-def test_memory_can_be_used_in_another_thread_than_it_was_made_in(cuda):  # noqa: F811
+def test_memory_can_be_used_in_another_thread_than_it_was_made_in(cuda):
     memory, used = PyCudaMemory(), []
     thread = threading.Thread(target=lambda: used.append(use(memory)))
     thread.start()
@@ -59,7 +58,7 @@ def test_memory_can_be_used_in_another_thread_than_it_was_made_in(cuda):  # noqa
     memory.free(address)
 
 
-def test_an_address_is_given_back_once(cuda):  # noqa: F811
+def test_an_address_is_given_back_once(cuda):
     memory = PyCudaMemory()
     address = memory.allocate(8)
     memory.free(address)

@@ -216,6 +216,10 @@ CALL(cuMemcpyHtoD_v2, (Address to, const void *from, size_t size), IN_CONTEXT {
         add((Work){.to = host(to), .from = staged, .size = size, .staged = 1});
     }
 })
+CALL(cuMemcpyHtoDAsync_v2, (Address to, const void *from, size_t size, void *stream), IN_CONTEXT {
+    void *staged = memcpy(malloc(size), from, size);
+    add((Work){.to = host(to), .from = staged, .size = size, .staged = 1, .stream = stream});
+})
 CALL(cuMemcpyDtoH_v2, (void *to, Address from, size_t size), IN_CONTEXT {
     if (!block_at(from, size)) error = INVALID_VALUE;
     else { run(NULL); memcpy(to, host(from), size); }

@@ -44,8 +44,7 @@ KINDS = {2: MemoryError, 719: LaunchError, 999: Error}
 class Calls:
     """The driver's functions; `cuda.cuInit(0)` raises what PyCUDA would."""
 
-    def __init__(self, library):
-        self.library = library
+    library: ctypes.CDLL
 
     def __getattr__(self, name):
         def call(*arguments):
@@ -66,7 +65,7 @@ class Calls:
             print(f"PyCUDA WARNING: a clean-up operation failed\n{error}", file=sys.stderr)
 
 
-cuda: Calls
+cuda = Calls()
 threads = threading.local()
 
 
@@ -223,7 +222,7 @@ class SourceModule:
             Context.ask_architecture()
         with TemporaryDirectory() as folder:
             Path(folder, "kernel.cu").write_text(source)
-            subprocess.run(["nvcc", "--cubin", "kernel.cu"], cwd=folder, check=True)
+            subprocess.run(["nvcc", "--cubin", "kernel.cu"], cwd=folder, check=True)  # noqa: S607
             image = Path(folder, "kernel.cubin").read_bytes()
         self.handle, self.context = ctypes.c_void_p(), current()
         cuda.cuModuleLoadDataEx(ctypes.byref(self.handle), image, 0, None, None)

@@ -74,13 +74,16 @@ class StandIn:
         self.library.stand_in_reset()
 
     @contextmanager
-    def uncounted(self):
-        """Make calls that are not ours: they are not counted and never fail."""
+    def tensorrt(self):
+        """Make TensorRT's calls, in the primary context: they are not counted and never fail."""
+        context = ctypes.c_void_p()
         self.library.stand_in_quiet(1)
-        try:
-            yield
-        finally:
-            self.library.stand_in_quiet(0)
+        self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        self.library.cuCtxPushCurrent_v2(context)
+        yield
+        self.library.cuCtxPopCurrent_v2(ctypes.byref(context))
+        self.library.cuDevicePrimaryCtxRelease_v2(0)
+        self.library.stand_in_quiet(0)
 
     def read(self, address, size):
         """Return bytes of the device."""
@@ -91,7 +94,7 @@ class StandIn:
         if REAL:
             sys.setdlopenflags(os.RTLD_LAZY)  # what we never call is not there
             return
-        pycuda_driver.cuda = pycuda_driver.Calls(self.library)
+        pycuda_driver.cuda.library = self.library
         package = ModuleType("pycuda")
         package.driver = pycuda_driver
         for name, module in (

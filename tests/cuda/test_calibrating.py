@@ -8,7 +8,6 @@ too. None of this shows that a GPU's driver behaves so, or that TensorRT takes t
 import ctypes
 import threading
 from collections import Counter
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from calibrators.device_memory import DeviceError, DeviceMemoryError, PyCudaMemo
 from calibrators.feeder import Feeder
 from calibrators.tensorrt_builder import calibrator_object
 from tests.calibrators.bindings import Builder
-from tests.cuda.stand_in import cuda  # noqa: F401  # a fixture
 from tests.networks import conv_net, samples
 from tests.tensorrt.stand_in import chain, module
 from trtcal.backends.options import Route
@@ -39,23 +37,12 @@ class StreamedBuilder(Builder):
         self.on, self.library, self.reads = on, on.library, []
         self.stream, self.event = ctypes.c_void_p(), ctypes.c_void_p()
 
-    @contextmanager
-    def current(self):
-        """TensorRT's own calls, in the primary context."""
-        context = ctypes.c_void_p()
-        with self.on.uncounted():
-            self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-            self.library.cuCtxPushCurrent_v2(context)
-            yield
-            self.library.cuCtxPopCurrent_v2(ctypes.byref(context))
-            self.library.cuDevicePrimaryCtxRelease_v2(0)
-
     def build(self, calibrator):
-        with self.current():
+        with self.on.tensorrt():
             self.library.cuStreamCreate(ctypes.byref(self.stream), 1)
             self.library.cuEventCreate(ctypes.byref(self.event), 0)
         super().build(calibrator)
-        with self.current():
+        with self.on.tensorrt():
             self.library.cuEventRecord(self.event, self.stream)
             self.library.cuEventSynchronize(self.event)
             self.library.cuEventDestroy_v2(self.event)
@@ -63,7 +50,7 @@ class StreamedBuilder(Builder):
 
     def read(self, address, size):
         kept = ctypes.create_string_buffer(size)
-        with self.current():
+        with self.on.tensorrt():
             copy = self.library.cuMemcpyDtoHAsync_v2
             assert copy(kept, ctypes.c_uint64(address), ctypes.c_size_t(size), self.stream) == 0
         return kept
@@ -200,7 +187,21 @@ def test_a_thread_leaves_no_context_behind_when_cuda_fails(cuda, forever):
     assert caught == [None]
 
 
-def test_the_kinds_of_error_are_told_apart(cuda):
+def test_a_context_that_is_given_up_is_not_used_again(cuda):
+    memory = PyCudaMemory()
+    address = memory.allocate(8)
+    cuda.fail(len(cuda.calls()), LOST, forever=True)
+    with pytest.raises(DeviceError, match="cuCtxPushCurrent failed"):
+        memory.allocate(8)
+    cuda.fail(-1, 0)
+    with pytest.raises(DeviceError, match="the GPU's context was given up"):
+        memory.allocate(8)
+    memory.free(address)
+    assert not cuda.held()
+    assert PyCudaMemory().allocate(8)
+
+
+def test_full_memory_is_an_error_of_its_own(cuda):
     memory = PyCudaMemory()
     cuda.room(100)
     with pytest.raises(DeviceMemoryError, match="out of memory"):

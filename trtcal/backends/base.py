@@ -162,7 +162,7 @@ def build(
         workplace = Path(name)
         try:
             made = backend.build_in(model, options, workplace)
-        except (BackendError, ResourceError) as error:
+        except (BackendError, InputError, ResourceError) as error:
             _keep_log(workplace, folder, backend.engine_file)
             refusal = explain_refusal(model, backend.name, f"{error}\n{_logged(workplace)}")
             if refusal is not None:
