@@ -319,8 +319,10 @@ run_command(["run", "trtcal.toml", "--no-history"])
 """
 
 
-@pytest.mark.parametrize("renames", [1, 3])
-def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_up(place, renames):
+@pytest.mark.parametrize(("renames", "following"), [(1, "verify out"), (3, "run trtcal.toml")])
+def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_up(
+    place, renames, following
+):
     conv_net(place / "net.onnx")
     text = '[calibration]\ndata = "data.npz"\nmethods = ["minmax"]\n[evaluation]\ndata = "test.npz"'
     (place / "trtcal.toml").write_text(
@@ -331,7 +333,7 @@ def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_
     before = tree(place / "out")
     killed = subprocess.run([sys.executable, "-c", KILLED, str(renames)], check=False)
     assert killed.returncode == -signal.SIGKILL
+    command(*following.split())
     command("verify", "out")
-    after = tree(place / "out")
-    assert (after == before) == (renames == 1)
+    assert (tree(place / "out") == before) == (renames == 1)
     assert not [name for name in tree(place) if name.startswith(".") or "/." in name]
