@@ -2,10 +2,14 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from tests.killing import tree
 from tests.networks import conv_net, samples, transposed_net
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
@@ -300,3 +304,36 @@ def test_a_report_made_again_keeps_what_the_run_knew_unless_it_was_measured_anew
     anew = json.loads((place / "page.json").read_text())["measured"]
     assert "against" not in anew
     assert anew["costs"] != again["costs"]
+
+
+KILLED = """
+import os, signal, sys
+from trtcal.cli.main import run_command
+def kill(event, arguments, left=[int(sys.argv[1])]):
+    if event == "os.rename" and str(arguments[1]).endswith("/comparison.json"):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+run_command(["run", "trtcal.toml", "--no-history"])
+"""
+
+
+@pytest.mark.parametrize(("renames", "following"), [(1, "verify out"), (3, "run trtcal.toml")])
+def test_a_killed_run_leaves_the_old_run_or_the_new_and_the_next_command_clears_up(
+    place, renames, following
+):
+    conv_net(place / "net.onnx")
+    text = '[calibration]\ndata = "data.npz"\nmethods = ["minmax"]\n[evaluation]\ndata = "test.npz"'
+    (place / "trtcal.toml").write_text(
+        f'model = "net.onnx"\noutput = "out"\n{text}\nrounds = 2\n[build]\ntargets = ["gpu"]\n'
+    )
+    run(read_config(place / "trtcal.toml"))
+    samples(place / "test.npz", count=16)
+    before = tree(place / "out")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(renames)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    command(*following.split())
+    command("verify", "out")
+    assert (tree(place / "out") == before) == (renames == 1)
+    assert not [name for name in tree(place) if name.startswith(".") or "/." in name]

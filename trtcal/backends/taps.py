@@ -12,6 +12,7 @@ its tensor asked for plainly, and a session without any tap is always possible.
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from trtcal.backends.sessions import (
     run_once,
     run_session,
 )
-from trtcal.errors import BackendError
+from trtcal.errors import BackendError, ResourceError
 from trtcal.model.files import write_beside
 from trtcal.model.ops import ORT_FUSED
 from trtcal.model.tensors import producers_of, readers_of
@@ -150,7 +151,14 @@ class Taps:
     def _optimize(self, data: bytes) -> bytes:
         """Return the graph that ONNX Runtime would run on this machine, its weights beside it."""
         path = self.folder / "optimized.onnx"
-        self._session(data, optimized=path)
+        try:
+            self._session(data, optimized=path)
+        except BackendError as error:
+            if shutil.disk_usage(self.folder).free < len(data):
+                raise ResourceError(
+                    "no room for temporary files", "make room, or set TMPDIR"
+                ) from error
+            raise
         give_back()
         return path.read_bytes()
 

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -36,8 +37,9 @@ DEPTH = 4  # folders above a file in which changes may be pending: a run has bui
 
 def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
     """Return the error for a place that can't be written to."""
+    shown = re.sub(rf"{re.escape(PREFIX)}[^/]*/{NEW}/?", "", str(path))
     return ResourceError(
-        f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
+        f"cannot write {shown}: {getattr(error, 'strerror', None) or error}",
         "choose another output path, or make room and check its permissions",
     )
 

@@ -48,6 +48,7 @@ from trtcal.documents import (
     Document,
     is_staging,
     read_document,
+    recover,
     replacing_entries,
     to_fields,
     write_json,
@@ -536,6 +537,7 @@ def report_document(journal: Journal, config: Config, history: History | None) -
 
 
 def _check_replaceable(folder: Path) -> None:
+    recover(folder)
     if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise InputError(
             f"{folder} holds something that is not a trtcal run",
