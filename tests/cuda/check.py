@@ -1,6 +1,6 @@
 """Run the tests of our PyCUDA code with PyCUDA itself, on the stand-in of the driver: `make test-cuda`.
 
-PyCUDA has no wheels. It is compiled against CUDA's headers, which have, and needs no toolkit and no GPU.
+PyCUDA has no wheels: it is compiled against CUDA's headers, which have. No toolkit, no GPU.
 """
 
 import os
