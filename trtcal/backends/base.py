@@ -26,6 +26,7 @@ from trtcal.evidence.manifest import (
     MANIFEST,
     RECORDS,
     Build,
+    is_build_folder,
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.model.cut import metadata_of, tail_of, whole_outputs
@@ -127,7 +128,8 @@ class Backend(ABC):
 def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -> Build:
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
-    `InputError` if the backend does not take an option, `BackendError` if it is missing, refuses the
+    `InputError` if the backend does not take an option or the folder has other files of such names,
+    `BackendError` if it is missing, refuses the
     model or crashes, `ResourceError` if it takes too long: the log so far is kept, and no engine.
     """
     available = backend.availability()
@@ -141,6 +143,7 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
     for profile in options.profiles:
         check_shapes(model.inputs, profile)
     options.route.check(backend.name, model)
+    _check_folder(folder, backend.engine_file)
     model = uniquely_named(model)
     with tempfile.TemporaryDirectory(prefix="trtcal-") as name:
         workplace = Path(name)
@@ -154,6 +157,22 @@ def build(model: Model, backend: Backend, options: BuildOptions, folder: Path) -
             raise
         result = _describe(model, backend, options, made, workplace)
         return _publish(replace(result, folder=folder), workplace)
+
+
+def _files(engine_file: str) -> tuple[str, ...]:
+    """Return what a build may leave; the records first, since they show that a folder is ours."""
+    return RECORDS, engine_file, LOG, INSPECTED, LAYER_TIMES, CACHE
+
+
+def _check_folder(folder: Path, engine_file: str) -> None:
+    """Refuse a folder in which a build would replace what no build of trtcal wrote."""
+    names = (*_files(engine_file), MANIFEST, DIAGNOSIS)
+    there = next((folder / name for name in names if (folder / name).exists()), None)
+    if there is not None and not is_build_folder(folder):
+        raise InputError(
+            f"cannot build into {folder}: no build of trtcal wrote {there.name} there",
+            "choose another --output, or move the file away",
+        )
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:
@@ -230,7 +249,6 @@ def _coverage(model: Model, options: BuildOptions, outcomes: tuple[Outcome, ...]
 
 def _publish(result: Build, workplace: Path) -> Build:
     """Put everything into its folder, the manifest last, and record what was made."""
-    files = (result.engine_file, LOG, RECORDS, INSPECTED, LAYER_TIMES, CACHE)
     for stale in (
         MANIFEST,
         DIAGNOSIS,
@@ -241,7 +259,7 @@ def _publish(result: Build, workplace: Path) -> Build:
         f"failed-{RECORDS}",
     ):
         (result.folder / stale).unlink(missing_ok=True)  # a partly moved build is none
-    for file in files:
+    for file in _files(result.engine_file):
         if (workplace / file).exists():
             _move(workplace / file, result.folder / file)
     unrecorded = record_engine(result.measured["engine_digest"], result.digest)

@@ -35,6 +35,7 @@ from trtcal.config import (
     Config,
     EvaluationConfig,
     PlanConfig,
+    script_in,
 )
 from trtcal.data import (
     CountedDataset,
@@ -48,6 +49,7 @@ from trtcal.data import (
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
+    digest_file,
     read_document,
     to_fields,
     unwritable,
@@ -255,6 +257,7 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
     metric, task = evaluation.metric, config.task
+    config.check_trusted(metric)
     wanted = read_wanted(
         evaluation_data, evaluation.slices, metric, task=task, outputs=config.outputs
     )
@@ -288,6 +291,7 @@ def open_section(
 ) -> Dataset:
     """Open the data of a section of `trtcal.toml`; `key` names it where there are none."""
     source = _required(settings.data, key)
+    config.check_trusted(source)
     dataset = open_dataset(source, model, config.images, settings.labels, config.data)
     return carry(model, dataset, config.data.states)
 
@@ -313,7 +317,9 @@ def _lineage(inputs: Inputs) -> Lineage:
     config = inputs.config
     files = {"model": inputs.model.path, "config": config.path, "folder": config.run_folder}
     typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
-    return Lineage(inputs.model.fingerprint, *data, files=typed)
+    scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
+    digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
+    return Lineage(inputs.model.fingerprint, *data, files=typed, scripts=digests)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
