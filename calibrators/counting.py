@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.imports import import_njit
-
-njit = import_njit()
+from calibrators.imports import compiled
 
 MANTISSA_BITS = 11
 SHIFT = 23 - MANTISSA_BITS
@@ -35,7 +33,7 @@ def load_kernels() -> None:
     sum_bins(*bins, *bins)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def finite_nonzero(bits: Bits) -> int:
     """Return the number of finite values that are not zero."""
     found = 0
@@ -45,7 +43,7 @@ def finite_nonzero(bits: Bits) -> int:
     return found
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, int]:
     """Append the finite values that are not zero to the `size` kept ones.
 
@@ -68,7 +66,7 @@ def collect(bits: Bits, kept: Patterns, size: int) -> tuple[int, int, int, int, 
     return size, zeros, nan, positive, negative
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_values(
     bits: Bits, counts: npt.NDArray[np.uint32]
 ) -> tuple[np.int32, np.int32, int, int, int, int]:
@@ -93,7 +91,7 @@ def count_values(
     return lowest, highest, zeros, nan, positive, negative
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def warm(counts: npt.NDArray[np.uint32], end: int) -> np.uint32:
     """Read the `REACH` bins before `end` into the cache, in order, which is faster than as they come.
 
@@ -105,7 +103,7 @@ def warm(counts: npt.NDArray[np.uint32], end: int) -> np.uint32:
     return total
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
     """Return the patterns of the finite values, and the numbers of NaN, +Inf and -Inf."""
     magnitude = bits & np.int32(0x7FFFFFFF)
@@ -115,7 +113,7 @@ def _finite(bits: Bits) -> tuple[Bits, int, int, int]:
     return bits[magnitude < INFINITY_KEY], nan, infinite.sum() - negative, negative
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def extent(bits: Bits) -> tuple[np.int32, np.int32]:
     """Return the lowest and highest key.
 
@@ -130,7 +128,7 @@ def extent(bits: Bits) -> tuple[np.int32, np.int32]:
     return low, high
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
     for i in range(bits.size):
         pattern = bits[i]
@@ -139,7 +137,7 @@ def _fill(bits: Patterns, counts: npt.NDArray[np.uint32]) -> None:
         counts[slot if zero else pattern >> np.uint32(SHIFT)] += np.uint32(1)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
     """Return the occupied bins of dense counts."""
     occupied = 0
@@ -154,14 +152,14 @@ def occupied_bins(counts: npt.NDArray[np.uint32]) -> tuple[Patterns, Counts]:
     return patterns, totals
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def empty_bins(counts: npt.NDArray[np.uint32], patterns: Patterns) -> None:
     """Empty these bins, and touch no other memory."""
     for pattern in patterns:
         counts[pattern >> np.uint32(SHIFT)] = 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sum_bins(a: Patterns, in_a: Counts, b: Patterns, in_b: Counts) -> tuple[Patterns, Counts]:
     """Return the sum of two lists of bins, both rising."""
     patterns = np.empty(a.size + b.size, np.uint32)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 MATPLOTLIB, NUMBA = "matplotlibrc", ".numba_config.yaml"
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -21,10 +22,13 @@ def without_file(name: str) -> Iterator[None]:
         os.path.exists = exists
 
 
-def import_njit() -> Any:
-    """Return numba's `njit`; a configuration could name a cache, which is unpickled."""
+def compiled(function: Function) -> Function:
+    """Compile a function with numba, to run without the GIL, and keep the code for the next process.
+
+    A configuration in the current folder could name another place for it, whose files are unpickled.
+    """
     with without_file(NUMBA):
         from numba import njit
         from numba.core import config
-    config._config_fname = ""  # it is looked for again whenever a function is compiled
-    return njit
+    config._config_fname = ""  # it is looked for again at every compilation
+    return cast("Function", njit(nogil=True, cache=True)(function))

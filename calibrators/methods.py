@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.histogram import Edges, Histogram
-from calibrators.imports import import_njit
+from calibrators.imports import compiled
 from calibrators.range import LEVELS, Range, guard
-
-njit = import_njit()
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def linear_bins(histogram: Histogram, bins: int) -> Edges:
     return np.diff(up_to_edge)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     """Return the divergence for each number of kept bins from `levels` to all, shape (n,)."""
     result = np.empty(counts.size - levels + 1)
@@ -130,7 +128,7 @@ def _divergences(counts: Edges, levels: int) -> npt.NDArray[np.float64]:
     return result
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _divergence(counts: Edges, kept: int, levels: int) -> float:
     """Return KL(P || Q) for the first `kept` bins.
 
@@ -189,7 +187,7 @@ def squared_errors(histogram: Histogram, thresholds: Edges) -> npt.NDArray[np.fl
     return _squared_errors((low + high) / 2, counts.astype(np.float64), thresholds)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _squared_errors(values: Edges, counts: Edges, thresholds: Edges) -> npt.NDArray[np.float64]:
     errors = np.zeros(thresholds.size)
     for number in range(thresholds.size):

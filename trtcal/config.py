@@ -225,6 +225,12 @@ LABELLED_BY = Kind(
 )
 
 
+def script_in(path: str | Path) -> tuple[Path, str] | None:
+    """Return file and function ("" if none is named) of `file.py` or `file.py:function`, else None."""
+    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
+    return (Path(found[1]), found[2] or "") if found else None
+
+
 def one_of(*allowed: str) -> Kind:
     """Return the kind of one of several strings."""
     wanted = f"one of {', '.join(map(repr, allowed))}"
@@ -484,10 +490,12 @@ class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
 
     `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
-    `project` is the name of its runs in the history.
+    `project` is the name of its runs in the history. `untrusted` are the scripts that
+    nobody but the file asked for.
     """
 
     path: Path = Path(FILE)
+    untrusted: tuple[Path, ...] = ()
     model: Path | None = key(FILE_NAME, None)
     output: Path | None = key(FILE_NAME, None)
     history: Path | None = key(FILE_NAME, None)
@@ -512,6 +520,29 @@ class Config:
         """Where `trtcal run` writes: `output`, or `reports/` beside the file."""
         return self.output or self.path.parent / "reports"
 
+    @property
+    def scripts(self) -> dict[str, Path]:
+        """The values that are scripts, by their keys; a function may stand behind the file."""
+        data = {"calibration.data": self.calibration.data, "evaluation.data": self.evaluation.data}
+        found = {key: path for key, path in data.items() if path and script_in(path)}
+        metric = self.evaluation.metric
+        return {**found, "evaluation.metric": metric} if metric else found
+
+    def trusting(self, everything: bool, *named: Path | None) -> Config:
+        """Return the configuration with its scripts trusted: all, or those that the user named."""
+        asked = {Path(os.path.abspath(one)) for one in named if one is not None}
+        left = [] if everything else [one for one in self.untrusted if one not in asked]
+        return replace(self, untrusted=tuple(left))
+
+    def check_trusted(self, script: Path | None) -> None:
+        """`InputError` if this is a script that only the file asks for; call it before it is run."""
+        if script in self.untrusted:
+            key = next(key for key, path in self.scripts.items() if path == script)
+            raise InputError(
+                f"{self.path} asks to run the script {script} (`{key}`), which is a program",
+                "name it on the command line (--data, --metric-file), or say --trust if you trust it",
+            )
+
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
@@ -530,7 +561,8 @@ def parse_config(text: str, path: Path) -> Config:
 def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
     with naming(path):
         try:
-            return _absolute(replace(read_section(Config, table), path=path), path.parent)
+            found = _absolute(replace(read_section(Config, table), path=path), path.parent)
+            return replace(found, untrusted=tuple(found.scripts.values()))
         except WrongKeyError as error:
             raise InputError(f"{error.message}{_line_of(text, error.key)}", error.hint) from None
 

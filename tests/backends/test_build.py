@@ -109,9 +109,30 @@ def test_a_failed_build_leaves_an_older_one_as_it_was(tmp_path):
     assert (tmp_path / "build" / "failed-build.log").exists()
 
 
+@pytest.mark.parametrize("name", ["build.json", "build.log", "build.jsonl", "model.onnx"])
+def test_a_build_replaces_no_files_of_others(tmp_path, name):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    folder = tmp_path / "build"
+    folder.mkdir()
+    engine = find_backend(None, "cpu")[0].engine_file
+    theirs = folder / (engine if name == "model.onnx" else name)
+    theirs.write_text('{"kind": "of another program"}')
+    with pytest.raises(InputError, match=f"no build of trtcal wrote {theirs.name} there"):
+        made(model, "cpu", folder)
+    assert [*folder.iterdir()] == [theirs]
+    assert theirs.read_text() == '{"kind": "of another program"}'
+
+
+def test_what_a_killed_build_left_is_replaced(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    first = made(model, "cpu", tmp_path / "build")
+    (tmp_path / "build" / "build.json").unlink()
+    assert made(model, "cpu", tmp_path / "build").digest == first.digest
+
+
 def worker(tmp_path, monkeypatch, body):
     (tmp_path / "faulty_worker.py").write_text(body)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "work"
     folder.mkdir()
     run_worker("faulty_worker", {}, folder, 20)

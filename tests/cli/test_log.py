@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -256,9 +255,8 @@ def test_what_a_builder_prints_can_be_watched_while_it_runs(tmp_path):
         pieces.append(data)
         (tmp_path / "seen").touch()
 
-    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch, watching(watch):
-        patch.setenv("PYTHONPATH", paths)
+        patch.syspath_prepend(tmp_path)
         run_worker("slow_builder", {}, tmp_path, 60)
     assert b"".join(pieces) == (tmp_path / "build.log").read_bytes()
     assert pieces[0].startswith(b"[W] Tensor a")

@@ -12,6 +12,7 @@ import pytest
 from tests.networks import conv_net, samples
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
+from trtcal.errors import InputError
 from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
 
@@ -120,6 +121,18 @@ def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
     assert re.search(r'<th scope="row">21 ', html)
     assert "://" not in html.replace("https://github.com/leeoniya/uPlot", "")
     assert page.name in index.read_text()
+
+
+def test_the_dashboard_replaces_its_own_pages_and_no_others(db, tmp_path):
+    index, page = write_dashboard(History(db), tmp_path / "site")
+    assert write_dashboard(History(db), tmp_path / "site") == [index, page]
+    page.write_text("<!doctype html><title>My own page")
+    before = index.read_bytes()
+    index.write_bytes(before + b"as it was")
+    with pytest.raises(InputError, match=f"{page.name}: it is there, and no dashboard"):
+        write_dashboard(History(db), tmp_path / "site")
+    assert page.read_text() == "<!doctype html><title>My own page"
+    assert index.read_bytes() == before + b"as it was"
 
 
 @pytest.mark.parametrize(

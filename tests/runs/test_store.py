@@ -107,7 +107,7 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path):
         connection.executescript("CREATE TABLE notes (text); PRAGMA user_version = 2")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InputError, match="other.sqlite is another program's database"):
+    with pytest.raises(InputError, match=r"other\.sqlite is another program's database"):
         History(path)
     assert (path.read_bytes(), [*tmp_path.iterdir()]) == (before, [path])
 

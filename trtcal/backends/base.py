@@ -35,6 +35,7 @@ from trtcal.evidence.manifest import (
     MANIFEST,
     RECORDS,
     Build,
+    is_build_folder,
 )
 from trtcal.model import Model, uniquely_named
 from trtcal.model.cut import metadata_of, tail_of, whole_outputs
@@ -143,8 +144,9 @@ def build(
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
     `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
-    `InputError` if the backend does not take an option, `BackendError` if it is missing, refuses the
-    model or crashes, `ResourceError` if it takes too long: the log so far is kept, and no engine.
+    `InputError` if the backend does not take an option or the folder has other files of such names,
+    `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it takes too long:
+    the log so far is kept, and no engine.
     """
     available = backend.availability()
     if not available.works:
@@ -157,6 +159,7 @@ def build(
     for profile in options.profiles:
         check_shapes(model.inputs, profile)
     options.route.check(backend.name, model)
+    _check_folder(folder, backend.engine_file)
     model = uniquely_named(model)
     with Workplace() as name:
         workplace = Path(name)
@@ -172,6 +175,22 @@ def build(
         result = _recorded(result)
         examine(result)
         return _publish(result, folder)
+
+
+def _files(engine_file: str) -> tuple[str, ...]:
+    """Return what a build may leave; the records first, since they show that a folder is ours."""
+    return RECORDS, engine_file, LOG, INSPECTED, LAYER_TIMES, CACHE
+
+
+def _check_folder(folder: Path, engine_file: str) -> None:
+    """Refuse a folder in which a build would replace what no build of trtcal wrote."""
+    names = (*_files(engine_file), MANIFEST, DIAGNOSIS)
+    there = next((folder / name for name in names if (folder / name).exists()), None)
+    if there is not None and not is_build_folder(folder):
+        raise InputError(
+            f"cannot build into {folder}: no build of trtcal wrote {there.name} there",
+            "choose another --output, or move the file away",
+        )
 
 
 def _keep_log(workplace: Path, folder: Path, engine_file: str) -> None:

@@ -178,9 +178,10 @@ def create_calibrator(method: str, parameters: Parameters) -> calibrators.Calibr
 @contextlib.contextmanager
 def _naming(method: str, where: str, *known: type[Exception]) -> Iterator[None]:
     """Name the calibrator of another package in whatever it raises, SystemExit too, unless known."""
+    plain: tuple[type[BaseException], ...] = (TrtcalError, KeyboardInterrupt, MemoryError, *known)
     try:
         yield
-    except (TrtcalError, KeyboardInterrupt, MemoryError, *known):
+    except plain:
         raise
     except BaseException as error:
         if method in BUILT_IN:

@@ -10,7 +10,6 @@ from trtcal.cli.options import (
     DataOptions,
     LimitOptions,
     TaskOptions,
-    TrustOptions,
     argument,
     option,
 )
@@ -26,7 +25,6 @@ class Ab(
     DataOptions,
     TaskOptions,
     LimitOptions,
-    TrustOptions,
     example="trtcal ab int8.onnx mixed.onnx --data test.npz "
     "--limit 'top1 >= -0.5' --limit 'speedup >= 1.3'",
 ):

@@ -14,7 +14,6 @@ from trtcal.cli.options import (
     DataOptions,
     LimitOptions,
     TaskOptions,
-    TrustOptions,
     argument,
     option,
 )
@@ -165,7 +164,6 @@ class Compare(
     DataOptions,
     TaskOptions,
     LimitOptions,
-    TrustOptions,
     example="trtcal compare model.onnx int8.onnx mixed.onnx --data test.npz --limit 'top1 >= -1.0'",
 ):
     """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
@@ -267,6 +265,7 @@ def _settings(options: Compare, model: Model, dataset: Dataset) -> CompareSettin
 
     config = options.config.evaluation
     slices, metric = options.slices or config.slices, options.metric_file or config.metric
+    options.config.check_trusted(metric)
     return CompareSettings(
         batch_for(model, options.batch or config.batch),
         options.rounds or config.rounds,

@@ -267,13 +267,15 @@ class GivenOptions(Options):
         config, draft = guess_config(load_model(path), given, folder.absolute())
         for line in draft.guesses:
             note(f"guessed: {line}")
-        return config, draft
+        return config.trusting(False, data, self.test), draft
 
 
 class TrustOptions(Options):
-    """The option of a command that runs engines."""
+    """The option of a command that may run programs of others."""
 
-    trust: bool = option("Load engines that were built elsewhere: they are programs.")
+    trust: bool = option(
+        f"Run scripts that {FILE} names, load engines built elsewhere: both are programs."
+    )
 
 
 class ConfigOptions(JsonOptions):
@@ -304,7 +306,7 @@ class ConfigOptions(JsonOptions):
         return joined([limit for limit in self.config.limits if known(limit)], asked)
 
 
-class DataOptions(ConfigOptions):
+class DataOptions(ConfigOptions, TrustOptions):
     """The options of a command that reads data."""
 
     data: Path | None = option(
@@ -314,6 +316,12 @@ class DataOptions(ConfigOptions):
         "Where labels are: in labels.csv of an image folder, or by its folders, or COCO's annotations.",
         metavar="csv|folders|FILE.json",
     )
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration, whose scripts run if they are given here too, or with --trust."""
+        named = (getattr(self, name, None) for name in ("data", "metric_file"))
+        return config_here(self.config_path).trusting(self.trust, *named)
 
     def open_data(self, model: Model, settings: CalibrationConfig | EvaluationConfig) -> Dataset:
         """Return the data for a model: as given, or as a section of trtcal.toml has them.
@@ -328,6 +336,7 @@ class DataOptions(ConfigOptions):
         if is_test and settings.data is None and config.calibration.data is not None:
             return self._held_back(model)
         source = required(self.data or settings.data, "the data", "--data")
+        config.check_trusted(source)
         labels = self.labels or settings.labels
         dataset = open_dataset(source, model, config.images, labels, config.data)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})

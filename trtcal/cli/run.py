@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import GivenOptions, JsonOptions, argument, option
+from trtcal.cli.options import GivenOptions, JsonOptions, TrustOptions, argument, option
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE, are_annotations, read_config
 from trtcal.errors import GateFailed, TrtcalError
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from trtcal.runs.history import History
 
 
-class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data images/ --target sm89"):
+class Run(
+    JsonOptions,
+    GivenOptions,
+    TrustOptions,
+    example="trtcal run model.onnx --data images/ --target sm89",
+):
     """Do the whole job for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
     For a model, what the options do not say is read from it and its data, and what is guessed is said;
@@ -48,7 +53,7 @@ class Run(JsonOptions, GivenOptions, example="trtcal run model.onnx --data image
             folder = self.output or Path(f"{self.source.stem}-run")
             config, draft = self.guess(self.source, folder, folder)
             return config, draft.text
-        config = read_config(self.source)
+        config = read_config(self.source).trusting(self.trust, self.data, self.test)
         calibration, evaluation = config.calibration, config.evaluation
         test, labels = self.test or evaluation.data, self.labels
         is_of_test = labels is not None and test is not None and are_annotations(labels)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import re
 import runpy
 import sys
 import traceback
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trtcal.config import script_in
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
 from trtcal.errors import InputError
@@ -99,8 +99,8 @@ class Script:
 
 def script_named(path: Path) -> Script | None:
     """Return the script if `path` is `file.py` or `file.py:function`, else None."""
-    found = re.fullmatch(r"(.*\.py)(?::(\w+))?", str(path), re.DOTALL)
-    return Script(Path(found[1]), found[2] or FUNCTION) if found else None
+    found = script_in(path)
+    return Script(found[0], found[1] or FUNCTION) if found else None
 
 
 def function_in(path: Path, name: str, hint: str) -> Callable[..., Any]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.documents import Document, from_fields, parsing, read_document, seal, to_fields
+from trtcal.documents import (
+    Document,
+    from_fields,
+    parsing,
+    read_document,
+    read_json,
+    seal,
+    to_fields,
+)
+from trtcal.errors import InputError
 from trtcal.evidence.layers.layer import Layer
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.model import TensorSpec
@@ -18,6 +28,8 @@ MANIFEST = "build.json"
 LOG = "build.log"
 DIAGNOSIS = "diagnosis.json"
 RECORDS = "build.jsonl"
+RECORD = b'{"seconds": '
+"""What a record begins with."""
 INSPECTED = "layers.json"
 LAYER_TIMES = "layer-times.json"
 
@@ -86,3 +98,13 @@ def read_manifest(place: Path) -> tuple[Build, str]:
     document = read_document(path, KIND, command="trtcal build")
     file = {"folder": str(path.parent), "engine_file": Path(document.get("engine_file", "")).name}
     return parsing(path, lambda: from_fields(Build, {**document, **file})), str(document["digest"])
+
+
+def is_build_folder(folder: Path) -> bool:
+    """Whether a build of trtcal, finished or not, wrote here: by its manifest, else by its records."""
+    with contextlib.suppress(InputError):
+        document = read_json(folder / MANIFEST)
+        return isinstance(document, dict) and document.get("kind") == KIND
+    with contextlib.suppress(OSError), (folder / RECORDS).open("rb") as file:
+        return file.read(len(RECORD)) in (RECORD, b"")
+    return False

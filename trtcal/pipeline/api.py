@@ -492,12 +492,16 @@ def _collect(results: Sequence[Reported], folder: Path) -> None:
 
 
 def run(
-    config: PathLike | Config, history: History | None = None, say: stages.Say = lambda line: None
+    config: PathLike | Config,
+    history: History | None = None,
+    say: stages.Say = lambda line: None,
+    trust: bool = False,
 ) -> stages.RunResult:
     """Do everything that a `trtcal.toml` says, as `trtcal run` does; nothing is added to `history`.
 
     The report is held against the last run of the same model in `history`. `say` is called with each
-    line about the work. `InputError` for a wrong configuration.
+    line about the work. Scripts that a file names are run only with `trust`. `InputError` for a wrong
+    configuration.
 
     >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
     >>> result.folder.name  # doctest: +SKIP
@@ -505,5 +509,5 @@ def run(
     """
     if not isinstance(config, Config):
         _check_path(config, "a configuration", "a trtcal.Config")
-        config = read_config(Path(config))
+        config = read_config(Path(config)).trusting(trust)
     return stages.run(config, "trtcal run", silent, say, history)

@@ -33,6 +33,7 @@ from trtcal.config import (
     Config,
     EvaluationConfig,
     PlanConfig,
+    script_in,
 )
 from trtcal.data import (
     CountedDataset,
@@ -46,6 +47,7 @@ from trtcal.data import (
 from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
+    digest_file,
     is_staging,
     read_document,
     recover,
@@ -250,6 +252,7 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
     metric, task = evaluation.metric, config.task
+    config.check_trusted(metric)
     wanted = read_wanted(
         evaluation_data, evaluation.slices, metric, task=task, outputs=config.outputs
     )
@@ -283,6 +286,7 @@ def open_section(
 ) -> Dataset:
     """Open the data of a section of `trtcal.toml`; `key` names it where there are none."""
     source = _required(settings.data, key)
+    config.check_trusted(source)
     dataset = open_dataset(source, model, config.images, settings.labels, config.data)
     return carry(model, dataset, config.data.states)
 
@@ -308,7 +312,9 @@ def _lineage(inputs: Inputs) -> Lineage:
     config = inputs.config
     files = {"model": inputs.model.path, "config": config.path, "folder": config.run_folder}
     typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
-    return Lineage(inputs.model.fingerprint, *data, files=typed)
+    scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
+    digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
+    return Lineage(inputs.model.fingerprint, *data, files=typed, scripts=digests)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:

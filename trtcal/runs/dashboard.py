@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from trtcal.documents import together, write_text
+from trtcal.errors import InputError
 from trtcal.limits import metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
@@ -24,6 +25,8 @@ from trtcal.runs.history import Entry, History
 from trtcal.runs.series import Change, Series, changes_of, events_of, read_series
 
 TEMPLATES = Path(__file__).parent / "templates"
+GENERATOR = "trtcal history dashboard"
+HEAD_BYTES = 4096  # of a page, which name what wrote it
 MOST_POINTS = 1000  # of a line: of more, each part's lowest and highest are drawn
 MOST_LINES = 8  # of a chart
 STEADY_SHOWN = 40
@@ -54,7 +57,10 @@ View = dict[str, Any]
 
 
 def write_dashboard(history: History, folder: Path, last: int | None = None) -> list[Path]:
-    """Write `index.html` and a page for each project into a folder; return the files."""
+    """Write `index.html` and a page for each project into a folder; return the files.
+
+    `InputError` if one of them is there and is no page of a dashboard.
+    """
     environment = _environment()
     projects = []
     for number, name in enumerate(history.names(), 1):
@@ -62,6 +68,8 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
         page = _project(entries, read_series(history, entries))
         projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
     written = [folder / "index.html"]
+    for name in (written[0].name, *(one["file"] for one in projects)):
+        _check_ours(folder / name)
     projects.sort(key=lambda one: one["last"].made_at, reverse=True)
     with together():
         write_text(written[0], environment.get_template("index.html.j2").render(projects=projects))
@@ -69,6 +77,18 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
             written.append(folder / one["file"])
             write_text(written[-1], environment.get_template("project.html.j2").render(one))
     return written
+
+
+def _check_ours(path: Path) -> None:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        is_ours = GENERATOR.encode() in file.read(HEAD_BYTES)
+    if not is_ours:
+        raise InputError(
+            f"cannot write {path}: it is there, and no dashboard of this trtcal wrote it",
+            "choose another --output, or move the file away",
+        )
 
 
 def _project(entries: Sequence[Entry], every: Sequence[Series]) -> View:
@@ -185,5 +205,9 @@ def _environment() -> jinja2.Environment:
     environment.filters["label"] = lambda figure: metric_of(figure).label
     environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
     environment.globals |= {"style": style, "script": script, "policy": policy(style, script)}
-    environment.globals |= {"titles": TITLES, "changes_shown": CHANGES_SHOWN}
+    environment.globals |= {
+        "generator": GENERATOR,
+        "titles": TITLES,
+        "changes_shown": CHANGES_SHOWN,
+    }
     return environment
