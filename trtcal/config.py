@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trtcal.documents.bounds import check_file, check_value, in_time
+from trtcal.documents.bounds import INTEGERS, check_depth, check_file, in_time
 from trtcal.errors import InputError
 from trtcal.limits import Limit, parse_limits
 
@@ -116,7 +116,7 @@ def key(
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value in INTEGERS
 
 
 def is_finite(value: Any) -> bool:
@@ -597,7 +597,7 @@ def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
         size = check_file(path, MOST_BYTES, hint)
         with in_time(path, size):
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        check_value(table)
+        check_depth(table)
         return table
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(

@@ -144,8 +144,10 @@ class FileRows(ABC):
         return np.ascontiguousarray(self._whole[rows])
 
     def _between(self, start: int, stop: int) -> Array:
+        rows = max(0, stop - start)
+        check_growth(self.file.path, (self.file.state or (0,))[0], rows * self.header.row_bytes)
         with self.file.reading():
-            array = np.empty((max(0, stop - start), *self.header.shape[1:]), self.dtype)
+            array = np.empty((rows, *self.header.shape[1:]), self.dtype)
             self.read(start, array)
         return array
 
@@ -263,8 +265,6 @@ def open_npz(path: Path) -> dict[str, Rows]:
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it holds a single array")
         with zipfile.ZipFile(stream) as archive:
-            whole = sum(info.file_size for info in archive.infolist())
-            check_growth(path, os.fstat(stream.fileno()).st_size, whole)
             members = [_member(file, archive, info, stream) for info in archive.infolist()]
     return {rows.member.removesuffix(".npy"): rows for rows in members}
 

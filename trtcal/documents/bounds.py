@@ -87,18 +87,18 @@ def check_growth(where: object, packed: int, unpacked: int) -> None:
 def parse_json(data: bytes | str, strict: bool = True) -> Any:
     """Return a JSON value; `ValueError` if it is none, too deep, or has numbers that none can hold.
 
-    Other tools are not `strict`: they write control characters in strings, NaN and infinity.
+    Other tools are not `strict`: they write any encoding, control characters in strings, any number.
     """
     if isinstance(data, bytes):
-        data = data.decode(json.detect_encoding(data), "surrogatepass")
+        data = data.decode("utf-8" if strict else json.detect_encoding(data), "surrogatepass")
     hooks: dict[str, Any] = {"parse_constant": _no_constant} if strict else {}
-    if SUSPECT.search(data):
+    if strict and SUSPECT.search(data):
         hooks |= {"parse_int": _integer, "parse_float": _number}
     try:
         value = json.loads(data, strict=strict, **hooks)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    check_value(value)
+    check_depth(value)
     return value
 
 
@@ -121,8 +121,8 @@ def _number(text: str) -> float:
     return float(text)
 
 
-def check_value(value: object) -> None:
-    """Raise `ValueError` if lists and tables are nested too deep, or an integer has over 64 bits."""
+def check_depth(value: object) -> None:
+    """Raise `ValueError` if lists and objects are nested too deep."""
     pending = [(value, 1)]
     while pending:
         holder, depth = pending.pop()
@@ -132,8 +132,6 @@ def check_value(value: object) -> None:
         for item in items if isinstance(holder, (dict, list)) else ():  # type: ignore[attr-defined]
             if isinstance(item, (dict, list)):
                 pending.append((item, depth + 1))
-            elif type(item) is int and item not in INTEGERS:
-                raise ValueError("an integer has more than 64 bits")
 
 
 def seconds_for(size: float) -> float:
