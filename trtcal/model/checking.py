@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
 
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
+WAIT_S = 60.0  # beyond the time of a processor that it may take
 HINT = "export it again, or see what `python -m onnx.checker` says of it"
 
 
@@ -84,6 +86,8 @@ def in_child(work: Callable[[], str], limit_s: float) -> tuple[str, int]:
         _answer(work, writing, limit_s)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        if not select.select([pipe], [], [], limit_s + WAIT_S)[0]:  # it waits for what never comes
+            os.kill(child, signal.SIGKILL)
         text = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return (json.loads(text) if text else ""), abs(status)
