@@ -122,5 +122,5 @@ def test_files_that_are_not_there_or_too_large_are_refused(tmp_path):
         read_patterns([tmp_path / "none.toml"])
     with pytest.raises(InputError, match="not a regular file"):
         read_patterns([tmp_path])
-    with pytest.raises(InputError, match="larger than"):
+    with pytest.raises(InputError, match="the bound is 1 MB"):
         written(tmp_path, "#" * (1 << 20) + "\n")
