@@ -15,10 +15,10 @@ import sys
 from importlib import import_module
 
 if sys.argv[:1] == ["-m"] and "trtcal.cli.main" in sys.orig_argv:
-    # `python -m trtcal.cli.main` would import modules from the current folder, which is data. It is
-    # code only where this package itself lies in it.
-    _home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if sys.path[0] in ("", os.getcwd()) and os.getcwd() != _home:
+    # `python -m trtcal.cli.main` would import modules from the current folder, which is data: it is
+    # code only where this package lies in it.
+    _is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    if not _is_safe and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
         del sys.path[0]
 
 from typing import TYPE_CHECKING

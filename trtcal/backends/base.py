@@ -144,9 +144,9 @@ def build(
     """Build an engine for `model` into `folder`: engine, `build.log`, `build.jsonl`, `build.json`.
 
     `examine` gets the build in a temporary folder first; the diagnosis that it writes there goes along.
-    `InputError` if the backend does not take an option or the folder has other files of such names,
-    `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it takes too long:
-    the log so far is kept, and no engine.
+    `InputError` if the backend does not take an option or the folder has files of such names that no
+    build wrote, `BackendError` if it is missing, refuses the model or crashes, `ResourceError` if it
+    takes too long: the log so far is kept, and no engine.
     """
     available = backend.availability()
     if not available.works:
@@ -184,7 +184,8 @@ def _files(engine_file: str) -> tuple[str, ...]:
 
 def _check_folder(folder: Path, engine_file: str) -> None:
     """Refuse a folder in which a build would replace what no build of trtcal wrote."""
-    names = (*_files(engine_file), MANIFEST, DIAGNOSIS)
+    failed = (f"failed-{LOG}", f"failed-{RECORDS}")
+    names = (*_files(engine_file), MANIFEST, DIAGNOSIS, *failed)
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
         raise InputError(
