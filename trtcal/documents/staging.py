@@ -167,6 +167,8 @@ def clear_places(paths: Iterable[Path]) -> None:
         places |= {path, path.parent}
     for folder in places:
         _clear(folder)
+    with contextlib.suppress(OSError):  # it is not empty, or not there
+        _temporary_path().rmdir()
 
 
 def _clear(folder: Path) -> None:
