@@ -76,9 +76,9 @@ def print_table(outcomes: dict[str, Outcomes], seconds: float) -> None:
     inputs = sum(one.inputs for one in outcomes.values())
     wrong = sum(len(one.problems) for one in outcomes.values())
     print(f"{inputs} inputs of {len(outcomes)} formats in {seconds:.0f} s, {wrong} wrong")
-    for name, one in outcomes.items():
-        for number, problem in one.problems.items():
-            print(f"{name}:{number}: {json.dumps(problem)[1:-1][:300]}")
+    for one in outcomes.values():
+        for name, problem in one.problems.items():
+            print(f"{name}: {json.dumps(problem)[1:-1][:300]}")
 
 
 if __name__ == "__main__":

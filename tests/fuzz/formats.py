@@ -11,6 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,7 @@ name = "A10G"
 per_hour = 1.0
 currency = "USD"
 seen = 2031-01-01
+devices = ["A10G"]
 """
 IMAGES = """[images]
 channels = "gray"
@@ -501,3 +503,12 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         RUN_FILES,
     ),
 }
+WHOLE = "whole"
+"""Instead of a format: every seed as it is, through every command."""
+
+
+@cache
+def whole_cases(folder: Path) -> list[Case]:
+    """Return what is read if nothing is wrong."""
+    formats = [one for one in (MODELS, *FORMATS.values()) if isinstance(one, Format)]
+    return [case for one in formats for case in one.whole(folder)]

@@ -136,7 +136,7 @@ def _bent(value: Any, chooser: Chooser) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float)):
-        return chooser.choice((*NUMBERS, -value, value + 1, float(value)))
+        return chooser.choice((*NUMBERS, -value, value + 1, value / 2 if abs(value) < 1e300 else 0))
     if isinstance(value, str):
         return chooser.choice((*WORDS, value[1:], value + "x", value.upper(), value[::-1]))
     if isinstance(value, list):

@@ -20,7 +20,7 @@ class Outcomes:
     """How the inputs of a format went: `problems` by number, the longest time, the most memory."""
 
     statuses: Counter[int] = field(default_factory=Counter)
-    problems: dict[int, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     mb: int = 0
     inputs: int = 0
@@ -32,7 +32,7 @@ class Outcomes:
         self.seconds = max(self.seconds, found["seconds"])
         self.mb = max(self.mb, found["mb"])
         if found["problem"]:
-            self.problems[found["number"]] = found["problem"]
+            self.problems[f"{found['form']}:{found['number']}"] = found["problem"]
 
 
 CHUNK = 500
@@ -67,7 +67,6 @@ def _run_chunk(form: str, first: int, stop: int, seeds: Path, outcomes: Outcomes
         outcomes.add(line)
     if child.returncode == 0:
         return stop
-    died = lines[-1]["number"]
     how = f"the process ended with {child.returncode}"
-    outcomes.add({"number": died, "status": -1, "seconds": 0, "mb": 0, "problem": how})
-    return int(died) + 1
+    outcomes.add({**lines[-1], "status": -1, "seconds": 0, "mb": 0, "problem": how})
+    return int(lines[-1]["number"]) + 1

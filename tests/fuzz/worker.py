@@ -1,6 +1,6 @@
 """Reads mutated inputs through the program, and says what went wrong with each.
 
-    python -m tests.fuzz.worker SEEDS RESULTS FORMAT FIRST STOP
+    python -m tests.fuzz.worker SEEDS RESULTS FORMAT[,FORMAT] FIRST STOP
 
 One line of JSON an input is added to RESULTS: first its number, so that a death of this process is
 known to be its fault, then how it went.
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.formats import FORMATS, Case
+from tests.fuzz.formats import FORMATS, WHOLE, Case, whole_cases
 from trtcal.cli.main import run_command
 
 MOST_S, MOST_MB, DEAD_S = 2.0, 1024, 30
@@ -30,6 +30,8 @@ ADDRESSES = 16 << 30  # bytes that this process may map: a machine is not to be 
 
 def case_of(form: str, number: int, seeds: Path) -> Case:
     """Return a format's input of this number: always the same one."""
+    if form == WHOLE:
+        return whole_cases(seeds)[number]
     return FORMATS[form](seeds, random.Random(f"{form}:{number}"))  # noqa: S311
 
 
@@ -94,7 +96,7 @@ def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> 
     place = Path(tempfile.mkdtemp(prefix="trtcal-fuzz-", dir=seeds.parent))
     with results.open("a") as lines:
         for number in numbers:
-            print(json.dumps({"number": number}), file=lines, flush=True)
+            print(json.dumps({"form": form, "number": number}), file=lines, flush=True)
             folder = place / "folder"
             folder.mkdir()
             found = run_case(case_of(form, number, seeds), folder)
@@ -104,9 +106,10 @@ def run_cases(form: str, numbers: Sequence[int], seeds: Path, results: Path) -> 
                 found = run_case(case_of(form, number, seeds), again / "folder")
             os.chdir(place)
             shutil.rmtree(folder)
-            print(json.dumps({"number": number, **found}), file=lines, flush=True)
+            print(json.dumps({"form": form, "number": number, **found}), file=lines, flush=True)
     shutil.rmtree(place)
 
 
 if __name__ == "__main__":
-    run_cases(sys.argv[3], range(int(sys.argv[4]), int(sys.argv[5])), *map(Path, sys.argv[1:3]))
+    for chosen in sys.argv[3].split(","):
+        run_cases(chosen, range(*map(int, sys.argv[4:6])), *map(Path, sys.argv[1:3]))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.errors import InputError
 from trtcal.model import unique
 from trtcal.model.graph import (
     all_names,
@@ -319,6 +320,11 @@ def _dequantized_weight(tensor: gs.Tensor) -> Array | None:
     if values is None or values.dtype != np.int8:
         return None
     axis = producer.attrs.get("axis", 1) if scale.ndim else None
+    if axis is not None and scale.size not in (1, *values.shape[axis : axis + 1 or None]):
+        raise InputError(
+            f"{producer.name!r} has {scale.size} scales for a weight of {list(values.shape)}",
+            "quantize the float model again: `trtcal quantize`",
+        )
     return np.asarray(values * along(scale, values.ndim, axis), scale.dtype)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -66,7 +67,12 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
     name: str | None = option("The project of these runs.  [default: their reference model]")
 
     def _run(self) -> None:
+        from trtcal.documents import parsing
+        from trtcal.runs.history import entry_of
+
         found = [(path, _report_at(path)) for path in self.reports]
+        for path, report in found:  # before a history is made for them
+            parsing(path, partial(entry_of, report))
         history = self.open()
         for path, report in found:
             folder = path if path.is_dir() else path.parent

@@ -252,6 +252,7 @@ def _entry(row: Sequence[object], figures: Figures) -> Entry:
     return from_fields(Entry, {**plain, "digests": parse_json(str(row[-1])), "figures": figures})
 
 
+VERDICT = {"verdict": "word", "variant": "variant", "sentence": "sentence"}
 SHOWN = 6  # digits of a structure that tell two networks of one file name from each other
 
 
@@ -265,19 +266,19 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
     structure = str(comparison.get("structure") or "").partition(":")[2][:SHOWN]
     own = f"{comparison['rows'][0]['name']} {structure}".rstrip()
     verdict = measured["verdict"]
-    return Entry(
-        number=0,
-        report=report["digest"],
-        made_at=measured["made_at"],
-        name=_storable(name or own),
-        verdict=_storable(verdict["word"]),
-        variant=_storable(verdict["variant"]),
-        sentence=_storable(verdict["sentence"]),
-        command=_storable((measured["run"] or {}).get("command")),
-        folder=_storable(folder),
-        digests={_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
-        figures={(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
-    )
+    plain = {
+        "made_at": measured["made_at"],
+        "name": name or own,
+        **{key: verdict[one] for key, one in VERDICT.items()},
+        "command": (measured["run"] or {}).get("command"),
+        "folder": folder,
+    }
+    made = {
+        **{key: _storable(one) for key, one in plain.items()},
+        "digests": {_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
+        "figures": {(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
+    }
+    return from_fields(Entry, {"number": 0, "report": report["digest"], **made})
 
 
 def _storable(text: Any) -> Any:

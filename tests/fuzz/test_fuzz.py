@@ -1,0 +1,30 @@
+"""A few inputs of every format: `make fuzz` has many."""
+
+import pytest
+
+from tests.fuzz.formats import FORMATS, WHOLE, whole_cases, write_seeds
+from tests.fuzz.pool import run_format
+
+FEW = 10
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz") / "seeds"
+    folder.mkdir()
+    write_seeds(folder)
+    return folder
+
+
+def test_mutated_inputs_end_with_a_status_and_one_error(seeds):
+    outcomes = run_format(",".join(FORMATS), 0, FEW, seeds)
+    assert outcomes.inputs == FEW * len(FORMATS)
+    assert not outcomes.problems
+
+
+def test_seeds_reach_the_readers(seeds):
+    """A format of which every input is refused at the first glance tests nothing."""
+    count = len(whole_cases(seeds))
+    outcomes = run_format(WHOLE, 0, count, seeds)
+    assert not outcomes.problems
+    assert outcomes.statuses[0] >= 0.85 * count

@@ -1,0 +1,316 @@
+"""Bounds of the readers of what others wrote."""
+
+import gzip
+import io
+import json
+import os
+import signal
+import sqlite3
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.networks import rng
+from tests.runs.runs import report
+from trtcal.calibration.formats.convert import read_ranges
+from trtcal.cli.main import run_command
+from trtcal.config import read_config
+from trtcal.data.arrays import open_npy, open_npz
+from trtcal.data.slices import read_slices
+from trtcal.documents import bounds, read_json, read_npz
+from trtcal.errors import InputError, ResourceError
+from trtcal.evidence.log.files import portions_of_file
+from trtcal.model import load_model
+from trtcal.model.checking import in_child
+from trtcal.runs.history import History
+
+READERS = [
+    ("x.json", read_json),
+    ("x.toml", read_config),
+    ("x.npz", read_npz),
+    ("x.npz", open_npz),
+    ("x.npy", open_npy),
+    ("x.csv", lambda path: read_slices(path, 1)),
+    ("x.cache", read_ranges),
+]
+
+
+def run(capsys, *arguments):
+    status = run_command([str(one) for one in arguments])
+    captured = capsys.readouterr()
+    return status, captured.err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes that lie in folders")
+@pytest.mark.parametrize(("name", "read"), READERS)
+def test_pipes_and_devices_are_not_read(tmp_path, name, read):
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for path in (tmp_path / name, tmp_path / "zero"):
+        with pytest.raises(InputError, match="not a regular file"):
+            read(path)
+
+
+def test_a_log_is_no_device():
+    with pytest.raises(InputError, match="is a device"):
+        next(portions_of_file(Path("/dev/zero")))
+
+
+def test_files_are_read_up_to_a_bound_that_can_be_raised(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps("x" * 300_000))
+    monkeypatch.setenv("TRTCAL_BOUNDS", "0.001")
+    with pytest.raises(InputError, match="has 0 MB, the bound is 0 MB") as caught:
+        read_json(path)
+    assert "TRTCAL_BOUNDS" in caught.value.hint
+    monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")
+    assert len(read_json(path)) == 300_000
+    monkeypatch.setenv("TRTCAL_BOUNDS", "many")
+    with pytest.raises(InputError, match="not a number above 0"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [read_npz, lambda path: open_npz(path)["x"][:], lambda path: open_npz(path)["x"].whole()],
+)
+def test_arrays_that_expand_very_much_are_not_unpacked(tmp_path, monkeypatch, read):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1, 1_000_000), np.float32))
+    np.savez_compressed(tmp_path / "y.npz", x=rng().standard_normal((1, 1_000_000)))
+    monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")  # 2.56 MB, and as many as there are in the file
+    with pytest.raises(InputError, match=r"expands from 0\.004.* to 4 MB"):
+        read(tmp_path / "x.npz")
+    monkeypatch.setenv("TRTCAL_BOUNDS", "0.02")
+    assert read(tmp_path / "y.npz") is not None
+
+
+def test_a_log_that_expands_very_much_is_not_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "x.log.gz"
+    path.write_bytes(gzip.compress(b"[I] one more line\n" * 200_000))
+    monkeypatch.setenv("TRTCAL_BOUNDS", "0.01")
+    with pytest.raises(InputError, match="expands from"):
+        list(portions_of_file(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 200 + "]" * 200, "nested more than 100 deep"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ('{"a": ' * 150 + "1" + "}" * 150, "nested more than 100 deep"),
+        ("1" + "0" * 30, "more than 64 bits"),
+        ("1" + "0" * 9000, "more than 64 bits"),
+        ("1e999", "too large"),
+        ("-1e400", "too large"),
+    ],
+)
+def test_json_is_neither_deep_nor_has_it_numbers_that_none_can_hold(tmp_path, text, says):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_json(tmp_path / "x.json")
+
+
+def test_numbers_of_64_bits_and_lists_100_deep_are_read():
+    for value in (2**64 - 1, -(2**63), 1e308, 1e100, [2**63] * 3):
+        assert bounds.parse_json(json.dumps(value)) == value
+    assert bounds.parse_json("[" * 100 + "]" * 100)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("a = " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
+        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to a million"),
+        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to a million"),
+        ("images = { mean = 1" + "0" * 400 + " }", "a number or a list of numbers"),
+        ('model = "a\\u0000b"', "must be a string"),
+    ],
+)
+def test_toml_is_neither_deep_nor_has_it_numbers_that_none_can_hold(tmp_path, line, says):
+    (tmp_path / "trtcal.toml").write_text(line)
+    with pytest.raises(InputError, match=says):
+        read_config(tmp_path / "trtcal.toml")
+
+
+SLOW = [
+    ("x.toml", "a = [" + "1, " * 100_000 + "]", read_config),
+    ("x.csv", "a\n" + "b\n" * 100_000, lambda path: read_slices(path, 1)),
+    ("x.log", "[I] one more line\n" * 100_000, lambda path: list(portions_of_file(path))),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "read"), SLOW)
+def test_a_reader_that_takes_too_long_is_stopped(tmp_path, monkeypatch, name, text, read):
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(bounds, "FIRST_S", 2e-6)
+    monkeypatch.setattr(bounds, "S_PER_MB", 0.0)
+    with pytest.raises(
+        ResourceError, match=r"takes over 0 s to read, the bound for .* MB"
+    ) as caught:
+        read(tmp_path / name)
+    assert "TRTCAL_BOUNDS" in caught.value.hint
+
+
+def test_what_catches_everything_is_stopped_too(monkeypatch):
+    monkeypatch.setattr(bounds, "FIRST_S", 0.01)
+    monkeypatch.setattr(bounds, "AGAIN_S", 0.01)
+
+    def stubborn():
+        try:
+            while True:
+                pass
+        except ResourceError:
+            while True:
+                pass
+
+    with pytest.raises(ResourceError), bounds.in_time("x", 0):
+        stubborn()
+    assert signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
+
+
+def test_other_threads_read_without_a_timer():
+    done = []
+
+    def read():
+        with bounds.in_time("x", 0):
+            done.append(1)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert done
+
+
+def test_a_child_that_crashes_or_never_ends_is_only_that():
+    assert in_child(lambda: "text", 5) == ("text", 0)
+    assert in_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 5) == ("", signal.SIGSEGV)
+
+    def endless():
+        while True:
+            pass
+
+    assert in_child(endless, 0.1)[1] in (signal.SIGXCPU, signal.SIGKILL)
+
+
+def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkeypatch, digits):
+    def crash(_):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    monkeypatch.setattr(onnx.checker, "check_model", crash)
+    with pytest.raises(InputError, match=r"digits.onnx crashes ONNX's checker \(SIGSEGV\)"):
+        load_model(digits / "digits.onnx")
+
+
+SIZES = {"x": 8, "y": 4}
+
+
+def small_model():
+    weight = numpy_helper.from_array(rng().standard_normal((8, 4)).astype(np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", s])
+        for n, s in zip("xy", (8, 4), strict=True)
+    ]
+    graph = helper.make_graph(nodes, "test", values[:1], values[1:], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_graph_output_without_a_shape_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    proto = small_model()
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, "net.onnx")
+    np.savez("data.npz", x=rng().standard_normal((16, 8)).astype(np.float32))
+    assert str(load_model("net.onnx").outputs[0]) == "y: float32[n, 4]"
+    assert str(load_model(proto).outputs[0]) == "y: float32[n, 4]"
+    assert not proto.graph.output[0].type.tensor_type.HasField("shape")
+    for command in (
+        "calibrate net.onnx --data data.npz --method minmax",
+        "quantize net.onnx -o q.onnx",
+        "compare net.onnx q.onnx --data data.npz --rounds 2",
+    ):
+        status, err = run(capsys, *command.split())
+        assert status == 0, err
+
+
+OF_TWO_RANKS = """<ir_version: 8, opset_import: ["" : 17]>
+ranks (float[n, 8] x) => (float[n, 4] y) <float[8, 4] w = {WEIGHTS}> {
+  product = MatMul (x, w)
+  total = ReduceSum <keepdims = 0> (product)
+  half = Constant <value: tensor = float {0.5}> ()
+  over = Greater (total, half)
+  twice = Constant <value: tensor = int64[3] {-1, 2, 2}> ()
+  y = If (over) <
+    then_branch = one () => (float[n, 4] a) { a = Relu (product) },
+    else_branch = two () => (float[n, 2, 2] b) { b = Reshape (product, twice) }
+  >
+}"""
+
+
+def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    weights = ", ".join(f"{0.1 + one / 100:.2f}" for one in range(32))
+    proto = onnx.parser.parse_model(OF_TWO_RANKS.replace("WEIGHTS", weights))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, "net.onnx")
+    np.savez("data.npz", x=np.abs(rng().standard_normal((16, 8))).astype(np.float32))
+    for command in (
+        "calibrate net.onnx --data data.npz --method minmax",
+        "quantize net.onnx -o q.onnx",
+        "compare net.onnx q.onnx --data data.npz --rounds 2",
+    ):
+        status, err = run(capsys, *command.split())
+        assert status == 0, err
+
+
+@pytest.mark.parametrize("act", ["short", "type"])
+def test_small_constants_that_are_broken_are_named(tmp_path, act):
+    proto = small_model()
+    if act == "short":
+        proto.graph.initializer[0].raw_data = bytes(64)
+    else:
+        proto.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
+    onnx.save(proto, tmp_path / "net.onnx")
+    with pytest.raises(
+        InputError, match="tensor 'w' has 64 bytes" if act == "short" else "'x' is of"
+    ):
+        load_model(tmp_path / "net.onnx")
+
+
+def test_an_npz_whose_header_is_cut_off_is_named(tmp_path):
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", file.getvalue().replace(b"}", b" "))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_npz(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("wrong", [{}, [], None, 1.5])
+def test_ids_of_annotations_are_numbers_or_names(tmp_path, monkeypatch, capsys, digits, wrong):
+    monkeypatch.chdir(tmp_path)
+    np.save("data.npy", rng().standard_normal((2, 1, 8, 8)).astype(np.float32))
+    images = [{"id": one, "width": 8, "height": 8} for one in (wrong, 1)]
+    boxes = [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2]}]
+    document = {"images": images, "annotations": boxes, "categories": [{"id": 1}]}
+    (tmp_path / "labels.json").write_text(json.dumps(document))
+    given = ("--data", "data.npy", "--labels", "labels.json")
+    status, err = run(capsys, "calibrate", digits / "digits.onnx", *given)
+    assert status == 2
+    assert "an id of images[0] is neither a number nor a name" in err
+
+
+@pytest.mark.parametrize("column", ["name = x'ff'", "digests = '[1]'", "digests = 'no JSON'"])
+def test_a_history_of_other_types_is_damaged(tmp_path, column):
+    history = History(tmp_path / "h.sqlite")
+    history.record(report(1))
+    with sqlite3.connect(tmp_path / "h.sqlite") as connection:
+        connection.execute(f"UPDATE runs SET {column}")  # noqa: S608
+    with pytest.raises(InputError, match=r"h\.sqlite is damaged"):
+        history.entries()
