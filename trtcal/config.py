@@ -147,10 +147,13 @@ def _factor(value: Any) -> Any:
     return float(parts[1]) / float(parts[2]) if parts and is_fraction else value
 
 
-TEXT = Kind(
-    "a string", lambda value: isinstance(value, str) and "\0" not in value, example='"text"'
+TEXT = Kind("a string", lambda value: isinstance(value, str), example='"text"')
+FILE_NAME = Kind(
+    TEXT.wanted,
+    lambda value: isinstance(value, str) and "\0" not in value,
+    Path,
+    example='"folder/file"',
 )
-FILE_NAME = Kind(TEXT.wanted, TEXT.fits, Path, example='"folder/file"')
 COUNT = Kind(
     "a whole number from 1 to a million",
     lambda value: _is_whole(value) and 1 <= value <= 10**6,
