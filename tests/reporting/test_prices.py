@@ -12,9 +12,11 @@ from trtcal.errors import InputError
 from trtcal.reporting.document import assemble
 from trtcal.reporting.prices import (
     UNKNOWN,
+    Machine,
     cost_per_million,
     find_costs,
     load_prices,
+    machine_of,
     named_price,
     with_costs,
 )
@@ -46,7 +48,7 @@ def test_the_cost_is_what_a_pencil_gives():
 
 
 def test_without_a_price_only_the_relative_cost_is_reported():
-    found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
+    found = find_costs({"int8": {"latency": LATENCY}}, machine_of({"system": "Linux", "cpus": 2}))
     assert found["price"] is None
     assert found["note"] == UNKNOWN
     shown = found["variants"]["int8"]
@@ -58,13 +60,14 @@ def test_without_a_price_only_the_relative_cost_is_reported():
 def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, gpu):
     prices = load_prices(table(tmp_path, ENTRY + ENTRY.replace("0.7", "0.6")))
     variants = {"int8": {"latency": LATENCY}}
-    assert find_costs(variants, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
+    timed = machine_of({"gpu": gpu, "timed_on": "GPU"})
+    assert find_costs(variants, timed, prices)["price"]["per_hour"] == 0.6
     for machine in ({}, {"gpu": None}, {"gpu": "NVIDIA L40"}, {"gpu": "L4"}):
         machine["timed_on"] = "GPU"
-        assert find_costs(variants, machine, prices)["price"] is None
+        assert find_costs(variants, machine_of(machine), prices)["price"] is None
     on_cpu = {"gpu": gpu, "timed_on": "CPU"}  # the machine has that GPU, and did not use it
-    assert find_costs(variants, on_cpu, prices)["price"] is None
-    assert find_costs(variants, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
+    assert find_costs(variants, machine_of(on_cpu), prices)["price"] is None
+    assert find_costs(variants, Machine(), prices, named_price(2))["price"]["per_hour"] == 2.0
 
 
 def test_the_table_that_comes_along_is_dated_and_sourced():
