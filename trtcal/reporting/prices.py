@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
 SEEN = Kind("a date", lambda value: type(value) is date, example="2026-11-09")
 GPU, USD = "GPU", "USD"
 MILLION, HOUR_MS = 1e6, 3.6e6
+YEARS = range(1970, 9999)  # in which a run may be made
 UNKNOWN = "No price of the machine that was measured is known, so cost is relative to FP32."
 
 
@@ -111,11 +112,11 @@ class Price:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Price:
-        """Return a price from its JSON form; `ValueError` or `TypeError` if it is none."""
-        seen = document["seen"]
-        plain = {name: one for name, one in document.items() if name not in ("seen", "devices")}
-        day = None if seen is None else date.fromisoformat(seen)
-        return cls(seen=day, devices=tuple(document["devices"]), **plain)
+        """Return a price from its JSON form; `InputError` or `ValueError` if it is none."""
+        known = {name: one for name, one in document.items() if one not in (None, [])}
+        seen = date.fromisoformat(known["seen"]) if "seen" in known else None
+        made = read_section(cls, {**known, "seen": seen or date.min}, HINT)
+        return replace(made, seen=seen)
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,8 @@ def moment_of(made_at: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(made_at.replace("Z", "+00:00"))
         aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
-        return aware.astimezone(timezone.utc).replace(microsecond=0)
+        moment = aware.astimezone(timezone.utc).replace(microsecond=0)
+        return moment if moment.year in YEARS else None
     except (ValueError, OverflowError):
         return None
 

@@ -15,7 +15,7 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
-from trtcal.limits import metric_of
+from trtcal.limits import COST, metric_of
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
 from trtcal.reporting.text import count, visible
@@ -41,6 +41,7 @@ TITLES = {
     "sqnr_db": "SQNR, dB",
     "latency_p50": "Latency, median, ms",
     "speedup": "Speed-up over FP32",
+    COST: "Cost of a million inferences",
     "int8_macs": "Multiply-accumulates in INT8, %",
     "layers": "Engine layers: fewer if more was fused",
     "broken_fusions": "Broken fusions",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
-from trtcal.limits import Figure, Judgement, Limit, metric_of
+from trtcal.limits import COST, Figure, Judgement, Limit, metric_of
 from trtcal.runs.history import Entry, History, entry_of
 
 Inputs = dict[str, tuple[str | None, str | None]]
@@ -92,7 +92,7 @@ def changed_inputs(before: Entry, after: Entry) -> Inputs:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup")
+TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup", COST)
 NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
