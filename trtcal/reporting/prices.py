@@ -121,7 +121,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Quote:
-    """The price of a machine on a day, None if there is none, and a sentence on what is wrong with it."""
+    """The price of a machine on a day, None if there is none, and what is wrong with it."""
 
     price: Price | None
     why: str = ""
@@ -188,7 +188,9 @@ def load_prices(path: Path | None = None) -> PriceTable:
 def named_price(per_hour: float, currency: str = "USD") -> Price:
     """Return the price that the user names for the machine that was measured."""
     if not RATE.fits(per_hour):
-        raise InputError(f"{per_hour} is no price by the hour", "give a number above 0, at most 1e12")
+        raise InputError(
+            f"{per_hour} is no price by the hour", "give a number above 0, at most 1e12"
+        )
     if not CURRENCY.fits(currency):
         raise InputError(f"{currency!r} is no currency", "give its three letters, like USD")
     return Price("as given", float(per_hour), currency, None)

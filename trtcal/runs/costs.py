@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timezone
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from trtcal.config import CostConfig
-from trtcal.documents import Document
+from trtcal.documents import Document, parsing
 from trtcal.reporting.prices import (
     MILLION,
     Cost,
@@ -220,8 +220,11 @@ class CostLine:
             "project": latest.entry.name,
             "runs": len(self.runs),
             "priced": sum(one.cost is not None for one in self.runs),
-            **{"run": latest.entry.number, "made_at": latest.entry.made_at},
-            **{"model": latest.version, "variant": latest.variant, "device": latest.device},
+            "run": latest.entry.number,
+            "made_at": latest.entry.made_at,
+            "model": latest.version,
+            "variant": latest.variant,
+            "device": latest.device,
             "verdict": latest.entry.verdict,
             "price": latest.price.to_document() if latest.price else None,
             **dict(zip(("cost", "per_month", "saving"), map(_plain, costs), strict=True)),
@@ -244,7 +247,7 @@ class CostTable:
 
     @property
     def runs(self) -> list[RunCost]:
-        """All runs, each once."""
+        """All runs; with a grouping by variant, a run stands once for each."""
         return [one for line in self.lines for one in line.runs]
 
     @property
@@ -344,12 +347,19 @@ def read_runs(
     for entry in history.entries(project, with_figures=False, tags=tags):
         meter = meters.get(entry.number) or Meter(entry.variant or "", {}, None, {})
         own = entry.variant if entry.variant in meter.timings else meter.reference
-        names: Sequence[Any] = list(meter.timings) if every_variant and meter.timings else [own]
-        found += [run_cost(entry, meter, name, pricing) for name in names]
+        names = list(meter.timings) if every_variant and meter.timings else [str(own)]
+        costs = partial(_run_costs, entry, meter, names, pricing)
+        found += parsing(history.path, costs)
     return sorted(found, key=lambda one: (one.made, one.entry.number))
 
 
-def run_cost(entry: Entry, meter: Meter, variant: str, pricing: Pricing) -> RunCost:
-    """Return what a variant of a run costs."""
-    timing, quote = meter.timings.get(variant), pricing.quote(entry, meter)
-    return RunCost(entry, variant, timing, variant == meter.reference, quote, meter.settings)
+def _run_costs(
+    entry: Entry, meter: Meter, variants: Sequence[str], pricing: Pricing
+) -> list[RunCost]:
+    """Return what variants of a run cost."""
+    quote, settings = pricing.quote(entry, meter), meter.settings
+    timings = {name: one for name, one in meter.timings.items() if one.is_possible}
+    return [
+        RunCost(entry, name, timings.get(name), name == meter.reference, quote, settings)
+        for name in variants
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -25,6 +24,8 @@ KINDS = {
     "broken_fusions": "broken_fusion",
 }
 """Figure -> the kind of the findings that it counts."""
+PRICED = "price of an hour"
+LARGEST = 1e12  # of a time in ms, or a batch
 LATENCY = ("p50_ms", "p90_ms", "p99_ms", "speedup")
 
 
@@ -91,7 +92,7 @@ class Timing:
     def is_possible(self) -> bool:
         """Whether the times are numbers above 0 that lie in their interval."""
         low, high = self.p50_interval_ms
-        return self.batch > 0 and 0 < low <= self.p50_ms <= high < math.inf
+        return 0 < self.batch < LARGEST and 1 / LARGEST < low <= self.p50_ms <= high < LARGEST
 
     @property
     def latency(self) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class Meter:
 
 
 def meter_of_run(report: Document) -> Meter:
-    """Return what a report's costs follow from, without tags; variants without intervals are left out."""
+    """Return what a report's costs follow from, without its tags; only variants with intervals."""
     measured = report["measured"]
     names = {one.name for one in fields(Timing)}
     timings: dict[str, Timing] = {}
@@ -154,6 +155,6 @@ def digests_of_run(report: Document) -> dict[str, str]:
     for build in report["builds"]:
         found[f"backend {build['backend']}"] = build["backend_version"]
     if price := (measured.get("costs") or {}).get("price"):
-        found["price of an hour"] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
+        found[PRICED] = f"{price['per_hour']:g} {price['currency']}, {price['name']}"
     found |= {f"package {name}": str(one) for name, one in measured["packages"].items() if one}
     return found | {f"machine {name}": str(one) for name, one in measured["machine"].items()}
