@@ -127,7 +127,7 @@ def _row(one: RunCost, period: Period, account: str) -> Row:
 
 def _money(total: str, hourly: Decimal, hours: Decimal, price: Price) -> Row:
     return {
-        "BilledCost": "0",
+        "BilledCost": "0.0",
         "EffectiveCost": total,
         "ListCost": total,
         "ContractedCost": total,
@@ -190,9 +190,9 @@ def _sharp(value: float) -> Decimal:
 
 
 def _number(value: Decimal) -> str:
-    """Return a decimal without a sign, separators or an exponent where it is not negative."""
-    text = f"{value:f}"
-    return text.rstrip("0") + "0" * text.endswith(".")
+    """Return a decimal as FOCUS writes one: no separators, no exponent, and always a point."""
+    whole, _, rest = f"{value:f}".partition(".")
+    return f"{whole}.{rest.rstrip('0') or '0'}"
 
 
 def _time(moment: datetime) -> str:
