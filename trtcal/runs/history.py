@@ -273,7 +273,7 @@ def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figu
 
 TAGGED = (
     "NOT EXISTS (SELECT 1 FROM json_each(?3) AS wanted WHERE NOT EXISTS (SELECT 1 FROM tags "
-    "WHERE run = id AND tags.key = wanted.key AND tags.value = wanted.value))"
+    "WHERE run = runs.id AND tags.key = wanted.key AND tags.value = wanted.value))"
 )
 """Whether a run has all tags of the JSON object that is the third parameter."""
 
