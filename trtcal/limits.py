@@ -62,7 +62,7 @@ METRICS: Mapping[str, Metric] = {
     "latency_p50": Metric("median latency", "ms"),
     "latency_p90": Metric("90th percentile of latency", "ms"),
     "latency_p99": Metric("99th percentile of latency", "ms"),
-    COST: Metric("cost of a million inferences", "in the price's currency"),
+    COST: Metric("cost of a million inferences"),
     "size_bytes": Metric("file size", "bytes"),
     "engine_bytes": Metric("engine size", "bytes"),
     "layers": Metric("engine layers", "", None),

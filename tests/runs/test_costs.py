@@ -16,8 +16,10 @@ from tests.runs.runs import report, timed_report
 from trtcal.cli.main import run_command
 from trtcal.documents import parsing
 from trtcal.errors import InputError
-from trtcal.reporting.prices import load_prices, named_price, with_costs
-from trtcal.runs.costs import Pricing, change_between, cost_table, read_runs
+from trtcal.limits import parse_limits
+from trtcal.reporting.prices import judge_costs, load_prices, named_price, with_costs
+from trtcal.runs.cost_table import cost_table
+from trtcal.runs.costs import Pricing, change_between, read_runs
 from trtcal.runs.diff import NOISE
 from trtcal.runs.history import VERSION, History
 
@@ -294,3 +296,53 @@ def test_a_damaged_price_in_the_file_is_an_input_error(history, capsys):
         connection.execute("UPDATE meters SET meter = '[1]'")
     connection.close()
     assert "is damaged" in ask(capsys, "--db", str(history.path), status=2).err
+
+
+def test_a_group_costs_what_its_projects_cost_together(history, capsys):
+    add(history, 1, tags={"team": "a"}, monthly=1e6, project="x")
+    add(history, 2, tags={"team": "a"}, monthly=3e6, p50=2.0, project="y")
+    add(history, 3, tags={"team": "a"}, project="z")
+    found = cost_table(history, OWN, "team")
+    lines = [one.latest.cost for one in found.lines]
+    (total,) = found.totals
+    assert (total.projects, total.known) == (3, 2)
+    assert total.per_month.value == pytest.approx(lines[0].value + 3 * lines[1].value)
+    assert total.per_million.value == pytest.approx(total.per_month.value / 4)
+    halves = lines[0].value - lines[0].low, 3 * (lines[1].value - lines[1].low)
+    assert total.per_month.value - total.per_month.low == pytest.approx(math.hypot(*halves))
+    shown = ask(capsys, "--by", "team", "--db", str(history.path)).out
+    assert "a million, of 2 of 3 projects" in shown
+
+
+def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):
+    add(history, 1)
+    history.record(with_costs(timed_report(2), price=named_price(3, "EUR")))
+    db = ["--db", str(history.path)]
+    assert run_command(["history", "diff", "1", "2", *db, "--json"]) == 0
+    changed = json.loads(capsys.readouterr().out)["changed"]
+    assert all(one["figure"] != "cost_per_million" for one in changed)
+    assert run_command(["history", "check", *db, "--limit", "cost_per_million <= +5%"]) == 0
+    assert "no baseline run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"),
+    [
+        ("cost_per_million <= 1", "holds"),
+        ("cost_per_million <= 0.0001", "broken"),
+        ("cost_per_million <= -45%", "holds"),
+        ("cost_per_million <= -60%", "broken"),
+        ("cost_per_million <= +1", "undecided"),
+        ("int8: cost_per_million <= 1", "holds"),
+    ],
+)
+def test_a_cost_is_held_to_its_limit(limit, state):
+    made = with_costs(timed_report(1), price=named_price(0.85))
+    judged = judge_costs(parse_limits([limit]), made)
+    assert [(one.subject, one.state) for one in judged] == [("int8", state)]
+
+
+def test_a_limit_on_a_cost_without_a_price_is_undecided():
+    judged = judge_costs(parse_limits(["cost_per_million <= 1"]), timed_report(1))
+    assert [one.state for one in judged] == ["undecided"]
+    assert "No price" in judged[0].reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,8 @@ from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.reporting import prices
-    from trtcal.runs.costs import CostChange, CostLine, CostTable
+    from trtcal.runs.cost_table import CostLine, CostTable, CostTotal
+    from trtcal.runs.costs import CostChange, Pricing
 
 DAY = click.DateTime(["%Y-%m-%d"])
 CHANGES_SHOWN, CAUSES_SHOWN = 10, 6
@@ -69,7 +70,7 @@ class Cost(
     account: str = option("The BillingAccountId of --focus.", default="trtcal-estimate")
 
     def _run(self) -> None:
-        from trtcal.runs.costs import cost_table
+        from trtcal.runs.cost_table import cost_table
 
         if self.csv and self.as_json:
             raise InputError("both --csv and --json would be printed", "give one of them")
@@ -93,7 +94,7 @@ class Cost(
             self.present(found.to_document(), lambda: _show(found))
         _say_what_is_missing(found)
 
-    def _pricing(self) -> Any:
+    def _pricing(self) -> Pricing:
         from trtcal.reporting.prices import load_prices
         from trtcal.runs.costs import Pricing
 
@@ -157,14 +158,14 @@ def _percent(change: CostChange | None) -> float | None:
     return None if change is None else 100 * (change.value - 1)
 
 
-def _group(line: CostLine) -> str:
-    from trtcal.runs.costs import UNTAGGED
+def _group(line: CostLine | CostTotal) -> str:
+    from trtcal.runs.cost_table import UNTAGGED
 
     return UNTAGGED if line.group is None else line.group
 
 
 def _show(found: CostTable) -> None:
-    from trtcal.runs.costs import PROJECT, VARIANT
+    from trtcal.runs.cost_table import PROJECT, VARIANT
 
     columns: Columns = {
         found.by: _group,
@@ -178,18 +179,32 @@ def _show(found: CostTable) -> None:
         "a month": _month,
     }
     print_table(found.lines, columns, "cost, with 95 % intervals")
+    for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
+        say(_total(total))
     for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
         say(_sentence(change))
     say_more(len(found.changes), most(CHANGES_SHOWN), "changes")
 
 
 def _cost(line: CostLine) -> str:
+    cost, price = line.latest.cost, line.latest.price
+    return _amount(cost, price.currency) if cost and price else "no price"
+
+
+def _amount(cost: prices.Cost, currency: str) -> str:
     from trtcal.reporting.text import money
 
-    cost, price = line.latest.cost, line.latest.price
-    if cost is None or price is None:
-        return "no price"
-    return f"{money(cost.value)} {price.currency} ({money(cost.low)} to {money(cost.high)})"
+    return f"{money(cost.value)} {currency} ({money(cost.low)} to {money(cost.high)})"
+
+
+def _total(total: CostTotal) -> str:
+    from trtcal.reporting.text import count
+
+    return (
+        f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
+        f"{_amount(total.per_million, total.currency)} a million, of {total.known} of "
+        f"{count(total.projects, 'project')}"
+    )
 
 
 def _month(line: CostLine) -> str:

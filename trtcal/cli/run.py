@@ -91,7 +91,9 @@ class Run(
         for name in ("data", "test", "labels"):
             if value := getattr(self, name):
                 words += [f"--{name}", Path(value).name]
-        return shlex.join([*words, *(w for one in self.targets for w in ("--target", one))])
+        repeated = (("--target", self.targets), ("--tag", self.tags))
+        words += [word for name, values in repeated for one in values for word in (name, one)]
+        return shlex.join(words)
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison
@@ -112,7 +114,7 @@ class Run(
 
         def show_all() -> None:
             show(Comparison.read(result.folder / "comparison.json"))
-            print_limits(result.limits, "limits on builds and data")
+            print_limits(result.limits, "limits on builds, data and costs")
             say(sentence)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):

@@ -85,7 +85,7 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import PriceTable, load_prices, named_price, with_costs
+from trtcal.reporting.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
 from trtcal.reporting.render import write_page
 from trtcal.runs.diff import against_last
 from trtcal.runs.history import History
@@ -541,6 +541,7 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     if settings.price_per_hour is not None:
         price = named_price(settings.price_per_hour, settings.currency)
     document = with_costs(document, prices_of(config), price)
+    journal.limits += judge_costs(config.limits, document)
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:

@@ -33,6 +33,7 @@ from trtcal.config import (
 )
 from trtcal.documents import Document
 from trtcal.errors import InputError
+from trtcal.limits import COST, Figure, Judgement, Limit
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.verdict import refused_targets
 
@@ -42,6 +43,7 @@ SEEN = Kind("a date", lambda value: type(value) is date, example="2026-11-09")
 GPU, USD = "GPU", "USD"
 MILLION, HOUR_MS = 1e6, 3.6e6
 YEARS = range(1970, 9999)  # in which a run may be made
+WITHOUT_SIGN = "a limit on a cost has no sign, or a sign and %: <= 0.02 or <= -30%"
 UNKNOWN = "No price of the machine that was measured is known, so cost is relative to FP32."
 
 
@@ -173,6 +175,10 @@ class Cost:
     low: float
     high: float
 
+    def times(self, factor: float) -> Cost:
+        """Return so many times the cost."""
+        return Cost(factor * self.value, factor * self.low, factor * self.high)
+
 
 def load_prices(path: Path | None = None) -> PriceTable:
     """Read a table of prices, that of trtcal without a path; `InputError` if it is none."""
@@ -290,3 +296,20 @@ def with_costs(
     if not costs["price"] and (is_for_gpu or refused_targets(measured["failed_builds"])):
         return document
     return {**document, "measured": {**measured, "costs": costs}}
+
+
+def judge_costs(limits: Sequence[Limit], document: Document) -> tuple[Judgement, ...]:
+    """Hold what a report's variants cost to the limits on it; one with % is on the cost beside FP32."""
+    wanted = [one for one in limits if one.metric == COST]
+    costs = document["measured"].get("costs") or {"variants": {}}
+    names = [row["name"] for row in document["comparison"]["rows"][1:]]
+    found = []
+    for limit in wanted:
+        for name in filter(limit.is_about, names):
+            key = "relative" if limit.is_relative else "cost"
+            cost = costs["variants"].get(name, {}).get(key)
+            ends = [one - 100 * limit.is_relative for one in cost.values()] if cost else []
+            is_known = cost and limit.is_relative == limit.is_change
+            why = "" if is_known else WITHOUT_SIGN if cost else UNKNOWN
+            found.append(Judgement(limit, name, Figure(*ends) if is_known else None, why))
+    return tuple(found)

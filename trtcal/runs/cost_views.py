@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtcal.reporting.text import between, money
-from trtcal.runs.costs import TAG, UNTAGGED, CostChange, CostLine, RunCost, table_of
+from trtcal.runs.cost_table import TAG, UNTAGGED, CostLine, table_of
+from trtcal.runs.costs import CostChange, RunCost
 
 KEYS_SHOWN = 8  # tags that have a section of their own
 CHANGES_SHOWN = 10
