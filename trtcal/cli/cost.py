@@ -202,7 +202,7 @@ def _total(total: CostTotal) -> str:
 
     return (
         f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
-        f"{_amount(total.per_million, total.currency)} a million, of {total.known} of "
+        f"{_amount(total.per_million, total.currency)} a million, known of {total.known} of "
         f"{count(total.projects, 'project')}"
     )
 
