@@ -110,16 +110,21 @@ def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
 
 
 def _leave_alone(kept: int) -> None:
-    """Let this process, forked, write to nothing of its parent's but one pipe, whatever becomes of it."""
-    faulthandler.disable()
+    """Let this process, which was forked, write to nothing of its parent's but one pipe."""
+    faulthandler.disable()  # it would write into what the parent has open
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
-    sys.stdout = sys.stderr = open(1, "w")
-    for name in os.listdir("/dev/fd"):
-        if (number := int(name)) not in (0, 1, 2, kept):
-            with contextlib.suppress(OSError):  # the listing itself was open too
-                os.close(number)
+    sys.stdout = sys.stderr = open(1, "w")  # noqa: SIM115 (it lasts as long as the process)
+    with contextlib.suppress(OSError):
+        for number in map(int, os.listdir("/dev/fd")):
+            if number not in (0, 1, 2, kept):
+                _close(number)
+
+
+def _close(number: int) -> None:
+    with contextlib.suppress(OSError):  # it was that of the listing itself
+        os.close(number)
 
 
 def _limit(limit_s: float) -> None:
