@@ -237,17 +237,20 @@ def test_warnings_and_prints_of_others_are_escaped_too(tmp_path):
     assert b"a print\\x1b[31m" in done.stdout
 
 
-def test_a_script_of_the_users_prints_to_standard_error_and_nothing_hidden(tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_script_of_the_users_prints_to_standard_error_and_nothing_hidden(tmp_path, workers):
     conv_net(tmp_path / "net.onnx")
     (tmp_path / "load.py").write_text(
         "import numpy as np\ndef load_data():\n    print('name\\x1b[2J')\n"
         "    yield {'x': np.ones((1, 3, 8, 8), np.float32)}\n"
     )
-    given = ("--data", tmp_path / "load.py", "-o", tmp_path / "c.json", "--json")
-    status, out, err = said("calibrate", tmp_path / "net.onnx", *given)
-    assert status == 0, err
-    assert json.loads(out)["ranges"]
-    assert "name\\x1b[2J" in err
+    given = ["--data", "load.py", "--workers", workers, "--batch", "1", "--json"]
+    program = [sys.executable, "-m", "trtcal.cli.main", "calibrate", "net.onnx", *given]
+    env = {**os.environ, "PYTHONPATH": str(SAMPLES.parent)}
+    done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, check=True)
+    assert json.loads(done.stdout)["ranges"]
+    assert b"name\\x1b[2J" in done.stderr
+    assert not unseen(done.stderr.decode())
 
 
 def test_a_table_is_styled_on_a_terminal_and_its_names_are_not(tmp_path):

@@ -91,10 +91,11 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """Run the program and exit with its status."""
     from trtcal.cli.output import warn_in_our_words
-    from trtcal.documents.streams import open_missing
+    from trtcal.documents.streams import guard, open_missing
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, then end with 130
     open_missing()
+    guard()  # Python's own words at its end are written through it too
     warn_in_our_words()
     status = run_command(sys.argv[1:])
     gc.freeze()  # the search for what could be freed takes 0.1 s, and the system frees all of it

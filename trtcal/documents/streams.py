@@ -76,17 +76,6 @@ def visible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(ON_A_LINE)
 
 
-def visible_json(text: str) -> str:
-    r"""Return JSON that says the same, with hidden characters as JSON's escapes.
-
-    Python alone tells a high surrogate followed by a low one from the character that both stand for.
-
-    >>> visible_json('{"name": "a\u202eb"}')
-    '{"name": "a\\u202eb"}'
-    """
-    return text.translate(IN_JSON)
-
-
 def visible_cell(text: str) -> str:
     """Return a text for a cell of CSV: visible, and with an apostrophe before what would be a formula.
 
@@ -104,7 +93,7 @@ def shell_word(word: str) -> str:
     Bash, zsh, ksh and POSIX of 2024 read the same word out of it.
 
     >>> shell_word("a b.log"), shell_word("a\x1b.log")
-    ("'a b.log'", "$'a\\\\x1b.log'")
+    ("'a b.log'", "$'a\\x1b.log'")
     """
     if visible(word) == word:
         return shlex.quote(word)
