@@ -90,9 +90,10 @@ def test_a_reader_that_left_raises_nothing_and_is_remembered():
     gone.utf8()("text")
     gone.flush()
     assert gone.is_dropped
-    inner = Guarded(Guarded(Gone()))
-    inner.write("text")
-    assert inner.is_dropped
+    outer = Guarded(Gone())
+    Guarded(Guarded(outer)).write("text")
+    assert outer.is_dropped
+    assert Guarded(outer).is_dropped
 
 
 def test_a_full_disk_is_an_error_of_a_result_and_none_of_a_note():

@@ -111,8 +111,9 @@ class Guarded:
     def __init__(
         self, stream: Any, shown: Mapping[int, str] = ON_LINES, is_result: bool = True
     ) -> None:
-        self._outer = stream if isinstance(stream, Guarded) else None
-        self._inner: TextIO = stream._inner if isinstance(stream, Guarded) else stream
+        outer = stream if isinstance(stream, Guarded) else None
+        self._inner: TextIO = outer._inner if outer else stream
+        self._first: Guarded = outer._first if outer else self
         self._shown, self._is_result, self._is_dropped = shown, is_result, False
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +127,7 @@ class Guarded:
     @property
     def is_dropped(self) -> bool:
         """Whether nobody reads it any more."""
-        return self._outer.is_dropped if self._outer else self._is_dropped
+        return self._first._is_dropped
 
     def write(self, text: str) -> int:
         """Write a text as it is shown; what the encoding lacks as an escape too."""
@@ -169,7 +170,7 @@ class Guarded:
 
     def _drop(self) -> None:
         """Let what waits, and all that follows, go nowhere: Python writes it out at its end."""
-        (self._outer or self)._is_dropped = True
+        self._first._is_dropped = True
         with contextlib.suppress(OSError, ValueError):
             number, null = self._inner.fileno(), os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, number)
