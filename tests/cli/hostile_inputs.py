@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import onnx
+from PIL import Image
 
 from tests.networks import conv_net, samples
 from tests.reporting.hostile import Names
@@ -67,10 +68,38 @@ def write_model(path: Path, name: Names) -> str:
 def write_inputs(folder: Path, texts: Sequence[str]) -> str:
     """Write a model and data with such names into a folder; return the input's name."""
     given = write_model(folder / "net.onnx", Names(texts))
-    samples(folder / "data.npz", given)
+    samples(folder / "data.npz", given, SAMPLES)
     samples(folder / "other.npz", Names(texts).file())
-    (folder / "labels").mkdir()
+    (folder / "images.toml").write_text(IMAGES)
+    label, file, attribute = (Names(texts) for _ in "lfa")
+    _write_images(folder / "labelled", [("a.png", label()), ("b.png", label())])
+    _write_images(folder / "named", [(file(), "1"), (file(), "2")])
+    rows = [(attribute(), attribute()), *((attribute(), n % 2) for n in range(SAMPLES))]
+    _write_csv(folder / "slices.csv", rows)
     return given
+
+
+SAMPLES = 24
+IMAGES = """[images]
+channels = "rgb"
+layout = "NCHW"
+resize = [8, 8]
+scale = 1.0
+mean = 0.0
+std = 1.0
+"""
+
+
+def _write_images(folder: Path, labels: Sequence[tuple[str, str]]) -> None:
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (8, 8), (200, 100, 0)).save(folder / name)
+    _write_csv(folder / "labels.csv", [("file", "label"), *labels])
+
+
+def _write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
 
 
 def model_commands(folder: Path) -> list[Command]:
@@ -96,7 +125,15 @@ def model_commands(folder: Path) -> list[Command]:
     ]
     compared = (model, folder / "int8.onnx", *data, "--rounds", "2", "--no-simulate")
     made = ("-o", folder / "comparison.json")
-    return [*lines, ("compare", *compared, *made), ("compare", *compared, *made, "--json")]
+    images = ("--labels", "csv", "--config", folder / "images.toml", "-o", folder / "no.json")
+    return [
+        *lines,
+        ("compare", *compared, *made),
+        ("compare", *compared, *made, "--slices", folder / "slices.csv"),
+        ("compare", *compared, *made, "--json"),
+        ("calibrate", model, "--data", folder / "labelled", *images),
+        ("calibrate", model, "--data", folder / "named", *images),
+    ]
 
 
 def run_commands(folder: Path, run: Path) -> list[Command]:
