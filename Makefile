@@ -36,7 +36,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)
@@ -81,7 +81,7 @@ pictures: $(READY)
 
 $(READY): pyproject.toml requirements.lock .ci/install
 	$(PYTHON) -m venv $(VENV)
-	.ci/install $(BIN)/python
+	sh .ci/install $(BIN)/python
 	touch $(READY)
 
 clean:

@@ -50,7 +50,10 @@ def repack(sdist: Path, epoch: int) -> None:
     """
     with tarfile.open(sdist) as archive:
         members = [(one, archive.extractfile(one)) for one in archive if one.isfile()]
-        with sdist.with_suffix(".new").open("wb") as file, gzip.GzipFile("", "wb", 9, file, epoch) as zipped:
+        with (
+            sdist.with_suffix(".new").open("wb") as file,
+            gzip.GzipFile("", "wb", 9, file, epoch) as zipped,
+        ):
             with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as out:
                 for member, data in sorted(members, key=lambda pair: pair[0].name):
                     out.addfile(plain(member, epoch), data)

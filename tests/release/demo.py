@@ -21,8 +21,12 @@ DEMO = ["run", "trtcal.toml", "--target", "cpu"]
 def differences(sources: Path, wheel: Path, folder: Path) -> list[str]:
     """Run the demo with two environments' commands; return what differs, or does not run."""
     loaded = trial(wheel / "python", ["-c", "import trtcal; print(trtcal.__file__)"], folder).stdout
-    wrong = [] if loaded.startswith(str(wheel.parent)) else [f"the wheel's trtcal is {loaded.strip()}"]
-    wrong += [broken for words in (["--help"], ["doctor"]) for broken in failing(wheel, words, folder)]
+    wrong = (
+        [] if loaded.startswith(str(wheel.parent)) else [f"the wheel's trtcal is {loaded.strip()}"]
+    )
+    wrong += [
+        broken for words in (["--help"], ["doctor"]) for broken in failing(wheel, words, folder)
+    ]
     ours, theirs = demo(sources, folder / "sources"), demo(wheel, folder / "wheel")
     return wrong + [
         f"the demo's {name} is {theirs.get(name)} with the wheel, {value} with the sources"
@@ -52,7 +56,9 @@ def demo(programs: Path, folder: Path) -> dict[str, str]:
 
 def trial(program: Path, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, without the environment's own Python settings."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
     environment["XDG_STATE_HOME"] = str(folder / "state")
     command = [str(program), *words]
     return subprocess.run(

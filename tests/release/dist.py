@@ -44,7 +44,11 @@ def made(folder: Path) -> tuple[list[Path], list[str]]:
     tree = tracked(folder / "tree")
     files = files_of(tree)  # before setuptools writes beside them
     sdist, wheel = built(tree, folder / "release")
-    wrong = sdist_faults(sdist, files) + wheel_faults(wheel, files) + unequal([sdist, wheel], built(tree, folder / "again"))
+    wrong = (
+        sdist_faults(sdist, files)
+        + wheel_faults(wheel, files)
+        + unequal([sdist, wheel], built(tree, folder / "again"))
+    )
     wrong += unequal([wheel], [wheel_of(tree, folder / "direct")])
     python("twine", "check", "--strict", str(sdist), str(wheel))
     bare = installed(wheel, folder / "bare")
@@ -76,7 +80,9 @@ def wheel_of(tree: Path, folder: Path) -> Path:
     return wheel
 
 
-def unequal(files: list[Path] | tuple[Path, ...], others: list[Path] | tuple[Path, ...]) -> list[str]:
+def unequal(
+    files: list[Path] | tuple[Path, ...], others: list[Path] | tuple[Path, ...]
+) -> list[str]:
     """Return a sentence for each file that another build made otherwise."""
     pairs = zip(files, others, strict=True)
     return [
@@ -93,7 +99,9 @@ def installed(wheel: Path, folder: Path) -> Path:
     wanted.write_text(f"{wheel} --hash=sha256:{digest(wheel)}\n")
     interpreter = folder / "bin" / "python"
     into = ["--python", str(interpreter), "--disable-pip-version-check", "install", "--quiet"]
-    python("pip", *into, "--require-hashes", "--constraint", str(LOCK), "--requirement", str(wanted))
+    python(
+        "pip", *into, "--require-hashes", "--constraint", str(LOCK), "--requirement", str(wanted)
+    )
     return interpreter
 
 

@@ -15,7 +15,9 @@ def locked(text: str) -> list[tuple[Requirement, list[str]]]:
     """Return each requirement of a lock file with its hashes, `sha256:...`."""
     lines = text.replace("\\\n", " ").splitlines()
     pins = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return [(Requirement(pin.split(" --hash=")[0]), re.findall(r"--hash=(\S+)", pin)) for pin in pins]
+    return [
+        (Requirement(pin.split(" --hash=")[0]), re.findall(r"--hash=(\S+)", pin)) for pin in pins
+    ]
 
 
 def version(pin: Requirement) -> str:
