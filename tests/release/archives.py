@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,7 @@ def sdist_faults(sdist: Path, files: set[str]) -> list[str]:
 
 
 def wheel_faults(wheel: Path, files: set[str]) -> list[str]:
-    """Return what a wheel lacks of the packages and licences among files, and what it has beside them."""
+    """Return what a wheel lacks of the packages and licences among files, and what it has too much."""
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     info = next(one for one in held if ".dist-info/" in one).partition("/")[0]
@@ -44,24 +45,24 @@ def compared(name: str, held: set[str], wanted: set[str]) -> list[str]:
 
 
 def repack(sdist: Path, epoch: int) -> None:
-    """Write a source distribution anew, in order, with one time and no owner: it is the same each time.
+    """Write a source distribution anew, sorted, with one time and no owner, so that it repeats.
 
-    setuptools takes times and owners from the files that it packs (reproducible-builds.org, "Archives").
+    setuptools takes times and owners from the files (reproducible-builds.org, "Archive metadata").
     """
-    with tarfile.open(sdist) as archive:
-        members = [(one, archive.extractfile(one)) for one in archive if one.isfile()]
-        with (
-            sdist.with_suffix(".new").open("wb") as file,
-            gzip.GzipFile("", "wb", 9, file, epoch) as zipped,
-        ):
-            with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as out:
-                for member, data in sorted(members, key=lambda pair: pair[0].name):
-                    out.addfile(plain(member, epoch), data)
-    sdist.with_suffix(".new").replace(sdist)
+    packed = io.BytesIO()
+    with (
+        tarfile.open(sdist) as archive,
+        gzip.GzipFile("", "wb", 9, packed, epoch) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as out,
+    ):
+        members = [one for one in archive if one.isfile()]
+        for member in sorted(members, key=lambda one: one.name):
+            out.addfile(plain(member, epoch), archive.extractfile(member))
+    sdist.write_bytes(packed.getvalue())
 
 
 def plain(member: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
-    """Return an entry with its name, size and whether it runs, and nothing of who packed it and when."""
+    """Return an entry with its name, its size and whether it runs, without owner and time."""
     entry = tarfile.TarInfo(member.name)
     entry.size, entry.mtime = member.size, epoch
     entry.mode = 0o755 if member.mode & 0o100 else 0o644

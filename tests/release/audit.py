@@ -1,8 +1,8 @@
 """Known vulnerabilities of the locked packages, by pip-audit: `make audit`.
 
-Every version in the lock file is asked for, also those that only another Python installs. The exit status
-is 0 if none has a known vulnerability, 1 if one has, 2 if pip-audit failed, 3 if the service did not answer
-for all of them: then nothing is known, and CI goes on.
+Every version in the lock file is asked for, also those that only another Python installs. The exit
+status is 0 if none has a known vulnerability, 1 if one has, 2 if pip-audit failed, and 3 if the service
+did not answer for all of them: the audit is not made then, and CI goes on.
 
     python -m tests.release.audit [OPTION OF PIP-AUDIT ...]    # such as --vulnerability-service osv
 """

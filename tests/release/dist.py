@@ -1,9 +1,10 @@
 """Build a release into dist/ and check it: `make dist`.
 
-The source distribution and the wheel are built twice from what git tracks, and must be equal byte for byte;
-the wheel must also be what the tree gives without the source distribution. The wheel is installed with locked
-versions into a bare environment outside of the tree, where the demo has to give the digests and the verdict of
-the sources. The SBOM (CycloneDX) lists that environment. Nothing is left in dist/ unless all of it holds.
+The source distribution and the wheel are built twice from what git tracks, and must be equal byte for
+byte; a wheel built without the source distribution must be equal too. The wheel is installed with
+locked versions into a bare environment outside of the tree. There the demo has to give the digests and
+the verdict that the sources give. The SBOM (CycloneDX) lists that environment. dist/ is replaced only
+if all of it holds.
 
     python -m tests.release.dist
 """

@@ -28,7 +28,7 @@ HOLE = {
 class Osv(BaseHTTPRequestHandler):
     """Answers a query as https://google.github.io/osv.dev/post-v1-query/ says."""
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         asked = (query["package"]["name"], query["version"])
         self.server.asked.append(asked)

@@ -1,4 +1,4 @@
-"""`.ci/install` takes what the lock names, says so where it cannot, and never takes a changed package."""
+"""`.ci/install` takes what the lock names or says so, and never takes a changed package."""
 
 import os
 import platform

@@ -1,8 +1,8 @@
 """The lock file covers what pyproject.toml asks for, for every supported Python."""
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-import pytest
 
 from tests.release.lock import LOCK, ROOT, locked, version
 from trtcal.config import tomllib
