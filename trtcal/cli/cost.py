@@ -10,7 +10,7 @@ import click
 
 from trtcal.cli.history import HistoryOptions
 from trtcal.cli.options import JsonOptions, option, tags_of
-from trtcal.cli.output import Columns, most, note, print_table, say, say_more, warning
+from trtcal.cli.output import Columns, most, note, print_csv, print_table, say, say_more, warning
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,19 +111,18 @@ def _day(given: datetime | None) -> date | None:
 
 def _write_focus(path: Path, found: CostTable, account: str) -> None:
     from trtcal.documents import write_text
-    from trtcal.runs.focus import COLUMNS, focus_rows, to_csv
+    from trtcal.runs.focus import focus_rows, to_csv
 
     if not account.strip():
         raise InputError("--account is empty", "FOCUS wants an account: leave the option out")
     rows = focus_rows(found.runs, account)
-    write_text(path, to_csv(COLUMNS, rows))
+    write_text(path, to_csv(rows))
     note(f"note: wrote {len(rows)} rows, estimates and no invoice: {path}")
 
 
 def _print_csv(found: CostTable) -> None:
-    from trtcal.runs.focus import to_csv
-
-    click.echo(to_csv(CSV_COLUMNS, [_csv_row(line) for line in found.lines]).encode(), nl=False)
+    rows = [_csv_row(line) for line in found.lines]
+    print_csv([CSV_COLUMNS, *([row[name] for name in CSV_COLUMNS] for row in rows)])
 
 
 def _csv_row(line: CostLine) -> dict[str, object]:

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from decimal import Context, Decimal, localcontext
 from itertools import groupby, pairwise
 
+from trtcal.documents.streams import visible_cell
 from trtcal.reporting.prices import MILLION, Price
-from trtcal.reporting.text import visible
 from trtcal.runs.costs import RunCost
 
 VERSION = "1.2"
@@ -47,7 +47,8 @@ OWN_COLUMNS = (
 COLUMNS = (*FOCUS_COLUMNS, *OWN_COLUMNS)
 CATEGORIES = {"on-demand": "Standard", "spot": "Dynamic", "reserved": "Other"}
 """How a machine is paid -> PricingCategory; of a commitment FOCUS would want the discount's id."""
-FORMULA = re.compile(r"[=+\-@\t\r]")
+FORMULA = re.compile(r"([,;]\s*)([=+\-@])")  # inside of a text
+PLAIN = ("Tags", "SkuPriceDetails", "x_SavingPercent")  # JSON, or a number that may be negative
 Row = dict[str, str | None]
 
 
@@ -100,7 +101,7 @@ def _row(one: RunCost, period: Period, account: str) -> Row:
         raise ValueError("a run without a cost has no row")
     month = month_of(one.made)
     monthly = one.settings.inferences_per_month
-    share = period.seconds / month_of(one.made).seconds
+    share = period.seconds / month.seconds
     inferences = _sharp(MILLION if monthly is None else monthly * share)
     hourly = _sharp(price.per_hour)
     hours = _sharp(float(inferences) / MILLION * cost.value / price.per_hour)
@@ -144,7 +145,7 @@ def _money(total: str, hourly: Decimal, hours: Decimal, price: Price) -> Row:
 def _place(price: Price, account: str) -> Row:
     provider = price.provider or (price.name if price.seen else AS_GIVEN)
     sku = price.instance or price.name
-    details = {"InstanceType": price.instance} if price.instance else None
+    details = {"InstanceType": price.instance} if price.instance else {}
     return {
         "BillingAccountId": account,
         **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName"), provider),
@@ -152,7 +153,7 @@ def _place(price: Price, account: str) -> Row:
         "SkuId": sku,
         "SkuMeter": "Instance Hours",
         "SkuPriceId": "/".join(filter(None, (sku, price.region, price.pricing))),
-        "SkuPriceDetails": json.dumps(details, ensure_ascii=False) if details else None,
+        "SkuPriceDetails": _json(details),
     }
 
 
@@ -172,7 +173,7 @@ def _what(one: RunCost, price: Price, basis: str) -> Row:
         "ServiceCategory": "AI and Machine Learning",
         "ServiceName": "Model inference",
         "ServiceSubcategory": "Machine Learning",
-        "Tags": json.dumps(tags, ensure_ascii=False, sort_keys=True) if tags else None,
+        "Tags": _json(tags),
         "x_IsEstimate": "true",
         "x_QuantityBasis": basis,
         "x_SavingPercent": _number(_sharp(saving.value)) if saving else None,
@@ -199,25 +200,22 @@ def _time(moment: datetime) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
-def to_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as CSV in which no cell is a formula to a spreadsheet; None is an empty cell."""
+def to_csv(rows: Sequence[Row]) -> str:
+    """Return rows as CSV in which no text is a formula to a spreadsheet; None is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([cell(row[column]) for column in columns] for row in rows)
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(column, row[column]) for column in COLUMNS] for row in rows)
     return text.getvalue()
 
 
-def cell(value: object) -> str:
-    """Return a value as a cell: visible, and behind an apostrophe where it would be a formula.
+def _cell(column: str, value: str | None) -> str:
+    if value is None or column in PLAIN:
+        return value or ""
+    return visible_cell(value)
 
-    >>> cell("=1+1"), cell(-0.5), cell(None)
-    ("'=1+1", '-0.5', '')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, (int, float)):
-        return str(value)
-    text = visible(str(value))
-    is_number = re.fullmatch(r"-?\d+(\.\d+)?", text)
-    return f"'{text}" if FORMULA.match(text) and not is_number else text
+
+def _json(table: Mapping[str, str | None]) -> str | None:
+    """Return a table as a JSON object in ASCII, with escapes where a cell might begin as a formula."""
+    text = json.dumps(table, sort_keys=True)
+    return FORMULA.sub(lambda one: f"{one[1]}\\u{ord(one[2]):04x}", text) if table else None
