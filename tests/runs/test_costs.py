@@ -346,3 +346,10 @@ def test_a_limit_on_a_cost_without_a_price_is_undecided():
     judged = judge_costs(parse_limits(["cost_per_million <= 1"]), timed_report(1))
     assert [one.state for one in judged] == ["undecided"]
     assert "No price" in judged[0].reason
+
+
+def test_the_cost_of_what_must_not_ship_says_so(history, capsys):
+    made = with_costs(timed_report(1), price=named_price(0.85))
+    made["measured"]["verdict"]["word"] = "DO NOT SHIP"
+    history.record(made)
+    assert "int8 (DO NOT SHIP)" in ask(capsys, "--db", str(history.path)).out

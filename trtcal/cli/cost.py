@@ -169,7 +169,7 @@ def _show(found: CostTable) -> None:
     columns: Columns = {
         found.by: _group,
         **({} if found.by == PROJECT else {PROJECT: lambda line: line.latest.entry.name}),
-        **({} if found.by == VARIANT else {VARIANT: lambda line: line.latest.variant}),
+        **({} if found.by == VARIANT else {VARIANT: _variant}),
         "runs": lambda line: len(line.runs),
         "a million": _cost,
         "since first run": lambda line: _change(line.since_first),
@@ -183,6 +183,15 @@ def _show(found: CostTable) -> None:
     for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
         say(_sentence(change))
     say_more(len(found.changes), most(CHANGES_SHOWN), "changes")
+
+
+def _variant(line: CostLine) -> str:
+    """Return what the cost is of, with the verdict where it must not ship."""
+    from trtcal.reporting.verdict import DO_NOT
+
+    latest = line.latest
+    must_not = f" ({DO_NOT})" if latest.entry.verdict == DO_NOT else ""
+    return f"{latest.variant}{must_not}"
 
 
 def _cost(line: CostLine) -> str:
