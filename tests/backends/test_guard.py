@@ -126,7 +126,7 @@ def test_a_manifest_cannot_point_out_of_its_folder(build, tmp_path):
     (tmp_path / "away.onnx").write_bytes(build.engine.read_bytes())
     build.engine.unlink()
     recorded(build, engine_file="../away.onnx")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"away\.onnx does not exist"):
         check_engine(build.folder)
 
 

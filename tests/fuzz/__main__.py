@@ -3,7 +3,8 @@
     python -m tests.fuzz [--minutes 10 | --inputs 800] [--only FORMAT[:NUMBER]] [--processes 2]
 
 Of every input: status 0 to 4, one error line and a hint if it is 2 or more, nothing half-written,
-at most 2 s (wall clock, the slower of two tries) and 1 GB. The same number is the same input. Prints
+at most 2 s and 1 GB. Too long is what takes over 2 s by the clock and of the processor (its own and
+its child processes'), twice: a busy machine does not count. The same number is the same input. Prints
 a table by format and every input that went wrong, which ends with status 1.
 """
 
@@ -18,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.int8_speed import describe_machine
-from tests.fuzz.formats import write_seeds
 from tests.fuzz.pool import Outcomes, run_format
+from tests.fuzz.seeds import write_seeds
 from tests.fuzz.worker import FORMATS, case_of
 
 
@@ -67,11 +68,11 @@ def _show(form: str, number: int, seeds: Path) -> None:
 
 def print_table(outcomes: dict[str, Outcomes], seconds: float) -> None:
     """Print how each format went, and what went wrong."""
-    row = "{:12} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}"
-    print(row.format("format", "inputs", "0", "1", "2", "3", "4", "wrong", "max s", "max MB"))
+    row = "{:13} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}"
+    print(row.format("format", "inputs", "0", "1", "2", "3", "4", "wrong", "max s", "CPU s", "MB"))
     for name, one in outcomes.items():
         counts = [one.statuses[status] for status in range(5)]
-        figures = (len(one.problems), f"{one.seconds:.2f}", one.mb)
+        figures = (len(one.problems), f"{one.seconds:.2f}", f"{one.cpu_s:.2f}", one.mb)
         print(row.format(name, one.inputs, *counts, *figures))
     inputs = sum(one.inputs for one in outcomes.values())
     wrong = sum(len(one.problems) for one in outcomes.values())
