@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz import mutations as m
@@ -14,10 +14,11 @@ Chooser = random.Random
 
 @dataclass(frozen=True)
 class Case:
-    """Files by their path in a folder, one of them mutated, and the command that reads them there."""
+    """Files by their path in a folder, one of them changed, and the command that reads them there."""
 
     files: dict[str, bytes]
     command: tuple[str, ...]
+    changed: str
 
 
 @dataclass(frozen=True)
@@ -31,24 +32,31 @@ class Format:
     mutate: m.Mutator
     commands: tuple[str, ...]
     beside: tuple[str, ...] = ()
-    placed: str = ""
+    placed: str = "{}"
     extra: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, folder: Path, chooser: Chooser) -> Case:
-        """Return a case."""
-        seed = chooser.choice(self.seeds)
-        name = self.placed.format(Path(seed).name) or Path(seed).name
-        command = chooser.choice(self.commands).format(name)
+        """Return a case of a mutated seed."""
+        seed, command = chooser.choice(self.seeds), chooser.choice(self.commands)
+        return self.case(folder, seed, mutated(self.mutate, folder / seed, chooser), command)
+
+    def case(self, folder: Path, seed: str, data: bytes, command: str) -> Case:
+        """Return a case in which a file has these bytes instead of a seed's."""
+        name = self.placed.format(Path(seed).name)
         files = {one: (folder / one).read_bytes() for one in self.beside}
         files |= {place: (folder / one).read_bytes() for place, one in self.extra.items()}
-        return Case({**files, name: mutated(self.mutate, folder / seed, chooser)}, _words(command))
+        return Case({**files, name: data}, tuple(command.format(name).split()), name)
 
     def whole(self, folder: Path) -> Iterator[Case]:
         """Yield each command with each seed as it is: what is read if nothing is wrong."""
         for seed in self.seeds:
-            for command in self.commands:
-                one = replace(self, seeds=(seed,), commands=(command,), mutate=lambda data, _: data)
-                yield one(folder, random.Random(0))  # noqa: S311
+            yield from self.every(folder, seed, (folder / seed).read_bytes())
+
+    def every(self, folder: Path, changed: str, data: bytes) -> Iterator[Case]:
+        """Yield each command with these bytes instead of the seed of that file's name."""
+        seed = next(one for one in self.seeds if Path(one).name == Path(changed).name)
+        for command in self.commands:
+            yield self.case(folder, seed, data, command)
 
 
 def mutated(mutate: m.Mutator, path: Path, chooser: Chooser) -> bytes:
@@ -58,7 +66,3 @@ def mutated(mutate: m.Mutator, path: Path, chooser: Chooser) -> bytes:
         return mutate(seed, chooser)
     except (RecursionError, ValueError):  # what can't be written can't be read
         return m.of_bytes(seed, chooser)
-
-
-def _words(command: str) -> tuple[str, ...]:
-    return tuple(command.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,45 +31,63 @@ RUN_FILES = (
 )
 
 
-def _of_onnx(folder: Path, chooser: Chooser) -> Case:
-    """Mutate a model; the calibration says that it is of that one."""
-    case = MODELS(folder, chooser)
-    data = next(one for name, one in case.files.items() if name.endswith(".onnx"))
-    fingerprint = digest_bytes(hashlib.sha256(data).digest())
-    table = {**json.loads(case.files["calibration.json"]), "model": fingerprint}
-    return replace(case, files={**case.files, "calibration.json": canonical_json(seal(table))})
+class Models(Format):
+    """Mutates a model; the calibration says that it is of that one."""
+
+    def case(self, folder: Path, seed: str, data: bytes, command: str) -> Case:
+        """Return a case, with the model's fingerprint in the calibration."""
+        case = super().case(folder, seed, data, command)
+        fingerprint = digest_bytes(hashlib.sha256(data).digest())
+        table = {**json.loads(case.files["calibration.json"]), "model": fingerprint}
+        return replace(case, files={**case.files, "calibration.json": canonical_json(seal(table))})
 
 
-def _of_run(folder: Path, chooser: Chooser) -> Case:
-    """Mutate a document of a run folder, and make its report."""
-    run = chooser.choice(("run", "out"))  # one with all that a report may have, and a real one
-    found = [str(one.relative_to(folder)) for one in (folder / run).rglob("*") if one.is_file()]
-    files = {name: (folder / name).read_bytes() for name in sorted(found)}
-    chosen = chooser.choice(sorted(one for one in files if one.endswith(".json")))
-    files[chosen] = mutated(m.of_json, folder / chosen, chooser)
-    command = chooser.choice(
-        (f"report {run} {WRITE}.html", f"report {run} --md {WRITE}.md", f"verify {run}")
-    )
-    return Case(files, tuple(command.split()))
+class RunFolder:
+    """Mutates a document of a run folder, and makes its report."""
+
+    commands = (f"report {{}} {WRITE}.html", f"report {{}} --md {WRITE}.md", "verify {}")
+
+    def __call__(self, folder: Path, chooser: Chooser) -> Case:
+        """Return a case: of a folder with all that a report may have, or of a real run."""
+        run = chooser.choice(("run", "out"))
+        documents = sorted(str(one.relative_to(folder)) for one in (folder / run).rglob("*.json"))
+        changed = chooser.choice(documents)
+        data = mutated(m.of_json, folder / changed, chooser)
+        return self.case(folder, changed, data, chooser.choice(self.commands))
+
+    def case(self, folder: Path, changed: str, data: bytes, command: str) -> Case:
+        """Return a case in which a document has these bytes."""
+        run = Path(changed).parts[0]
+        found = [path for path in sorted((folder / run).rglob("*")) if path.is_file()]
+        files = {str(one.relative_to(folder)): one.read_bytes() for one in found}
+        return Case({**files, changed: data}, tuple(command.format(run).split()), changed)
+
+    def whole(self, folder: Path) -> Iterator[Case]:
+        """Yield each command with both folders as they are."""
+        for changed in ("run/plan.json", "out/run.json"):
+            yield from self.every(folder, changed, (folder / changed).read_bytes())
+
+    def every(self, folder: Path, changed: str, data: bytes) -> Iterator[Case]:
+        """Yield each command with these bytes as that document."""
+        for command in self.commands:
+            yield self.case(folder, changed, data, command)
 
 
-MODELS = Format(
-    ("digits.onnx", "quantized.onnx", "control.onnx"),
-    m.of_onnx,
-    (
-        f"prepare {{}} {WRITE}.onnx",
-        f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
-        "fusion check {} -q",
-        "plan show plan.json --model {} -q",
-        f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
-        f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-        "calibration show {} -q",
+FORMATS: dict[str, Format | RunFolder] = {
+    "onnx": Models(
+        ("digits.onnx", "quantized.onnx", "control.onnx"),
+        m.of_onnx,
+        (
+            f"prepare {{}} {WRITE}.onnx",
+            f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
+            "fusion check {} -q",
+            "plan show plan.json --model {} -q",
+            f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
+            f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
+            "calibration show {} -q",
+        ),
+        ("data.npz", "calibration.json", "plan.json", "other.onnx"),
     ),
-    ("data.npz", "calibration.json", "plan.json", "other.onnx"),
-)
-
-FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
-    "onnx": _of_onnx,
     "external data": Format(
         ("external.onnx", "external.bin"),
         m.of_external,
@@ -160,7 +178,7 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         m.of_json,
         ("history add {} --db h.sqlite -q", f"report {{}} {WRITE}.html", "verify {}"),
     ),
-    "run folder": _of_run,
+    "run folder": RunFolder(),
     "build": Format(
         ("build/build.json", "build/diagnosis.json"),
         m.of_json,
@@ -348,12 +366,28 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         RUN_FILES,
     ),
 }
-WHOLE = "whole"
-"""Instead of a format: every seed as it is, through every command."""
+WHOLE, KEPT = "whole", "kept"
+"""Instead of a format: every seed as it is, and what once went wrong, through every command."""
+CORPUS = Path(__file__).parent / "corpus"
+"""What once went wrong, as FORMAT/NUMBER-PATH, with `~` instead of `/`."""
 
 
 @cache
-def whole_cases(folder: Path) -> list[Case]:
-    """Return what is read if nothing is wrong."""
-    formats = [one for one in (MODELS, *FORMATS.values()) if isinstance(one, Format)]
-    return [case for one in formats for case in one.whole(folder)]
+def cases_of(form: str, folder: Path) -> list[Case]:
+    """Return the cases of `WHOLE` or `KEPT`."""
+    if form == WHOLE:
+        return [case for one in FORMATS.values() for case in one.whole(folder)]
+    return [case for path in sorted(CORPUS.glob("*/*")) for case in _kept(path, folder)]
+
+
+def _kept(path: Path, folder: Path) -> Iterator[Case]:
+    changed = path.name.partition("-")[2].replace("~", "/")
+    return FORMATS[path.parent.name].every(folder, changed, path.read_bytes())
+
+
+def keep(form: str, number: int, case: Case) -> Path:
+    """Add the changed file of a case to the corpus; return its path there."""
+    path = CORPUS / form / f"{number}-{case.changed.replace('/', '~')}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(case.files[case.changed])
+    return path

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import Case
-from tests.fuzz.formats import FORMATS, WHOLE, whole_cases
+from tests.fuzz.formats import FORMATS, KEPT, WHOLE, cases_of
 from trtcal.cli.main import run_command
 
 MOST_S, MOST_MB, WAITED_S, DEAD_S = 2.0, 1024, 20.0, 30
@@ -33,8 +33,8 @@ ADDRESSES = 16 << 30  # bytes that this process may map: a machine is not to be 
 
 def case_of(form: str, number: int, seeds: Path) -> Case:
     """Return a format's input of this number: always the same one."""
-    if form == WHOLE:
-        return whole_cases(seeds)[number]
+    if form in (WHOLE, KEPT):
+        return cases_of(form, seeds)[number]
     return FORMATS[form](seeds, random.Random(f"{form}:{number}"))  # noqa: S311
 
 
