@@ -54,7 +54,7 @@ def run_format(
 
 def _run_chunk(form: str, first: int, stop: int, seeds: Path, outcomes: Outcomes) -> int:
     """Run one child until it is done or dead; return the number of the next input."""
-    results = seeds.parent / f"{form}-{first}.jsonl"
+    results = seeds.parent / f"{form[:40]}-{first}.jsonl"
     state = {"XDG_STATE_HOME": str(seeds.parent), "XDG_DATA_HOME": str(seeds.parent)}
     words = [str(seeds), str(results), form, str(first), str(stop)]
     child = subprocess.run(
