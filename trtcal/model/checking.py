@@ -24,6 +24,7 @@ from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
 from trtcal.model.files import ITEM_BYTES, all_nodes, size_of, subgraphs_of, tensors_of
 
+MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
 TYPES = frozenset(onnx.TensorProto.DataType.values())
 WAIT_S = 60.0  # beyond the time of a processor that it may take
@@ -36,7 +37,7 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     `ResourceError` if that takes too long.
     """
     size = proto.ByteSize()
-    if size >= 2**31:
+    if size >= MODEL_BYTES:
         raise InputError(
             f"model {path} has 2 GiB besides the initializers of its main graph",
             "move constants out of its subgraphs and nodes",

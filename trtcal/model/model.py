@@ -17,8 +17,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.documents import digest_bytes, digest_file, recover
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.errors import InputError
-from trtcal.model.checking import check, check_sizes, first_line
+from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
     EMBEDDED,
     load_external,
@@ -191,6 +192,7 @@ def _of_file(path: Path, embedded: int) -> Model:
     try:
         if not path.is_file():
             raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
+        check_file(path, MODEL_BYTES)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _fingerprint(path, proto)
         load_external(proto, path.parent, embedded)
@@ -349,6 +351,7 @@ def _inside(folder: Path, name: str) -> Path:
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise ValueError(f"its external data {name!r} lie outside its folder")
+    check_file(file, ARRAYS_BYTES, "keep the model's external data files beside it")
     return file
 
 
