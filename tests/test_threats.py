@@ -10,7 +10,7 @@ from tests.fuzz.formats import FORMATS
 
 ROOT = SAMPLES.parent
 PAGE = (ROOT / "docs" / "threats.md").read_text()
-UNITS = {"MB": 10**6, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+UNITS = {"MB": 10**6, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def table(title):
