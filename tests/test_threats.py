@@ -1,4 +1,4 @@
-"""The page of threats has a row for every format that is fuzzed, tests that exist, and bounds of the code."""
+"""The page of threats has a row for every format that is fuzzed, its tests, and the code's bounds."""
 
 import re
 from importlib import import_module
