@@ -1,5 +1,6 @@
 """Bounds of the readers of what others wrote."""
 
+import fcntl
 import gzip
 import io
 import json
@@ -25,6 +26,7 @@ from trtcal.data.arrays import open_npy, open_npz
 from trtcal.data.slices import read_slices
 from trtcal.documents import bounds, read_json, read_npz
 from trtcal.errors import InputError, ResourceError
+from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.model import load_model
 from trtcal.model.checking import in_child
@@ -38,6 +40,8 @@ READERS = [
     ("x.npy", open_npy),
     ("x.csv", lambda path: read_slices(path, 1)),
     ("x.cache", read_ranges),
+    ("x.onnx", load_model),
+    ("x.jsonl", lambda path: EvaluationCache(path, {})),
 ]
 
 
@@ -53,7 +57,7 @@ def test_pipes_and_devices_are_not_read(tmp_path, name, read):
     os.mkfifo(tmp_path / name)
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / name, tmp_path / "zero"):
-        with pytest.raises(InputError, match="not a regular file"):
+        with pytest.raises(InputError, match=r"is not a (regular )?file"):
             read(path)
 
 
@@ -196,6 +200,13 @@ def test_a_child_that_crashes_or_never_ends_is_only_that():
             pass
 
     assert in_child(endless, 0.1)[1] in (signal.SIGXCPU, signal.SIGKILL)
+
+
+def test_a_child_holds_no_lock_of_its_parent(tmp_path):
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert in_child(lambda: str(os.path.exists(f"/dev/fd/{handle}")), 5) == ("False", 0)
+    os.close(handle)
 
 
 def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkeypatch, digits):

@@ -137,6 +137,8 @@ def in_child(work: Callable[[], str], limit_s: float) -> tuple[str, int]:
 
 def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
     status = 1
+    for first, end in ((3, writing), (writing + 1, os.sysconf("SC_OPEN_MAX"))):
+        os.closerange(first, end)  # a lock is held as long as any process has its folder open
     try:
         _limit(limit_s)
         os.write(writing, json.dumps(work()).encode())
