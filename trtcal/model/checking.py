@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import json
 import math
 import os
@@ -157,7 +158,7 @@ def _leave_alone(kept: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
-    sys.stdout = sys.stderr = open(1, "w")  # noqa: SIM115 (it lasts as long as the process)
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(1, "r+"))  # "w" counts as making a file
     with contextlib.suppress(OSError):
         for number in map(int, os.listdir("/dev/fd")):
             if number not in (0, 1, 2, kept):
