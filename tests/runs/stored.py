@@ -1,13 +1,13 @@
-"""Small run folders made up for the tests of the store, and moto's S3 server in a process of its own."""
+"""Small run folders made up for the tests of the store, and moto's S3 server in a child process."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def contents(seed: object, size: int) -> bytes:
 
 
 def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> Path:
-    """Write a run of some engines; `facts` are those of `report`, and `model` and `word`, its verdict."""
+    """Write a run; `facts` are those of `report`, `model`, `word` (the verdict) and `commit`."""
     model, word = facts.pop("model", "sha256 of a model"), facts.pop("word", "SHIP")
     commit = facts.pop("commit", None)
     made = report(number, data=digest("evaluation"), **facts)
@@ -97,8 +97,10 @@ def s3_server() -> Iterator[str]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         try:
             address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            request = urllib.request.Request(f"{address}/{BUCKET}", method="PUT")
-            urllib.request.urlopen(request).close()
+            connection = http.client.HTTPConnection(address.removeprefix("http://"))
+            connection.request("PUT", f"/{BUCKET}")
+            connection.getresponse().close()
+            connection.close()
             yield address
         finally:
             server.stdin.close()

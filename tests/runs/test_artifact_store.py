@@ -179,7 +179,7 @@ def test_a_missing_object_is_named_and_an_orphan_is_not_wrong(url, run, tmp_path
     found = verify_store(store)
     assert [(one.what, one.problem) for one in found.problems] == [(wanted, "missing")]
     assert found.orphans == (alone,)
-    with pytest.raises(MissingError, match="push the run again|has no object"):
+    with pytest.raises(MissingError, match="has no object"):
         pull(store, record, tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
@@ -378,7 +378,7 @@ def test_a_hostile_name_in_a_statement_is_refused(run, name):
     record = record_of_folder(run)
     statement = json.loads(json.dumps(record.statement))
     statement["subject"][0]["name"] = name
-    with pytest.raises(ValueError, match="no plain name|not among the files"):
+    with pytest.raises(ValueError, match=r"no plain name|not among the files"):
         record_of(statement, record.digest)
 
 
@@ -387,13 +387,13 @@ def test_a_hostile_name_in_a_statement_is_refused(run, name):
     [("models/a", "models/a"), ("models/a", "models/A"), ("models/a", "models/a/b")],
 )
 def test_names_that_would_be_one_file_are_refused(run, names):
-    with pytest.raises(ValueError, match="stands twice|a file and a folder"):
+    with pytest.raises(ValueError, match=r"stands twice|a file and a folder"):
         check_names(names)
     record = record_of_folder(run)
     statement = json.loads(json.dumps(record.statement))
     for one, name in zip(statement["subject"], names, strict=False):
         one["name"] = name
-    with pytest.raises(ValueError, match="stands twice|a file and a folder"):
+    with pytest.raises(ValueError, match=r"stands twice|a file and a folder"):
         record_of(statement, record.digest)
 
 
@@ -485,31 +485,20 @@ def test_many_processes_that_are_killed_between_lose_nothing(kind, server, tmp_p
     assert not found.problems
     assert not found.orphans
     assert found.runs == len(runs)
-    assert found.objects == len({d for one in runs for d in record_of_folder(one).subjects.values()})
+    assert found.objects == len(
+        {d for one in runs for d in record_of_folder(one).subjects.values()}
+    )
 
 
-def test_a_push_that_is_killed_at_any_write_leaves_no_run_that_is_half_there(tmp_path):
-    """Killed before each of its writes, then pushed whole: all of the run is there, once."""
+@pytest.mark.parametrize("stored", range(6))
+def test_a_push_that_ends_before_its_last_write_leaves_no_run_that_is_half_there(tmp_path, stored):
     run = write_run(tmp_path / "run")
-    place = tmp_path / "store"
-    store = ArtifactStore.make(str(place))
-
-    class Killed(Exception):  # noqa: N818
-        pass
-
-    class Dying(ArtifactStore):
-        left = 0
-
-        def put_new(self, path, data):
-            raise Killed
-
-    with pytest.raises(Killed):
-        push(Dying(store.location), run)
-    assert store.runs() == []
-    found = verify_store(store)
-    assert not found.problems
-    assert len(found.orphans) == len(tree(run))
-    assert not push(store, run).new
+    store = ArtifactStore.make(str(tmp_path / "store"))
+    for name, wanted in list(record_of_folder(run).subjects.items())[:stored]:
+        store.objects.add(run / name, wanted, DAY)
+    assert store.records() == ([], [])
+    assert len(verify_store(store).orphans) == stored
+    assert len(push(store, run).new) == 5 - stored
     assert not verify_store(store).orphans
 
 
@@ -525,7 +514,7 @@ def test_a_store_is_recognized_and_nothing_else_is_taken_for_one(tmp_path, capsy
     assert "format 9" in capsys.readouterr().err
 
 
-SECRET = "not-to-be-shown"
+SECRET = "not-to-be-shown"  # noqa: S105
 
 
 @pytest.mark.parametrize(
@@ -594,7 +583,14 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     assert said("trace", engine(run))["run"]["digest"] == listed["digest"]
     assert said("verify")["problems"] == []
     assert said("gc")["objects"] == []
-    for words in (f"show {identity}", f"trace {engine(run)}", "list", "verify", "gc", f"push {run}"):
+    for words in (
+        f"show {identity}",
+        f"trace {engine(run)}",
+        "list",
+        "verify",
+        "gc",
+        f"push {run}",
+    ):
         assert run_command(["store", *words.split()]) == 0
     text = capsys.readouterr()
     assert f"run {identity} was there already" in text.out

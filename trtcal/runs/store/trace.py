@@ -75,28 +75,25 @@ def trace(store: ArtifactStore, wanted: str) -> Origin:
 
     `MissingError` if no run has it, `InputError` if several files begin so.
     """
-    records, damaged = store.records()
-    found = {
-        digest
-        for record in records
-        for digest in record.subjects.values()
-        if digest.startswith(wanted)
-    }
-    if not found:
+    return origin_of(wanted, *store.records(), store.location.shown)
+
+
+def origin_of(
+    wanted: str, records: Sequence[Record], unread: Sequence[Damaged], where: str
+) -> Origin:
+    """Return where a file came from, out of the runs of a store, the newest first."""
+    files = [(digest, one) for one in records for digest in one.subjects.values()]
+    having = {digest: one for digest, one in reversed(files) if digest.startswith(wanted)}
+    if not having:
+        left = f"; {len(unread)} runs cannot be read" if unread else ""
         raise MissingError(
-            f"no run in {store.location.shown} has a file {wanted}"
-            + (f"; {len(damaged)} runs cannot be read" if damaged else ""),
+            f"no run in {where} has a file {wanted}{left}",
             "`trtcal store list` shows what is there; `trtcal store verify` what is damaged",
         )
-    if len(found) > 1:
-        several = ", ".join(sorted(found)[:3])
-        raise InputError(f"{len(found)} files begin with {wanted}: {several}", "give more digits")
-    return _trace(found.pop(), records, damaged)
-
-
-def _trace(digest: str, records: Sequence[Record], damaged: Sequence[Damaged]) -> Origin:
-    having = [one for one in records if digest in one.subjects.values()]
-    record = having[0]
+    if len(having) > 1:
+        several = ", ".join(sorted(having)[:3])
+        raise InputError(f"{len(having)} files begin with {wanted}: {several}", "give more digits")
+    ((digest, record),) = having.items()
     names = tuple(name for name, one in record.subjects.items() if one == digest)
     build = next((one for one in record.builds if one.engine in names), None)
     good = last_good(records, record, build)
@@ -105,10 +102,10 @@ def _trace(digest: str, records: Sequence[Record], damaged: Sequence[Damaged]) -
         record,
         names,
         build,
-        tuple(one.identity for one in having[1:]),
+        tuple(one.identity for one in records if digest in one.subjects.values())[1:],
         good,
         compare_runs(good.run, record.run) if good else None,
-        tuple(damaged),
+        tuple(unread),
     )
 
 
