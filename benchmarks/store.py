@@ -5,9 +5,9 @@
 Each run has 8 engines, so 125 runs have 1,000. Every run is pushed by two of four processes, which go
 through the runs in different orders; a random one is killed after a random time and started again, and
 after each kill every run that is visible has all of its objects. Then every run is pulled and compared
-byte by byte, and every engine is traced. A garbage collection takes the files of a run that never became
-visible. One bit of an object is flipped: the verification names that object alone, and no pull hands it
-out. A folder, then S3 (moto's server, in a process of its own on the loopback).
+byte by byte, and every engine is traced. A garbage collection takes the files of a run that never
+became visible. One bit of an object is flipped: the verification names that object alone, and no pull
+hands it out. A folder, then S3 (moto's server, in a process of its own on the loopback).
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """The artifact store: what is pushed comes back, on a disk, in memory and in S3."""
 
+import contextlib
+import http.client
 import json
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -447,6 +451,54 @@ def test_a_digest_of_nothing_and_one_of_several_files_are_refused(run):
         digest_wanted("abc")
 
 
+@pytest.fixture
+def unconditional(s3, monkeypatch):
+    """Stand in front of the server and leave out the condition of put-if-absent."""
+    host = s3.removeprefix("http://")
+
+    class Proxy(BaseHTTPRequestHandler):
+        def handle_any(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = {k: v for k, v in self.headers.items() if k.lower() != "if-none-match"}
+            seen.append(len(self.headers.items()) - len(headers))
+            with contextlib.closing(http.client.HTTPConnection(host)) as connection:
+                connection.request(self.command, self.path, body, headers)
+                answer = connection.getresponse()
+                data = answer.read()
+            self.send_response(answer.status)
+            length = answer.headers["Content-Length"] if self.command == "HEAD" else str(len(data))
+            for name in ("ETag", "Last-Modified", "Content-Type", "Content-Range"):
+                if answer.headers[name]:
+                    self.send_header(name, answer.headers[name])
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def __getattr__(self, name):
+            return self.handle_any if name.startswith("do_") else super().__getattribute__(name)
+
+        def log_message(self, *words):
+            pass
+
+    seen: list[int] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
+        yield seen
+        proxy.shutdown()
+        thread.join()
+
+
+def test_on_a_server_that_ignores_put_if_absent_a_run_is_there_once(unconditional, run, tmp_path):
+    store = ArtifactStore.make(f"s3://{BUCKET}/{tmp_path.name}")
+    first, second = push(store, run), push(store, run)
+    assert sum(unconditional) > len(first.new)
+    assert second.record.digest == first.record.digest
+    assert len(store.runs()) == 1
+    assert not verify_store(store).problems
+
+
 def push_many(url, runs, variables):
     """Push runs, in a process of its own."""
     os.environ.update(variables)
@@ -549,6 +601,23 @@ def test_a_bucket_that_is_missing_and_keys_are_errors_of_one_line(s3, run, capsy
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://192.0.2.1")
     assert run_command(["store", "list", "--store", "s3://bucket/x"]) == 2
     assert "plain HTTP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ENDPOINT_URL", "no address"),
+        ("AWS_ENDPOINT_URL", f"https://key:{SECRET}@host"),
+        ("AWS_REGION", "no region"),
+        ("AWS_ACCESS_KEY_ID", "testing\n"),
+    ],
+)
+def test_a_variable_that_is_malformed_is_an_error(s3, capsys, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert run_command(["store", "list", "--store", f"s3://{BUCKET}/x"]) == 2
+    said = capsys.readouterr().err
+    assert "AWS_" in said
+    assert SECRET not in said
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(tmp_path, run, capsys):

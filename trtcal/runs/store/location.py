@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FORMS = "a folder, s3://bucket/prefix, or memory://name"
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?(?:/[\w./-]*)?")
+REGION = re.compile(r"[\w-]{0,64}", re.ASCII)
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 SEGMENT = re.compile(r"(?!\.{1,2}$)[\w.+=@-]+")
 CREDENTIALS = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if it has one, AWS_SESSION_TOKEN"
@@ -114,21 +117,37 @@ def _bucket(url: SplitResult) -> Location:
 
 def _client() -> ClientConfig:
     """Return the bounds of a request; plain HTTP only to this machine, or where the user allows it."""
-    endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+    endpoint = _endpoint()
     bounds: ClientConfig = {
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "read_timeout": timedelta(seconds=READ_S),
         "timeout": timedelta(seconds=REQUEST_S),
     }
-    if not endpoint.startswith("http://"):
+    if endpoint is None or endpoint.scheme == "https":
         return bounds
-    host = urlsplit(endpoint).hostname or ""
+    host = str(endpoint.hostname)
     if not is_loopback(host) and os.environ.get("AWS_ALLOW_HTTP", "").lower() != "true":
         raise InputError(
             f"the endpoint on {host} is plain HTTP, over which others read and change what passes",
             "give one with https://, or set AWS_ALLOW_HTTP=true",
         )
     return {**bounds, "allow_http": True}
+
+
+def _endpoint() -> SplitResult | None:
+    """Return the endpoint that the environment names; `InputError` if it, or the region, is malformed.
+
+    obstore panics at such.
+    """
+    for name in REGIONS:
+        if not REGION.fullmatch(os.environ.get(name, "")):
+            raise InputError(f"{name} is no name of a region", "set it like eu-central-1")
+    given = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+    if given is None:
+        return None
+    if not ENDPOINT.fullmatch(os.environ[given]):
+        raise InputError(f"{given} is no address of a server", "set it like https://host:9000")
+    return urlsplit(os.environ[given])
 
 
 def is_loopback(host: str) -> bool:
@@ -165,6 +184,12 @@ def explaining(where: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
             raise
         raise _explained(where, text) from None  # the client's own text may hold headers
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
+            raise
+        raise InputError(
+            f"{where}: obstore gave up", f"check all AWS_* variables: {CREDENTIALS}"
+        ) from None
 
 
 def _explained(where: str, text: str) -> TrtcalError:
