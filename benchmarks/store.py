@@ -98,13 +98,11 @@ def abandoned(store: ArtifactStore, run: Path) -> None:
 
 def pulled_whole(store: ArtifactStore, folder: Path, place: Path) -> int:
     """Return how many runs come back as they were."""
-    records, _ = store.records()
-    wanted = {one.run.made_at + one.run.name: one for one in records}
+    by_files = {frozenset(one.subjects.values()): one for one in store.records()[0]}
     same = 0
     for run in folder.iterdir():
-        digests = {digest_file(path) for path in run.rglob("*") if path.is_file()}
-        record = next(one for one in wanted.values() if set(one.subjects.values()) == digests)
-        pull(store, record, place / run.name)
+        digests = frozenset(digest_file(path) for path in run.rglob("*") if path.is_file())
+        pull(store, by_files[digests], place / run.name)
         same += tree(place / run.name) == tree(run)
     return same
 

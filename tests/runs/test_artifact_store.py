@@ -5,6 +5,7 @@ import http.client
 import json
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 from tests.killing import tree
 from tests.runs.stored import BUCKET, contents, digest, flip, s3_environment, s3_server, write_run
 from trtcal.cli.main import run_command
-from trtcal.documents import digest_file
+from trtcal.documents import canonical_json, digest_bytes, digest_file
 from trtcal.errors import GateFailed, InputError, ResourceError
 from trtcal.runs.statement import STATEMENT
 from trtcal.runs.store.check import verify_store
@@ -401,6 +402,53 @@ def test_names_that_would_be_one_file_are_refused(run, names):
         record_of(statement, record.digest)
 
 
+VALUES = [
+    None,
+    True,
+    -1,
+    1e300,
+    10**400,
+    "",
+    "x",
+    "9999-12-31T23:59:59-23:59",
+    [],
+    [1],
+    {},
+    {"a": 1},
+]
+
+
+def changed(value, rng):
+    """Return a JSON value in which something inside is another."""
+    if isinstance(value, (dict, list)) and value and rng.random() < 0.9:
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = rng.choice(keys)
+        if rng.random() < 0.1:
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            del copy[key]
+            return copy
+        pairs = [(one, changed(value[one], rng) if one == key else value[one]) for one in keys]
+        return dict(pairs) if isinstance(value, dict) else [one for _, one in pairs]
+    return rng.choice(VALUES)
+
+
+def test_a_mutated_statement_is_a_run_or_damaged_and_nothing_else(run):
+    store, whole = ArtifactStore.make("memory://mutated"), record_of_folder(run).statement
+    rng, names = random.Random(0), set()  # noqa: S311
+    for _ in range(500):
+        data = canonical_json(changed(whole, rng))
+        digits = digest_bytes(data).removeprefix("sha256:")
+        names.add(f"runs/20261102T100000Z-{digits}.json")
+        store.put_new(f"runs/20261102T100000Z-{digits}.json", data)
+    records, damaged = store.records()
+    assert len(records) + len(damaged) == len(names)
+    assert records
+    assert len(damaged) > len(names) / 3
+    json.dumps([one.to_document() for one in records])
+    with pytest.raises(InputError, match="nothing is deleted"):
+        collect_garbage(store, NOW)
+
+
 def test_the_lineage_is_an_in_toto_statement(run):
     record = record_of_folder(run)
     statement = record.statement
@@ -665,7 +713,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     assert f"run {identity} was there already" in text.out
     assert "compiler: onnxruntime 1.32.0 for cpu" in text.out
     assert run_command(["store", "pull", identity, "-o", "again"]) == 0
-    assert "needs --trust" in capsys.readouterr().err
+    assert "with --trust alone" in capsys.readouterr().err
     assert run_command(["store", "show", "abcdef"]) == 2
 
 

@@ -120,7 +120,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
         text = f"wrote {len(record.subjects)} files to {self.output}: {size:,} bytes"
         self.present(document, lambda: say(text))
         if record.builds:
-            note("note: its engines were not built here: to load one needs --trust (SECURITY.md)")
+            note("note: an engine that was not built on this machine is loaded with --trust alone")
 
 
 class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vision"):
@@ -248,9 +248,9 @@ def _show_trace(found: Origin) -> None:
 def _show_change(found: Origin) -> None:
     good = found.last_good
     if good is None or found.changed is None:
-        say("no earlier run of this project or model, for this target, is there to ship")
+        say("no earlier run of this project or model and for this target was to SHIP")
         return
-    say(f"since {good.identity}, {good.run.made_at}, the last one before it to ship:")
+    say(f"since {good.identity}, {good.run.made_at}, the last {good.run.verdict} before it:")
     show_diff(found.changed)
 
 

@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from trtcal.errors import GateFailed, InputError, ResourceError
-from trtcal.runs.store.objects import Stored, age_of
+from trtcal.runs.store.objects import ROOT, Stored, age_of
 from trtcal.runs.store.push import GRACE
-from trtcal.runs.store.store import ArtifactStore
+from trtcal.runs.store.store import RUNS, TAGS, ArtifactStore
 
 PROBE = "gc/"
 UNFINISHED = re.compile(r".+#\d+")
@@ -118,9 +119,10 @@ def _check_new_runs(store: ArtifactStore, deleted: set[str]) -> None:
 
 def _unfinished(folder: Path | None, now: datetime, grace: timedelta) -> Iterator[Path]:
     """Yield files that killed writers left in a store that is a folder."""
-    for place, _, names in os.walk(folder) if folder else ():
+    roots = [folder / root for root in (ROOT, RUNS, TAGS, PROBE)] if folder else []
+    for place, _, names in chain.from_iterable(map(os.walk, roots)):
         for name in names:
-            path = Path(place) / name
+            path = Path(place, name)
             if (
                 UNFINISHED.fullmatch(name)
                 and now.timestamp() - path.lstat().st_mtime > grace.total_seconds()

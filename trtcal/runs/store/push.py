@@ -27,7 +27,14 @@ from trtcal.runs.folder import KIND, OUTPUTS, REPORT_FILE, RUN_FILE
 from trtcal.runs.history import entry_of
 from trtcal.runs.statement import RUN, statement
 from trtcal.runs.store.objects import DIGEST
-from trtcal.runs.store.record import BuiltEngine, Configuration, Record, check_tags, record_of
+from trtcal.runs.store.record import (
+    BuiltEngine,
+    Configuration,
+    Record,
+    check_names,
+    check_tags,
+    record_of,
+)
 from trtcal.runs.store.store import ArtifactStore, parallel
 from trtcal.runs.verify import verify
 
@@ -114,6 +121,12 @@ def record_of_folder(folder: Path, name: str | None = None) -> Record:
     run = read_document(folder / RUN_FILE, KIND, command="trtcal run")
     subjects = {path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder)}
     _check(folder)
+    try:
+        check_names(subjects)
+    except ValueError as error:
+        raise InputError(
+            f"{folder}: {error}", "rename the model, or the plan, and run it"
+        ) from None
     report = read_report(folder / REPORT_FILE)
     made: Record = parsing(folder, lambda: _record(folder, run, report, subjects, name))
     if digest_file(folder / RUN_FILE) != subjects[RUN_FILE]:

@@ -158,11 +158,14 @@ class ArtifactStore:
                 f"{where} is corrupted: its bytes have another digest", "push that run again"
             )
         try:
-            return record_of(parse_json(data), name.digest)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            record = record_of(parse_json(data), name.digest)
+            if run_path(record) != name.path:
+                raise ValueError(f"it is of {record.run.made_at}")
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
                 f"{where} is no Statement that this trtcal reads: {error}", "update trtcal"
             ) from error
+        return record
 
     def _read(self, name: RunName) -> Record | Damaged:
         try:

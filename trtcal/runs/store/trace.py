@@ -16,7 +16,7 @@ from trtcal.runs.store.objects import MissingError
 from trtcal.runs.store.record import LEAST, BuiltEngine, Record, time_of
 from trtcal.runs.store.store import ArtifactStore, Damaged
 
-GOOD = "SHIP"
+GOOD = ("SHIP", "SHIP WITH CARE")
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,6 @@ def last_good(records: Sequence[Record], after: Record, build: BuiltEngine | Non
         is_before = (time_of(one.run.made_at), one.digest) < until
         is_same = one.run.name == after.run.name or one.model == after.model
         fits = build is None or build.target in one.targets
-        if is_before and is_same and fits and one.run.verdict == GOOD:
+        if is_before and is_same and fits and one.run.verdict in GOOD:
             return one
     return None
