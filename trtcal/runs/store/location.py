@@ -26,7 +26,7 @@ REGION = re.compile(r"[\w-]{0,64}", re.ASCII)
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 SEGMENT = re.compile(r"(?!\.{1,2}$)[\w.+=@-]+")
 CREDENTIALS = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if it has one, AWS_SESSION_TOKEN"
-CONNECT_S, READ_S, REQUEST_S, RETRIES, RETRY_S = 5, 30, 300, 3, 60
+CONNECT_S, REQUEST_S, RETRIES, RETRY_S = 5, 120, 3, 60
 
 _memories: dict[str, MemoryStore] = {}
 
@@ -120,7 +120,6 @@ def _client() -> ClientConfig:
     endpoint = _endpoint()
     bounds: ClientConfig = {
         "connect_timeout": timedelta(seconds=CONNECT_S),
-        "read_timeout": timedelta(seconds=READ_S),
         "timeout": timedelta(seconds=REQUEST_S),
     }
     if endpoint is None or endpoint.scheme == "https":
