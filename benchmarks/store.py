@@ -29,14 +29,20 @@ import obstore
 
 from benchmarks.int8_speed import describe_machine
 from tests.killing import tree
-from tests.runs.stored import BUCKET, digest, s3_environment, s3_server, write_run
+from tests.runs.stored import (
+    BUCKET,
+    digest,
+    pull,
+    push,
+    s3_environment,
+    s3_server,
+    write_run,
+)
 from trtcal.documents import digest_file
 from trtcal.errors import TrtcalError
 from trtcal.runs.store.check import verify_store
 from trtcal.runs.store.gc import collect_garbage
 from trtcal.runs.store.objects import CorruptedError, path_of
-from trtcal.runs.store.pull import pull
-from trtcal.runs.store.push import push
 from trtcal.runs.store.store import ArtifactStore
 from trtcal.runs.store.trace import origin_of, trace
 

@@ -14,7 +14,13 @@ from typing import Any
 
 from tests.runs.runs import report
 from trtcal.documents import digest_bytes, write_document
+from trtcal.pipeline.stages import OUTPUTS
 from trtcal.reporting.document import KIND, VERSION
+from trtcal.runs.store.pull import pull as pull_run
+from trtcal.runs.store.push import Pushed, record_of_folder
+from trtcal.runs.store.push import push as push_run
+from trtcal.runs.store.record import Record
+from trtcal.runs.store.store import ArtifactStore
 
 SERVER = """
 import logging, sys, threading
@@ -81,6 +87,21 @@ def write_build(folder: Path, seed: object, name: str) -> dict[str, Any]:
     document = {"kind": "build", "schema_version": 1, **body}
     sealed = write_document(folder / "build.json", document)
     return {"output": f"builds/{name}/build.json", **sealed}
+
+
+def described(run: Path) -> Record:
+    """Return a run as a store has it."""
+    return record_of_folder(run, OUTPUTS)
+
+
+def push(store: ArtifactStore, run: Path, **options: Any) -> Pushed:
+    """Push a run."""
+    return push_run(store, run, described(run), **options)
+
+
+def pull(store: ArtifactStore, record: Record, folder: Path) -> int:
+    """Pull a run."""
+    return pull_run(store, record, folder, OUTPUTS)
 
 
 def flip(path: Path, bit: int = 100) -> None:

@@ -81,15 +81,16 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
     rewrite: bool = option("Send everything, in place of objects that may be corrupted.")
 
     def _run(self) -> None:
-        from trtcal.runs.store.push import files_of, push
+        from trtcal.pipeline.stages import OUTPUTS
+        from trtcal.runs.store.push import push, record_of_folder
+        from trtcal.runs.store.record import check_tags
         from trtcal.runs.store.store import ArtifactStore
 
-        files = len(list(files_of(self.run)))
-        store = ArtifactStore.make(*self._place)
+        tags, place = check_tags(self.tags), self._place
+        record = record_of_folder(self.run, OUTPUTS, self.name or self.config.project)
+        store, files = ArtifactStore.make(*place), len(record.subjects)
         with progress("pushing", files, "files") as advance:
-            done = push(
-                store, self.run, self.name or self.config.project, self.tags, self.rewrite, advance
-            )
+            done = push(store, self.run, record, tags, self.rewrite, advance)
         facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
         where = store.location.shown
         how = "pushed" if done.is_new else "was there already:"
@@ -111,11 +112,12 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
     output: Path = option("The folder.", "-o")
 
     def _run(self) -> None:
+        from trtcal.pipeline.stages import OUTPUTS
         from trtcal.runs.store.pull import pull
 
         store, record = self.find(self.run)
         with progress("pulling", len(record.subjects), "files") as advance:
-            size = pull(store, record, self.output, advance)
+            size = pull(store, record, self.output, OUTPUTS, advance)
         document = {**record.to_document(), "output": str(self.output), "bytes": size}
         text = f"wrote {len(record.subjects)} files to {self.output}: {size:,} bytes"
         self.present(document, lambda: say(text))

@@ -86,11 +86,28 @@ from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.render import write_page
 from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
-from trtcal.runs.folder import DATA_CHECK, OUTPUTS, check_replaceable
+from trtcal.runs.folder import check_replaceable
 from trtcal.runs.history import History
 from trtcal.runs.lineage import Lineage, Step
 
 ALTERNATIVE = "fp16"
+DATA_CHECK = "data_check.json"
+OUTPUTS = (
+    "builds",
+    "calibrations",
+    "comparison.json",
+    DATA_CHECK,
+    "histograms.npz",
+    "models",
+    "plans",
+    "optimizations",
+    "report.html",
+    "report.json",
+    "run.json",
+    "tails.json",
+    FILE,
+)
+"""Everything that a run writes, at the top of its folder."""
 
 Say = Callable[[str], None]
 """Called with one line about the work."""
@@ -178,6 +195,8 @@ def run(
     with replacing_entries(folder, OUTPUTS) as place:
         inputs = open_inputs(config, say)
         journal = Journal(place, _lineage(inputs), reporter, say)
+        if guessed is None:
+            journal.lineage.configuration = configuration_of(config.path)
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
@@ -295,13 +314,7 @@ def _lineage(inputs: Inputs) -> Lineage:
     typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
     scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
     digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
-    return Lineage(
-        inputs.model.fingerprint,
-        *data,
-        files=typed,
-        scripts=digests,
-        configuration=configuration_of(config.path),
-    )
+    return Lineage(inputs.model.fingerprint, *data, files=typed, scripts=digests)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:

@@ -1,32 +1,14 @@
-"""A run's folder: what stands in it, and which folders a run may replace."""
+"""A run's folder: the files that make it one, and which folders a run may replace."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from trtcal.config import FILE
 from trtcal.documents import is_staging, read_document, recover
 from trtcal.errors import InputError
 
 KIND = "run"
 RUN_FILE, REPORT_FILE = "run.json", "report.json"
-DATA_CHECK = "data_check.json"
-OUTPUTS = (
-    "builds",
-    "calibrations",
-    "comparison.json",
-    DATA_CHECK,
-    "histograms.npz",
-    "models",
-    "plans",
-    "optimizations",
-    "report.html",
-    REPORT_FILE,
-    RUN_FILE,
-    "tails.json",
-    FILE,
-)
-"""Everything that a run writes, at the top of its folder."""
 
 
 def check_replaceable(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.errors import InputError, ResourceError
 from trtcal.evidence.manifest import MANIFEST, read_build
 from trtcal.reporting.document import read_report
-from trtcal.runs.folder import KIND, OUTPUTS, REPORT_FILE, RUN_FILE
+from trtcal.runs.folder import KIND, REPORT_FILE, RUN_FILE
 from trtcal.runs.history import entry_of
 from trtcal.runs.statement import RUN, statement
 from trtcal.runs.store.objects import DIGEST
@@ -63,19 +63,18 @@ class Pushed:
 def push(
     store: ArtifactStore,
     folder: Path,
-    name: str | None = None,
+    record: Record,
     tags: Sequence[str] = (),
     rewrite: bool = False,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Pushed:
-    """Push a run's folder and return what is in the store now; the same run twice is there once.
+    """Push a run's folder, as `record_of_folder` described it; the same run twice is there once.
 
-    `name` is the run's project, `rewrite` replaces objects that may be corrupted. `InputError` if the
-    folder is no whole run, or changes meanwhile: then, and if the push is killed, no run is visible,
-    and what was stored goes with the next garbage collection after `GRACE`.
+    `rewrite` replaces objects that may be corrupted. `InputError` if a file changes meanwhile: then,
+    and if the push is killed, no run is visible, and what was stored goes with the next garbage
+    collection after `GRACE`.
     """
     tags = check_tags(tags)
-    record = record_of_folder(folder, name)
     files = {digest: folder / path for path, digest in record.subjects.items()}
     new: frozenset[str] = frozenset()
     for _ in range(TRIES):
@@ -113,13 +112,16 @@ def _add(store: ArtifactStore, rewrite: bool, file: tuple[str, Path]) -> bool:
         raise InputError(f"{path} went away while it was pushed", "push the run again") from error
 
 
-def record_of_folder(folder: Path, name: str | None = None) -> Record:
+def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None) -> Record:
     """Return a run's folder as the record that a store has of it.
 
-    `InputError` if it is no run of `trtcal run`, is not as that left it, or changes while it is read.
+    `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run of
+    `trtcal run`, is not as that left it, or changes while it is read.
     """
     run = read_document(folder / RUN_FILE, KIND, command="trtcal run")
-    subjects = {path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder)}
+    subjects = {
+        path.relative_to(folder).as_posix(): digest_file(path) for path in files_of(folder, owned)
+    }
     _check(folder)
     try:
         check_names(subjects)
@@ -143,12 +145,12 @@ def _check(folder: Path) -> None:
             )
 
 
-def files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files that the run wrote, in order; `InputError` if one is a link or a device.
+def files_of(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
+    """Yield the files in entries `owned`, in order; `InputError` if one is a link or a device.
 
     Hidden ones, and what others put into the folder, are left out.
     """
-    for top in sorted(OUTPUTS):
+    for top in sorted(owned):
         if os.path.lexists(folder / top):
             yield from _files(folder / top)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from trtcal.documents import Document, from_fields
 from trtcal.errors import InputError
-from trtcal.runs.folder import OUTPUTS
 from trtcal.runs.history import Entry
 from trtcal.runs.statement import ALGORITHM, RUN, STATEMENT
 from trtcal.runs.store.objects import DIGEST
@@ -103,7 +102,7 @@ class Record:
 def record_of(document: Any, digest: str) -> Record:
     """Return what a Statement says; `LookupError`, `TypeError` or `ValueError` if a field does not fit.
 
-    Names are contained: those of files that a run writes, inside of its folder.
+    Names are contained: those of files inside of the run's folder.
     """
     if document["_type"] != STATEMENT or document["predicateType"] != RUN:
         raise ValueError("it is no in-toto Statement on a run")
@@ -149,7 +148,7 @@ def _resources(value: Any) -> dict[str, str]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """`ValueError` if a name is not that of a file of a run, or two would be one file.
+    """`ValueError` if a name is not that of a file in a folder, or two would be one file.
 
     A name must mean the same file on every system: no `..`, no root, drive or stream, no device, no
     second spelling in other letters, and no file that is another one's folder.
@@ -159,8 +158,6 @@ def check_names(names: Iterable[str]) -> None:
         parts = name.split("/")
         if len(name) > LONGEST_NAME or len(parts) > DEEPEST or not all(map(_is_plain, parts)):
             raise ValueError(f"{name!r} is no plain name of a file")
-        if parts[0] not in OUTPUTS:
-            raise ValueError(f"{name!r} is not among the files that this trtcal's runs write")
         if name.casefold() in seen:
             raise ValueError(f"{name!r} stands twice")
         seen.add(name.casefold())
