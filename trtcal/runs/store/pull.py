@@ -24,8 +24,8 @@ def pull(
     """Put a run's files into a folder, in place of a run that was there; return their size in bytes.
 
     Every file is checked against its digest before any takes its place. `owned` are the entries that
-    runs write; how names look was checked when the record was read. `InputError` if a name is of another
-    entry, the folder holds something else than a run, or an object is missing or corrupted;
+    runs write; how names look was checked when the record was read. `InputError` if a name is of
+    another entry, the folder holds something else than a run, or an object is missing or corrupted;
     `ResourceError` if there is no room.
     """
     for name in record.subjects:

@@ -115,8 +115,8 @@ def _add(store: ArtifactStore, rewrite: bool, file: tuple[str, Path]) -> bool:
 def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None) -> Record:
     """Return a run's folder as the record that a store has of it.
 
-    `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run of
-    `trtcal run`, is not as that left it, or changes while it is read.
+    `owned` are the entries that runs write, `name` is the run's project. `InputError` if it is no run
+    of `trtcal run`, is not as that left it, or changes while it is read.
     """
     run = read_document(folder / RUN_FILE, KIND, command="trtcal run")
     subjects = {
