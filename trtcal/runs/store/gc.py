@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from trtcal.errors import GateFailed, InputError, ResourceError
+from trtcal.runs.store.location import explaining
 from trtcal.runs.store.objects import ROOT, Stored, age_of
 from trtcal.runs.store.push import GRACE
 from trtcal.runs.store.store import RUNS, TAGS, ArtifactStore
@@ -71,7 +72,8 @@ def clock_of(store: ArtifactStore) -> datetime:
     path = f"{PROBE}{uuid.uuid4().hex}"
     store.put_new(path, b"")
     try:
-        return obstore.head(store.location.objects, path)["last_modified"]
+        with explaining(store.location.shown):
+            return obstore.head(store.location.objects, path)["last_modified"]
     finally:
         store.delete(path)
 
