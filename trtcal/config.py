@@ -566,6 +566,13 @@ class CostConfig:
 
 
 @dataclass(frozen=True)
+class StoreConfig:
+    """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
+
+    url: str | None = key(TEXT, None, example='"s3://bucket/prefix"')
+
+
+@dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
 
@@ -595,6 +602,7 @@ class Config:
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
     cost: CostConfig = key(partial(read_section, CostConfig), CostConfig)
+    store: StoreConfig = key(partial(read_section, StoreConfig), StoreConfig)
 
     @property
     def run_folder(self) -> Path:
