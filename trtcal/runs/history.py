@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Entry:
     folder: str | None
     digests: dict[str, str]
     figures: Figures
-    tags: dict[str, str]
+    tags: dict[str, str] = field(default_factory=dict)
 
     def to_document(self) -> Document:
         """Return the JSON form, figures by variant."""
@@ -98,7 +98,7 @@ class Entry:
         return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
 
 
-COLUMNS = tuple(field.name for field in fields(Entry))[1:-3]
+COLUMNS = tuple(one.name for one in fields(Entry))[1:-3]
 """Of a run in the file, between its number and its digests."""
 
 
