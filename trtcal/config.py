@@ -203,6 +203,14 @@ SIDES = Kind(
 CROP = Kind(
     SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
 )
+SCRIPTS = Kind(
+    'a list of strings like "file.py" or "file.py:function"',
+    lambda value: (
+        isinstance(value, list) and all(FILE_NAME.fits(one) and script_in(one) for one in value)
+    ),
+    lambda value: tuple(map(Path, dict.fromkeys(value))),
+    example='["passes.py"]',
+)
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
     "a list of tables",
@@ -350,10 +358,11 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """Preparation passes to skip, and those to add that run on request only."""
+    """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
     skip: tuple[str, ...] = key(STRINGS, ())
     add: tuple[str, ...] = key(STRINGS, ())
+    passes: tuple[Path, ...] = key(SCRIPTS, ())
 
 
 @dataclass(frozen=True)
@@ -528,6 +537,8 @@ class Config:
         """The values that are scripts, by their keys; a function may stand behind the file."""
         data = {"calibration.data": self.calibration.data, "evaluation.data": self.evaluation.data}
         found = {key: path for key, path in data.items() if path and script_in(path)}
+        for number, path in enumerate(self.prepare.passes, 1):
+            found[f"prepare.passes.{number}"] = path
         metric = self.evaluation.metric
         return {**found, "evaluation.metric": metric} if metric else found
 
@@ -543,7 +554,8 @@ class Config:
             key = next(key for key, path in self.scripts.items() if path == script)
             raise InputError(
                 f"{self.path} asks to run the script {script} (`{key}`), which is a program",
-                "name it on the command line (--data, --metric-file), or say --trust if you trust it",
+                "name it on the command line (--data, --metric-file, --pass), "
+                "or say --trust if you trust it",
             )
 
 
@@ -636,4 +648,6 @@ def _absolute(settings: Section, base: Path) -> Section:
             found[item.name] = _absolute(value, base)
         elif isinstance(value, Path) and item.metadata:
             found[item.name] = Path(os.path.abspath(base / value))
+        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
+            found[item.name] = tuple(Path(os.path.abspath(base / one)) for one in value)
     return replace(settings, **found)

@@ -25,7 +25,7 @@ from trtcal.documents import canonical_json, digest_bytes
 from trtcal.model.files import array_of, digest_of, is_weight, subgraphs_of
 from trtcal.model.graph import NUMBERS, STANDARD
 
-BYTES = 16
+BYTES = 8
 INSIDE = " > "
 """Stands between the name of a node and that of a node in its subgraph."""
 FUNCTION_DEPTH = 32  # functions that call functions; a deeper one counts as its bytes
