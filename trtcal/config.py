@@ -573,6 +573,11 @@ def parse_config(text: str, path: Path) -> Config:
     return _of_table(tomllib.loads(text), path, text)
 
 
+def config_of_table(table: dict[str, Any], path: Path) -> Config:
+    """Return the configuration that a table describes, with paths from the folder of `path` on."""
+    return _of_table(table, path, "")
+
+
 def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
     with naming(path):
         try:

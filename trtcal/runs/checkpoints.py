@@ -19,14 +19,19 @@ from trtcal.documents import (
     from_fields,
     parsing,
     read_npz,
+    to_fields,
     together,
     write_npz,
 )
 from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError
 from trtcal.evidence.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
+from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.log.stages import builder_stages
+from trtcal.evidence.manifest import Build
 from trtcal.model.merkle import GraphTable
 from trtcal.model.passes import Prepared
+from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
 
 GRAPHS = "graphs.npz"
 PREPARE = "prepare"
@@ -42,10 +47,38 @@ def checkpoints_of(prepared: Prepared) -> list[Checkpoint]:
             before,
             after,
             record.version,
-            digest_options({"skipped": record.skipped}),
+            digest_options({"is_asked": record.skipped not in (ON_REQUEST, AS_ASKED)}),
         )
         for record, before, after in zip(prepared.records, digests[:-1], digests[1:], strict=True)
     ]
+
+
+def build_checkpoints(build: Build, model: str) -> list[Checkpoint]:
+    """Return a checkpoint for each stage of the builder that its log shows, and one for the layers.
+
+    `model` is the digest of what was built. A stage is what it left and what it says that it changed;
+    layers are compared without tactics and times, which differ between equal builds. So does the
+    engine's file, whose digest stands beside.
+    """
+    about = {
+        "options": digest_options(build.options),
+        "subject": f"{build.model_name} for {build.target}",
+        "tool": build.backend,
+        "tool_version": build.backend_version,
+    }
+    made, before = list[Checkpoint](), model
+    for stage in builder_stages(build.log):
+        after = digest_options([before, to_fields(stage)])
+        made.append(Checkpoint("build", stage.name, before, after, **about))
+        before = after
+    layers = digest_options([_layer(one) for one in build.layers])
+    engine = str(build.measured["engine_digest"])
+    return [*made, Checkpoint("build", "layers", before, layers, artifact=engine, **about)]
+
+
+def _layer(layer: Layer) -> list[object]:
+    tensors = [[[one.name, one.dtype] for one in side] for side in (layer.inputs, layer.outputs)]
+    return [layer.name, layer.kind, layer.precision, *tensors]
 
 
 def write_checkpoints(

@@ -141,8 +141,12 @@ def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
     return PassRecord(one.name, before, after, changes)
 
 
+ON_REQUEST, AS_ASKED = "only on request", "as asked"
+"""Why a pass was skipped that nobody asked for, or that somebody asked to skip."""
+
+
 def _unwanted(one: Pass) -> str:
-    return "only on request" if one.on_request else "as asked"
+    return ON_REQUEST if one.on_request else AS_ASKED
 
 
 def _hold(one: Pass, broken: str | None) -> None:
