@@ -497,6 +497,22 @@ class ReportConfig:
     currency: str = key(CURRENCY, "USD")
 
 
+RERUN, ALERT = "rerun", "alert"
+ACTIONS = Kind(
+    f'a list of "{RERUN}" and "{ALERT}"',
+    lambda value: isinstance(value, list) and all(one in (RERUN, ALERT) for one in value),
+    lambda value: tuple(dict.fromkeys(value)),
+    example=f'["{RERUN}", "{ALERT}"]',
+)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What `trtcal checkpoint verify` does about a delta: run again what made it, raise the alert."""
+
+    on_delta: tuple[str, ...] = key(ACTIONS, (RERUN, ALERT), example=ACTIONS.example)
+
+
 @dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
@@ -526,6 +542,7 @@ class Config:
     limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
+    checkpoint: CheckpointConfig = key(partial(read_section, CheckpointConfig), CheckpointConfig)
 
     @property
     def run_folder(self) -> Path:

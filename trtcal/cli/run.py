@@ -140,7 +140,7 @@ def _history(config: Config) -> History | None:
 
 def _record(history: History, result: RunResult, project: str | None) -> None:
     try:
-        number = history.record(result.report, project, str(result.folder))
+        number = history.record(result.report, project, str(result.folder.absolute()))
     except TrtcalError as error:
         note(f"note: not recorded in the history: {error.message}")
     else:

@@ -93,8 +93,10 @@ from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.render import write_page
 from trtcal.runs.checkpoints import (
     GRAPHS,
+    PREVIOUS,
     build_checkpoints,
     checkpoints_of,
+    keep_previous,
     write_checkpoints,
 )
 from trtcal.runs.diff import against_last
@@ -116,6 +118,7 @@ OUTPUTS = (
     "plans",
     "optimizations",
     SCRIPTS,
+    PREVIOUS,
     "report.html",
     "report.json",
     "run.json",
@@ -241,6 +244,7 @@ def run(
             write_text(journal.folder / FILE, guessed)
         journal.checkpoints += checkpoints_of(inputs.preparation)
         write_origin(place, config, folder)
+        keep_previous(folder, place)
         issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}

@@ -21,9 +21,10 @@ from trtcal.documents import (
     read_npz,
     to_fields,
     together,
+    write_bytes,
     write_npz,
 )
-from trtcal.documents.bounds import parse_json
+from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.chain import FILE, Checkpoint, digest_options, read_chain, write_chain
 from trtcal.evidence.layers.layer import Layer
@@ -35,6 +36,8 @@ from trtcal.model.passes.preparation import AS_ASKED, ON_REQUEST
 
 GRAPHS = "graphs.npz"
 PREPARE = "prepare"
+PREVIOUS = "previous"
+"""Folder in a run's, with the checkpoints of the run that it replaced."""
 
 
 def checkpoints_of(prepared: Prepared) -> list[Checkpoint]:
@@ -94,6 +97,13 @@ def write_checkpoints(
 
 def _packed(table: GraphTable) -> np.ndarray:
     return np.frombuffer(canonical_json(vars(table)), np.uint8)
+
+
+def keep_previous(folder: Path, place: Path) -> None:
+    """Copy the checkpoints in a run's folder into `place`, which becomes that folder."""
+    for name in (FILE, GRAPHS):
+        if (folder / name).is_file():
+            write_bytes(place / PREVIOUS / name, read_bytes(folder / name))
 
 
 @dataclass(frozen=True)
