@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from trtcal.documents import Document
 from trtcal.evidence.chain import Checkpoint
 from trtcal.model.delta import GraphDelta, difference
 from trtcal.runs.checkpoints import Checkpoints
 
+Key = TypeVar("Key", bound=Hashable)
 COMPONENTS = {
     "version": "version",
     "options": "options",
@@ -114,7 +116,7 @@ def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
     first, second = (dict(_placed(one.chain)) for one in (before, after))
     deltas, same = list[Delta](), list[Delta]()
-    for place in _merged(list(first), list(second)):
+    for place in merged(list(first), list(second)):
         was, now = first.get(place), second.get(place)
         if was is None or now is None:
             if _does_something(now or was):
@@ -138,20 +140,20 @@ def _placed(chain: Sequence[Checkpoint]) -> Iterable[tuple[Place, Numbered]]:
         yield (*name, seen[name]), (number, one)
 
 
-def _merged(first: Sequence[Place], second: Sequence[Place]) -> Iterable[Place]:
-    """Yield the places of both chains in the order of the second, with those of the first alone."""
+def merged(first: Sequence[Key], second: Sequence[Key]) -> Iterator[Key]:
+    """Yield what is in either list: in the second's order, what is in the first alone between."""
     known, others = set(first), set(second)
-    gone: dict[Place | None, list[Place]] = {}
-    last: Place | None = None
-    for place in first:
-        if place in others:
-            last = place
+    gone: dict[Key | None, list[Key]] = {}
+    last: Key | None = None
+    for key in first:
+        if key in others:
+            last = key
         else:
-            gone.setdefault(last, []).append(place)
+            gone.setdefault(last, []).append(key)
     yield from gone.get(None, ())
-    for place in second:
-        yield place
-        yield from gone.get(place, ()) if place in known else ()
+    for key in second:
+        yield key
+        yield from gone.get(key, ()) if key in known else ()
 
 
 def _does_something(numbered: Numbered | None) -> bool:
