@@ -100,8 +100,9 @@ class Verify(
     """Hold RUN's checkpoints against those of a baseline; the status is 1 if one gives another output.
 
     What made the first delta is run once more. For a trtcal.toml its preparation passes are run now,
-    and the baseline is the run in its output folder. Else it is the last run before RUN in the history
-    that still lies in its folder, or the one that RUN replaced.
+    and the baseline is the run in its output folder; a delta that does not come again is no error then.
+    Else it is the last run before RUN in the history that still lies in its folder, or the one that RUN
+    replaced.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
@@ -114,7 +115,7 @@ class Verify(
     def _run(self) -> None:
         found, actions = self._of_run() if self.source.is_dir() else self._of_config()
         self.present(found.to_document(), lambda: _show_verification(found))
-        if found.finding is None:
+        if found.finding is None or not (found.is_repeated or self.source.is_dir()):
             return
         if ALERT in actions:
             self.send_alerts(found.to_document())

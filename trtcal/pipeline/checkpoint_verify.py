@@ -48,6 +48,11 @@ class Verification:
         return self.difference.first
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether there is a delta that was not an accident of one execution."""
+        return self.finding is not None and self.rerun != GONE
+
+    @property
     def sentence(self) -> str:
         """The result in one sentence."""
         if self.finding is None:
