@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,10 +161,10 @@ def _show_verification(found: Verification) -> None:
 
 
 def _hint(source: Path, baseline: str) -> str:
+    bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
-        both = f"--good {baseline} --bad {source}"
-        return f"`trtcal bisect {both} --limit LIMIT` finds what breaks a limit"
-    return f"if the change is wanted, run anew: `trtcal run {source}`"
+        return f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds what breaks a limit"
+    return f"if the change is wanted, run anew: `trtcal run {bad}`"
 
 
 add_commands(command, Show, Diff, Verify)
