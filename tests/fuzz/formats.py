@@ -17,6 +17,14 @@ from trtcal.documents import canonical_json, digest_bytes, seal
 COMMON = ("digits.onnx", "other.onnx", "data.npz", "calibration.json")
 PICTURES = (*(f"picture.{one}" for one in ENDINGS), "packed.tif", "alpha.png")
 WRITE = "-q -o made"
+CHAINS = {
+    path: path
+    for path in (
+        f"{folder}/{name}"
+        for folder in ("chain", "other-chain")
+        for name in ("checkpoints.jsonl", "graphs.npz")
+    )
+}
 BUILD_FILES = {
     name: name
     for name in ("build/build.json", "build/diagnosis.json", "build/build.log", "build/engine.onnx")
@@ -415,6 +423,27 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
             "out/.trtcal-commit/new/calibration.json": "calibration.json",
             "out/.trtcal-commit/old/kept.json": "plan.json",
         },
+    ),
+    "checkpoints": Format(
+        ("chain/checkpoints.jsonl",),
+        m.of_text,
+        ("checkpoint show chain -q", "checkpoint diff other-chain {} -q"),
+        extra=CHAINS,
+        placed="chain/{}",
+    ),
+    "settings": Format(
+        ("chain/settings.json",),
+        m.of_json,
+        ("checkpoint verify chain --baseline chain -q",),
+        extra=CHAINS,
+        placed="chain/{}",
+    ),
+    "graphs": Format(
+        ("chain/graphs.npz",),
+        m.of_npz,
+        ("checkpoint diff other-chain chain -q", "checkpoint diff chain other-chain --json"),
+        extra=CHAINS,
+        placed="chain/{}",
     ),
     "prices": Format(
         ("prices.toml",),

@@ -27,8 +27,13 @@ from tests.reporting.samples import build, comparison, improvement, write_improv
 from tests.runs.runs import report
 from trtcal.calibration.accumulator import Checkpoint
 from trtcal.cli.main import run_command
+from trtcal.config import read_config
 from trtcal.data.dataset import Array
 from trtcal.evidence.log.recognition import RULES
+from trtcal.model import load_model
+from trtcal.model.passes import prepare_with_record
+from trtcal.pipeline.origin import write_origin
+from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
 from trtcal.runs.history import History
 
 ROOT = Path(__file__).parent.parent.parent
@@ -163,6 +168,7 @@ def write_seeds(folder: Path) -> None:
     _write_others(folder)
     _write_tables(folder)
     _write_logs(folder)
+    _write_chains(folder)
     with _working_in(folder):
         for command in COMMANDS:
             _make(command)
@@ -229,6 +235,15 @@ def _write_images(folder: Path) -> None:
     boxes = [{"image_id": i, "category_id": 1, "bbox": [1, 1, 4, 4.5]} for i in range(SAMPLES)]
     coco = {"images": images, "annotations": boxes, "categories": [{"id": 1}, {"id": 7}]}
     (folder / "coco.json").write_text(json.dumps(coco))
+
+
+def _write_chains(folder: Path) -> None:
+    model = load_model(folder / "control.onnx")
+    for name, skip in (("chain", ()), ("other-chain", ("constants",))):
+        prepared = prepare_with_record(model, skip=skip, with_graphs=True)
+        write_checkpoints(folder / name, checkpoints_of(prepared), prepared.graphs)
+    chain = folder / "chain"
+    write_origin(chain, read_config(folder / "trtcal.toml"), chain)
 
 
 def _write_others(folder: Path) -> None:

@@ -13,6 +13,7 @@ from trtcal.cli.compare import show
 from trtcal.cli.options import (
     GivenOptions,
     JsonOptions,
+    PassOptions,
     TrustOptions,
     argument,
     option,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 class Run(
     JsonOptions,
     GivenOptions,
+    PassOptions,
     TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
@@ -102,7 +104,7 @@ class Run(
         from trtcal.reporting.advice import next_step
 
         settings, guessed = self._settings()
-        settings = _tagged(settings, tags_of(self.tags))
+        settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -152,7 +154,7 @@ def _history(config: Config) -> History | None:
 
 def _record(history: History, result: RunResult, project: str | None) -> None:
     try:
-        number = history.record(result.report, project, str(result.folder))
+        number = history.record(result.report, project, str(result.folder.absolute()))
     except TrtcalError as error:
         note(f"note: not recorded in the history: {error.message}")
     else:
