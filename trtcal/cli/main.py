@@ -37,6 +37,8 @@ COMMANDS = {
     "sensitivity": "Measure what each layer loses in INT8.",
     "search": "Find the layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
+    "bundle": "Make a bundle that a device can check, verify one, and see where it loads.",
+    "drift": "Compare outputs that devices saved with a bundle's golden ones.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",

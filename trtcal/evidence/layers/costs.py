@@ -289,8 +289,8 @@ RATE = Kind(
 class Target:
     """What a GPU can do at best: memory in GB/s, dense rates in 10^12 operations a second.
 
-    One multiply-accumulate is two operations, as in datasheets. `capability` is the target that engines
-    for it have, such as sm89, `platform` its machine's architecture, and `cuda` what its driver supports.
+    One multiply-accumulate is two operations, as in datasheets. `capability` is the target of its
+    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports.
     """
 
     name: str = key(TEXT)
