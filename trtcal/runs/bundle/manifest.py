@@ -12,7 +12,7 @@ from typing import Any
 from trtcal import __version__
 from trtcal.backends.options import shape_ranges
 from trtcal.backends.targets import PORTABLE
-from trtcal.documents import Document, canonical_json, digest_bytes, digest_file, to_fields
+from trtcal.documents import Document, digest_file, to_fields
 from trtcal.evidence.manifest import Build
 from trtcal.runs.bundle.verifying import HEADER, MANIFEST, SIGNATURE
 from trtcal.runs.statement import BUNDLE, statement
@@ -57,11 +57,6 @@ def manifest_of(folder: Path, contents: Contents) -> Document:
 
 
 _OUTSIDE = (MANIFEST, SIGNATURE)
-
-
-def bundle_digest(document: Document) -> str:
-    """Return a bundle's digest: that of its manifest's bytes."""
-    return digest_bytes(canonical_json(document))
 
 
 def describe_engine(made: Build, file: str, platform: str) -> Document:
