@@ -17,6 +17,7 @@ from tests.cuda.stand_in import build as build_driver
 from tests.runs.conftest import TARGETS, write_keys
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
 from trtcal.runs.bundle import verifying
+from trtcal.runs.bundle.building import make_bundle
 from trtcal.runs.bundle.signing import envelope, read_signer
 from trtcal.runs.bundle.verifying import (
     DEPTH,
@@ -25,6 +26,7 @@ from trtcal.runs.bundle.verifying import (
     Device,
     Wanted,
     choose,
+    find_device,
     fit,
     pae,
     verify,
@@ -302,12 +304,21 @@ def engine(**given):
         "product": "tensorrt",
         "version": "10.3.0.26",
         "capabilities": ["sm89"],
+        "portable_to": [],
         "at_least": None,
         "gpu": "NVIDIA L4 (sm89)",
         "platform": "x86_64",
         "smallest_driver": {"cuda": "12.0", "linux": "525.60.13"},
     }
     return {**usual, **given}
+
+
+PORTABLE = {
+    "capabilities": [],
+    "portable_to": ["sm80", "sm89"],
+    "at_least": "sm120",
+    "gpu": None,
+}
 
 
 def plan(tmp_path, version, magic=b"ftrt"):
@@ -342,13 +353,9 @@ def test_the_header_of_a_datacenter_plan_has_its_version(tmp_path):
             "rebuild",
             "aarch64",
         ),
-        ({"capabilities": [], "at_least": "sm80", "gpu": None}, L4, "rebuild", "portable"),
-        (
-            {"capabilities": [], "at_least": "sm80", "gpu": None},
-            replace(L4, target="sm75"),
-            "refused",
-            "sm80 and later",
-        ),
+        (PORTABLE, L4, "rebuild", "portable"),
+        (PORTABLE, replace(L4, target="sm121"), "rebuild", "portable"),
+        (PORTABLE, replace(L4, target="sm87"), "refused", "sm80, sm89"),
         ({"smallest_driver": None}, replace(L4, cuda="10.0"), "holds", ""),
         ({"product": "onnxruntime", "target": "cpu"}, Device(), "holds", "any CPU"),
     ],
@@ -362,13 +369,13 @@ def test_an_engine_fits_a_device_or_not_with_the_reason(given, device, state, wo
 def test_the_engine_that_suits_a_device_best_is_chosen():
     entries = [
         engine(product="onnxruntime", target="cpu"),
-        engine(target="portable", capabilities=[], at_least="sm80", gpu=None),
+        engine(target="portable", **PORTABLE),
         engine(target="sm89", gpu=None),
         engine(target="sm75", capabilities=["sm75"], gpu=None),
     ]
-    found = {device: choose(entries, replace(L4, target=device)) for device in ("sm89", "sm86")}
+    found = {device: choose(entries, replace(L4, target=device)) for device in ("sm89", "sm80")}
     assert found["sm89"][0]["target"] == "sm89"
-    assert found["sm86"][0]["target"] == "portable"
+    assert found["sm80"][0]["target"] == "portable"
     assert choose(entries, Device())[0]["target"] == "cpu"
     assert choose(entries, replace(L4, target="sm70"))[1].state == "refused"
 
@@ -378,6 +385,18 @@ def test_the_wrong_device_is_refused_with_its_name(bundle, wanted):
     t4 = Device("Tesla T4", "sm75", "13.0", "x86_64")
     assert "built for sm89, and this is Tesla T4 (sm75)" in refusal(
         bundle, replace(wanted, device=t4)
+    )
+
+
+@needs_engine
+@pytest.mark.skipif(find_device().target is not None, reason="has a GPU")
+def test_a_bundle_for_a_gpu_alone_is_refused_where_there_is_none(request_of, tmp_path, wanted):
+    make_bundle(request_of(targets=("sm89",)), tmp_path / "bundle")
+    assert "no NVIDIA driver" in refusal(tmp_path / "bundle", replace(wanted, device=True))
+    without = verify(tmp_path / "bundle", wanted)
+    assert (without.status, without.verdict) == (
+        0,
+        "READY, but no engine was run: --device runs that of this machine",
     )
 
 

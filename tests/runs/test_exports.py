@@ -206,6 +206,8 @@ def test_the_files_that_nvinfer_is_given_are_there(exported):
     found = properties(exported)
     for key in ("onnx-file", "labelfile-path"):
         assert (exported / "deepstream" / found[key]).is_file()
+    labels = (exported / "deepstream" / found["labelfile-path"]).read_text()
+    assert labels.strip().split(";") == list(NAMES)
     assert (found["network-mode"], found["network-type"]) == ("1", "1")
     assert found["output-blob-names"] == "logits"
     assert "model-engine-file" not in found  # nvinfer loads no engine of TensorRT-RTX

@@ -305,12 +305,11 @@ def _verdict(report: Document, variant: str) -> Document:
 
 
 def _verdict_note(verdict: Document, variant: str) -> list[str]:
-    said = f"the run's verdict is {verdict['word']}"
-    if verdict["variant"] == variant and verdict["word"].startswith("SHIP"):
-        return []
-    about = f" for {verdict['variant']}" if verdict["variant"] else ""
-    limits = verdict["limits_of_this"] or "were not judged"
-    return [f"{said}{about}; this is {variant}, whose limits: {limits}"]
+    if verdict["variant"] == variant:
+        is_fine = verdict["word"].startswith("SHIP")
+        return [] if is_fine else [f"the run's verdict on {variant} is {verdict['word']}"]
+    limits = verdict["limits_of_this"] or "not judged"
+    return [f"the run's verdict is on {verdict['variant']}; the limits of {variant}: {limits}"]
 
 
 def _copy_about(request: Request, place: Path) -> tuple[str | None, str | None]:

@@ -41,6 +41,8 @@ def export_deepstream(draft: Draft) -> Sequence[str]:
     pairs = [*_preprocessing(draft, images), *_network(draft)]
     lines = [*about, "[property]", *(f"{key}={value}" for key, value in pairs)]
     write_text(draft.folder / DEEPSTREAM / FILE, "\n".join(lines) + "\n")
+    if any(key == "labelfile-path" for key, _ in pairs):
+        write_text(draft.folder / DEEPSTREAM / LABELS, _one_line(draft.names))
     return [f"DeepStream: {line}" for line in notes]
 
 
@@ -92,10 +94,18 @@ def _network(draft: Draft) -> Iterator[tuple[str, object]]:
     is_classifier = (draft.task or {}).get("name") == "classification"
     yield "network-type", CLASSIFIER if is_classifier else OTHER
     yield "output-blob-names", ";".join(spec.name for spec in draft.model.outputs)
-    if draft.names:
-        yield "labelfile-path", f"../{LABELS}"
     if not is_classifier:
         yield "output-tensor-meta", 1
+    elif draft.names:
+        yield "labelfile-path", LABELS
+
+
+def _one_line(names: Sequence[str]) -> str:
+    """Return a classifier's labels as nvinfer reads them: one line for each output, ; between."""
+    bad = next((name for name in names if ";" in name), None)
+    if bad is not None:
+        raise InputError(f"nvinfer's labels have no ; in them, as {bad!r} has", "rename the class")
+    return ";".join(names) + "\n"
 
 
 def _mode(draft: Draft) -> int:

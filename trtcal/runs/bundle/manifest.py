@@ -11,13 +11,15 @@ from typing import Any
 
 from trtcal import __version__
 from trtcal.backends.options import shape_ranges
-from trtcal.backends.targets import PORTABLE
+from trtcal.backends.targets import PORTABLE, parse_target, runs_on
 from trtcal.documents import Document, digest_file, to_fields
+from trtcal.evidence.layers.costs import GPUS
 from trtcal.evidence.manifest import Build
 from trtcal.runs.bundle.verifying import HEADER, MANIFEST, SIGNATURE
 from trtcal.runs.statement import BUNDLE, statement
 
-LEAST_PORTABLE = "sm80"
+LATEST_PORTABLE = "sm120"
+"""From this capability on portable engines run on all; source: TensorRT-RTX's documents."""
 DRIVERS = {"11": "450.80.02", "12": "525.60.13", "13": "580"}
 """CUDA's major version -> the first Linux driver that runs all of it; source: CUDA's release notes."""
 ON_CPU = "onnxruntime"
@@ -62,7 +64,8 @@ _OUTSIDE = (MANIFEST, SIGNATURE)
 def describe_engine(made: Build, file: str, platform: str) -> Document:
     """Return what the manifest says of one engine; `platform` is the architecture it was built on.
 
-    `capabilities` are the GPUs that it was built for, `at_least` is the first one where it is portable.
+    `capabilities` are the GPUs that it was built for; a portable one loads on those of `portable_to`,
+    and on what is later than `at_least`.
     """
     with made.engine.open("rb") as opened:
         header = opened.read(HEADER).hex()
@@ -74,7 +77,8 @@ def describe_engine(made: Build, file: str, platform: str) -> Document:
         "version": made.backend_version,
         "header": header,
         "capabilities": _capabilities(made),
-        "at_least": LEAST_PORTABLE if is_portable else None,
+        "portable_to": _portable_to() if is_portable else [],
+        "at_least": LATEST_PORTABLE if is_portable else None,
         "compatibility": "portable" if is_portable else "none",
         "gpu": made.gpu,
         "platform": platform,
@@ -91,6 +95,10 @@ def _shapes(made: Build) -> list[Document]:
     """Return the smallest, usual and largest shape of each dynamic input, by optimization profile."""
     profiles = made.options.get("profiles") or [{}]
     return [{**shape_ranges(made.inputs, one)} for one in profiles]
+
+
+def _portable_to() -> list[str]:
+    return [one for one in GPUS if runs_on(PORTABLE, parse_target(one)[0])]
 
 
 def _capabilities(made: Build) -> list[str]:

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -388,9 +389,8 @@ def _capability(engine: Manifest, device: Device) -> Check | None:
     """Return why the GPU is not the one that the engine was built for, None if it is."""
     here, asked = f"{device.name} ({device.target})", engine["capabilities"]
     if device.target not in asked:
-        least = engine["at_least"]
-        if least is None or _number(device.target) < _number(least):
-            built = ", ".join(asked) or f"{least} and later"
+        if not _is_portable_to(engine, device.target):
+            built = ", ".join(asked or engine["portable_to"])
             return Check("device", REFUSED, f"built for {built}, and this is {here}")
         return Check(
             "device", REBUILD, f"a portable engine loads on {here}, and is not made for it"
@@ -399,6 +399,14 @@ def _capability(engine: Manifest, device: Device) -> Check | None:
         found = f"built on {engine['gpu']}, and this is {here}: its tactics were chosen elsewhere"
         return Check("device", REBUILD, found)
     return None
+
+
+def _is_portable_to(engine: Manifest, target: str | None) -> bool:
+    """Whether a portable engine loads on a GPU: one that it names, or later than its `at_least`."""
+    least = engine["at_least"]
+    return target in engine["portable_to"] or (
+        least is not None and _number(target) >= _number(least)
+    )
 
 
 def _number(target: str | None) -> int:
@@ -455,6 +463,12 @@ def _runtime(engine: Manifest) -> Check:
     return Check("version", REBUILD if product == "onnxruntime" else REFUSED, found)
 
 
+def _lacking(engine: Manifest) -> str:
+    """Return the packages that a self-test would need and that are not installed."""
+    wanted = ["numpy", *([] if engine["product"] == "onnxruntime" else ["polygraphy"])]
+    return ", ".join(name for name in wanted if find_spec(name) is None)
+
+
 def _run(folder: Path, manifest: Manifest, wanted: Wanted) -> Iterator[Check]:
     """Yield the checks of device and version, and the self-test if nothing before is refused."""
     engines, device = manifest["engines"], Device(platform=platform.machine())
@@ -473,8 +487,13 @@ def _run(folder: Path, manifest: Manifest, wanted: Wanted) -> Iterator[Check]:
     yield runtime
     if runtime.state == REFUSED:
         return
-    if runtime.state == UNCHECKED or not wanted.self_test:
-        yield Check("self-test", UNCHECKED, "its outputs were not tested: none are saved")
+    if engine["plugins"]:
+        needed = shown(", ".join(engine["plugins"]))
+        yield Check("plug-ins", UNCHECKED, f"it needs the plug-ins {needed}")
+    lacking = _lacking(engine)
+    if lacking or runtime.state == UNCHECKED or not wanted.self_test:
+        why = f", for want of {lacking}" if lacking else ""
+        yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}: none are saved")
     else:
         yield _self_test(folder, manifest, engine, replace(wanted, device=device))
 
@@ -590,7 +609,7 @@ def _test(request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = run(feeds)
         for place, (name, tolerance) in enumerate(request["tolerances"].items()):
             key = f"output.{place}.{sample}"
-            made[key] = np.asarray(outputs[name])
+            made[key] = np.array(outputs[name])  # the runtime may use its buffer again
             problem = problem or _differs(made[key], golden[key], tolerance, f"{name} of {sample}")
     if request["save"]:
         _save(Path(request["save"]), {**made, "about": np.array(json.dumps(request["about"]))})
@@ -655,7 +674,7 @@ def _tensorrt(engine: bytes, request: Mapping[str, Any]) -> Any:
 
     runner = TrtRunner(EngineFromBytes(engine))
     runner.activate()
-    return lambda feeds: runner.infer(dict(feeds), copy_outputs_to_host=True)
+    return lambda feeds: runner.infer(dict(feeds))
 
 
 TASKS = {"probe": _probe, "self-test": _test}
