@@ -206,6 +206,14 @@ def test_reading_a_changed_bundle_is_an_error(made_bundle, tmp_path):
         read_bundle(copied)
 
 
+def test_the_command_verify_knows_a_bundle_from_a_run(made_bundle, tmp_path, capsys):
+    assert run(capsys, "verify", made_bundle)[0] == 0
+    copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
+    (copied / "golden.npz").unlink()
+    status, _, err = run(capsys, "verify", copied)
+    assert (status, "golden.npz is missing" in err) == (1, True)
+
+
 @pytest.mark.parametrize("text", ["a\n\nb", "a\n\x1b[31mb", "\udcff"])
 def test_a_file_of_names_has_a_name_on_each_line(tmp_path, text):
     (tmp_path / "names.txt").write_bytes(text.encode("utf-8", "surrogateescape"))

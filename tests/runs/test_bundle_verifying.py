@@ -2,13 +2,17 @@
 
 import ast
 import base64
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from random import Random
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,8 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.cuda.stand_in import build as build_driver
 from tests.runs.conftest import TARGETS, write_keys
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
+from trtcal.errors import InputError
+from trtcal.evidence.layers.costs import find_target
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import make_bundle
+from trtcal.runs.bundle.devices import matrix
+from trtcal.runs.bundle.drift import drift
 from trtcal.runs.bundle.signing import envelope, read_signer
 from trtcal.runs.bundle.verifying import (
     DEPTH,
@@ -266,6 +274,34 @@ def test_a_manifest_of_another_form_is_refused(bundle, wanted, keys, key, value)
     rewrite(bundle, keys, change)
     result = verify(bundle, replace(wanted, device=L4))
     assert result.status == 2
+
+
+def places(value, place=()):
+    """Yield the way to every value inside a JSON value."""
+    pairs = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, item in pairs.items() if isinstance(pairs, dict) else ():
+        yield (*place, key)
+        yield from places(item, (*place, key))
+
+
+def test_a_signed_manifest_with_anything_anywhere_gives_a_verdict_and_no_crash(bundle, keys):
+    original = (bundle / MANIFEST).read_bytes()
+    ways, random = [*places(json.loads(original))], Random(0)  # noqa: S311
+    odd = [None, -1, 1.5, 2**70, True, "", "x", "../x", "\u202e", [], {}, [[]], {"a": 1}]
+    for _ in range(300):
+        statement = json.loads(original)
+        *way, last = random.choice(ways)
+        reduce(getitem, way, statement)[last] = random.choice(odd)
+        (bundle / MANIFEST).write_bytes(canonical_json(statement))
+        made = envelope(canonical_json(statement), None)
+        (bundle / SIGNATURE).write_text(json.dumps(made))
+        device = random.choice([L4, Device(missing="none")])
+        result = verify(bundle, Wanted(device=device, self_test=False))
+        assert json.loads(json.dumps(result.to_document()))["state"] in verifying.VERDICTS.values()
+        with contextlib.suppress(InputError):
+            assert matrix(bundle, [find_target("l4")])
+        with contextlib.suppress(InputError):
+            assert drift(bundle, [bundle / "golden.npz"], 95.0)
 
 
 @needs_engine

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from trtcal.runs.bundle.building import Bundle, Request
     from trtcal.runs.bundle.verifying import Result
 
-MAKE = "make"
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 
 class DefaultGroup(click.Group):
     """A group in which `make` may be left out: what is no command's name is what it is made of."""
 
+    default = "make"
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `make` before arguments that do not begin with a command or ask for help."""
         if args and args[0] not in (*self.commands, "-h", "--help"):
-            args = [MAKE, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -250,11 +251,10 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
 
     def _run(self) -> None:
         from trtcal.evidence.layers.costs import find_target, target_names
-        from trtcal.runs.bundle.building import read_bundle
         from trtcal.runs.bundle.devices import matrix
 
-        manifest, _ = read_bundle(self.bundle)
-        found = matrix(manifest, [find_target(one) for one in self.devices or target_names()])
+        described = [find_target(one) for one in self.devices or target_names()]
+        found = matrix(self.bundle, described)
         names = ("device", "target", "engine", "state", "reason")
         columns: Columns = {name: f"{{{name}}}" for name in names}
         self.present([vars(one) for one in found], lambda: print_table(found, columns))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trtcal.backends.targets import CAPABILITY
+from trtcal.documents import parsing
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import Target, capability_of
-from trtcal.runs.bundle.verifying import REFUSED, VERDICTS, Device, choose
+from trtcal.runs.bundle.building import read_bundle
+from trtcal.runs.bundle.verifying import MANIFEST, REFUSED, VERDICTS, Device, choose
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,11 @@ def device_of(described: Target) -> Device:
     return Device(described.name, target, described.cuda, described.platform)
 
 
-def matrix(manifest: Mapping[str, Any], devices: Sequence[Target]) -> list[Fit]:
-    """Return how a bundle fits each device, in their order."""
-    return [_fit(manifest["engines"], device_of(device)) for device in devices]
+def matrix(bundle: Path, devices: Sequence[Target]) -> list[Fit]:
+    """Return how a bundle fits each device, in their order; `InputError` if it was changed."""
+    engines = read_bundle(bundle)[0]["engines"]
+    found = [device_of(device) for device in devices]
+    return parsing(bundle / MANIFEST, lambda: [_fit(engines, device) for device in found])
 
 
 def _fit(engines: Sequence[Mapping[str, Any]], device: Device) -> Fit:

@@ -8,10 +8,10 @@ paired interval of the difference is, the rest agreeing where half of the other 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.documents import Document, parsing, read_npz, to_fields
+from trtcal.documents.bounds import parse_json
 from trtcal.errors import InputError
 from trtcal.runs.bundle.building import read_bundle
+from trtcal.runs.bundle.verifying import MANIFEST
 from trtcal.stats import Interval, paired_difference, proportion
 
 Array = npt.NDArray[Any]
@@ -71,6 +73,8 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
     """
     manifest, digest = read_bundle(bundle)
     golden = read_npz(bundle / manifest["golden"]["file"])
+    check = partial(_compared, Path(MANIFEST), "", manifest, golden, golden)
+    parsing(bundle / MANIFEST, check)
     saved = [read_saved(path, manifest, digest, golden) for path in files]
     tiers = {name: [one for one in saved if one.tier == name] for name in {s.tier for s in saved}}
     agreed = {name: np.all([one.agrees for one in found], axis=0) for name, found in tiers.items()}
@@ -80,7 +84,7 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
 def read_saved(path: Path, manifest: Document, digest: str, golden: Arrays) -> Saved:
     """Read the outputs that one device saved, and hold them against the golden ones."""
     arrays = read_npz(path)
-    about = parsing(path, lambda: json.loads(str(arrays["about"][()])))
+    about = parsing(path, lambda: parse_json(str(arrays["about"][()])))
     tier, bundle = parsing(path, lambda: (str(about["tier"]), str(about["manifest"])))
     if f"sha256:{bundle}" != digest:
         raise InputError(f"{path} has the outputs of another bundle", "give those of this one")

@@ -51,7 +51,7 @@ STATUSES = {HOLDS: 0, REBUILD: 1, REFUSED: 2}
 Manifest = Mapping[str, Any]
 
 
-class RefusedError(Exception):
+class RefusedError(ValueError):
     """Why a bundle is refused, in one sentence."""
 
 
@@ -141,7 +141,7 @@ def verify(folder: Path, wanted: Wanted | None = None) -> Result:
         checks += _run(folder, manifest, wanted)
     except RefusedError as error:
         checks.append(Check("bundle", REFUSED, str(error)))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         found = f"{MANIFEST} lacks or misuses a field: {shown(repr(error))}"
         checks.append(Check(MANIFEST, REFUSED, found))
     except OSError as error:
@@ -177,8 +177,8 @@ def pae(kind: str, payload: bytes) -> bytes:
 
 
 def shown(text: object) -> str:
-    """Return text of others without control and direction characters, at most 300 of them."""
-    plain = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in str(text)[:300])
+    """Return text of others without control and direction characters, at most 500 of them."""
+    plain = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in str(text)[:500])
     return plain.encode("utf-8", "backslashreplace").decode()
 
 
@@ -724,8 +724,8 @@ def main(given: Sequence[str] | None = None) -> int:
         print(json.dumps(result.to_document(), indent=2))
         return result.status
     for check in result.checks:
-        print(f"{check.what}: {check.state}: {check.found}")
-    print(result.verdict)
+        print(shown(f"{check.what}: {check.state}: {check.found}"))
+    print(shown(result.verdict))
     return result.status
 
 
