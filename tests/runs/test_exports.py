@@ -20,12 +20,14 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 from tests.runs.conftest import TARGETS
+from trtcal.calibration.formats.tensorrt_cache import read_cache
 from trtcal.cli.main import run_command
 from trtcal.config import ImagesConfig
 from trtcal.documents import read_json
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import read_build
 from trtcal.model import load_model
+from trtcal.ranges import Calibration
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import Draft, make_bundle
 from trtcal.runs.bundle.deepstream import export_deepstream
@@ -189,7 +191,14 @@ def test_every_key_of_the_nvinfer_file_is_documented(exported):
     found = properties(exported)
     assert set(found) <= NVINFER
     assert {"net-scale-factor", "offsets", "onnx-file", "batch-size", "network-mode"} <= set(found)
-    assert "int8-calib-file" not in found
+
+
+def test_nvinfer_has_the_cache_without_which_it_builds_in_fp16(exported):
+    cache = read_cache(exported / "deepstream" / properties(exported)["int8-calib-file"])
+    ranges = Calibration.read(exported / "calibration.json")
+    assert cache.ranges.keys() == ranges.ranges.keys()
+    for name, one in cache.ranges.items():
+        assert one.amax == pytest.approx(ranges.ranges[name].amax, rel=1e-5)
 
 
 def test_nvinfer_prepares_pixels_as_they_are_declared(exported):

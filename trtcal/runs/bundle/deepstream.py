@@ -2,22 +2,27 @@
 
 nvinfer computes y = net-scale-factor * (x - offset) of each pixel; `[images]` in trtcal.toml declares
 y = (x * scale - mean) / std. So net-scale-factor is scale / std, for which all channels need one std,
-and an offset is mean / scale. The model has its ranges as Q/DQ, so that no calibration cache applies.
+and an offset is mean / scale. The model has its ranges as Q/DQ; yet nvinfer turns INT8 on only if there
+is a calibration cache, which TensorRT then leaves alone. So one is written, of the same ranges.
 
-Source: DeepStream's developer guide, Gst-nvinfer, "Gst-nvinfer File Configuration Specifications".
+Source: DeepStream's developer guide, Gst-nvinfer, "Gst-nvinfer File Configuration Specifications"; for
+the cache, `nvdsinfer_model_builder.cpp` in DeepStream's sources.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trtcal.calibration.formats.tensorrt_cache import cache_of
 from trtcal.config import ImagesConfig
-from trtcal.documents import write_text
+from trtcal.documents import write_bytes, write_text
 from trtcal.errors import InputError
+from trtcal.ranges import Calibration
 from trtcal.runs.bundle.building import DEEPSTREAM, LABELS, Draft
 from trtcal.runs.bundle.triton import max_batch
 
-FILE = "config_infer.txt"
+FILE, CACHE = "config_infer.txt", "calibration.cache"
+USUAL = "10.3.0"  # TensorRT of DeepStream 7.1; the header matters only to models without Q/DQ
 COLORS = {"RGB": 0, "BGR": 1, "gray": 2}
 ORDERS = {"NCHW": 0, "NHWC": 1}
 FILTERS = {"nearest": 0, "bilinear": 1}
@@ -37,6 +42,7 @@ def export_deepstream(draft: Draft) -> Sequence[str]:
     if len(draft.model.inputs) != 1 or len(draft.model.inputs[0].shape) != 4:
         raise InputError("nvinfer feeds models with one image input", "leave --deepstream out")
     notes = list(_inexact(images))
+    notes += _write_cache(draft)
     about = [f"# {line}" for line in (*notes, *_of_engine(draft))]
     pairs = [*_preprocessing(draft, images), *_network(draft)]
     lines = [*about, "[property]", *(f"{key}={value}" for key, value in pairs)]
@@ -91,6 +97,8 @@ def _network(draft: Draft) -> Iterator[tuple[str, object]]:
     batch = max_batch(draft, [shapes for entry in plans for shapes in entry["shapes"]])
     yield "batch-size", batch or draft.model.inputs[0].shape[0]
     yield "network-mode", _mode(draft)
+    if (draft.folder / DEEPSTREAM / CACHE).exists():
+        yield "int8-calib-file", CACHE
     is_classifier = (draft.task or {}).get("name") == "classification"
     yield "network-type", CLASSIFIER if is_classifier else OTHER
     yield "output-blob-names", ";".join(spec.name for spec in draft.model.outputs)
@@ -106,6 +114,22 @@ def _one_line(names: Sequence[str]) -> str:
     if bad is not None:
         raise InputError(f"nvinfer's labels have no ; in them, as {bad!r} has", "rename the class")
     return ";".join(names) + "\n"
+
+
+def _write_cache(draft: Draft) -> list[str]:
+    """Write the cache that makes nvinfer build in INT8; return what to say where there is none."""
+    if _mode(draft) != INT8:
+        return []
+    ranges = draft.folder / "calibration.json"
+    built = [
+        made.backend_version for entry, made in draft.engines if entry["product"] == "tensorrt"
+    ]
+    try:
+        data = cache_of(Calibration.read(ranges), built[0] if built else USUAL)
+    except InputError as error:
+        return [f"no int8-calib-file, without which nvinfer builds in FP16: {error.message}"]
+    write_bytes(draft.folder / DEEPSTREAM / CACHE, data)
+    return []
 
 
 def _mode(draft: Draft) -> int:
@@ -124,6 +148,5 @@ def _inexact(images: ImagesConfig) -> Iterator[str]:
 
 
 def _of_engine(draft: Draft) -> Iterator[str]:
-    yield "The ranges stand in the model as Q/DQ: no int8-calib-file applies."
     if not any(entry["product"] == "tensorrt" for entry, _ in draft.engines):
         yield "The bundle has no engine of TensorRT: nvinfer builds one from onnx-file when it starts."
