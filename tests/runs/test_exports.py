@@ -143,6 +143,7 @@ def test_triton_builds_its_own_engine_where_ours_is_of_tensorrt_rtx(exported):
     config = parsed(place / "config.pbtxt")
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     assert accelerator.name == "tensorrt"
+    assert dict(accelerator.parameters) == {"precision_mode": "INT8"}
     assert config.platform == "onnxruntime_onnx"
     served = (place / "1" / "model.onnx").read_bytes()
     assert served == (exported / "model" / "int8-percentile.onnx").read_bytes()

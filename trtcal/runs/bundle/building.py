@@ -109,6 +109,12 @@ class Draft:
         """The names of the classes, none if they are not known."""
         return self.request.class_names
 
+    @property
+    def precision(self) -> str:
+        """The narrowest precision that a node was asked in: int8, fp16 or fp32."""
+        asked = {name for entry, _ in self.engines for name in entry["precision"]["asked"]}
+        return next((one for one in ("int8", "fp16") if one in asked), "fp32")
+
 
 @dataclass(frozen=True)
 class Bundle:

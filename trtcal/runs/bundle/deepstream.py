@@ -26,7 +26,7 @@ USUAL = "10.3.0"  # TensorRT of DeepStream 7.1; the header matters only to model
 COLORS = {"RGB": 0, "BGR": 1, "gray": 2}
 ORDERS = {"NCHW": 0, "NHWC": 1}
 FILTERS = {"nearest": 0, "bilinear": 1}
-INT8, FP16, FP32 = 1, 2, 0  # network-mode
+MODES = {"fp32": 0, "int8": 1, "fp16": 2}
 CLASSIFIER, OTHER = 1, 100  # network-type
 CHANNELS = {"RGB": 3, "BGR": 3, "gray": 1}
 
@@ -96,7 +96,7 @@ def _network(draft: Draft) -> Iterator[tuple[str, object]]:
         yield "model-engine-file", f"../{plans[0]['file']}"
     batch = max_batch(draft, [shapes for entry in plans for shapes in entry["shapes"]])
     yield "batch-size", batch or draft.model.inputs[0].shape[0]
-    yield "network-mode", _mode(draft)
+    yield "network-mode", MODES[draft.precision]
     if (draft.folder / DEEPSTREAM / CACHE).exists():
         yield "int8-calib-file", CACHE
     is_classifier = (draft.task or {}).get("name") == "classification"
@@ -118,7 +118,7 @@ def _one_line(names: Sequence[str]) -> str:
 
 def _write_cache(draft: Draft) -> list[str]:
     """Write the cache that makes nvinfer build in INT8; return what to say where there is none."""
-    if _mode(draft) != INT8:
+    if draft.precision != "int8":
         return []
     ranges = draft.folder / "calibration.json"
     built = [
@@ -130,11 +130,6 @@ def _write_cache(draft: Draft) -> list[str]:
         return [f"no int8-calib-file, without which nvinfer builds in FP16: {error.message}"]
     write_bytes(draft.folder / DEEPSTREAM / CACHE, data)
     return []
-
-
-def _mode(draft: Draft) -> int:
-    asked = {name for entry, _ in draft.engines for name in entry["precision"]["asked"]}
-    return INT8 if "int8" in asked else FP16 if "fp16" in asked else FP32
 
 
 def _inexact(images: ImagesConfig) -> Iterator[str]:

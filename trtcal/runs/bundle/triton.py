@@ -34,7 +34,7 @@ TYPES = {
 PLAN, ONNX = "tensorrt_plan", "onnxruntime_onnx"
 ON_SERVER = """optimization {
   execution_accelerators {
-    gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "INT8" } }
+    gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "%s" } }
   }
 }"""
 ON_CPU = "instance_group { kind: KIND_CPU }"
@@ -48,7 +48,7 @@ def export_triton(draft: Draft) -> Sequence[str]:
     if "tensorrt" in products:
         _write_plans(draft, name)
     elif "tensorrt-rtx" in products:
-        _write_onnx(draft, name, ON_SERVER, draft.folder / draft.onnx)
+        _write_onnx(draft, name, ON_SERVER % draft.precision.upper(), draft.folder / draft.onnx)
         notes.append(
             "Triton loads no engine of TensorRT-RTX: it builds its own from the quantized model"
         )
