@@ -16,7 +16,7 @@ from tests.networks import conv_net, samples
 from tests.runs.conftest import TARGETS, VARIANT, write_keys
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
-from trtcal.documents import digest_file, read_npz
+from trtcal.documents import digest_file, read_npz, seal
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.runs.bundle.building import make_bundle, read_bundle
@@ -146,6 +146,41 @@ def test_a_changed_model_gives_no_bundle(request_of, made_run, tmp_path):
     model = copied / "models" / f"{VARIANT}.onnx"
     conv_net(model)
     with pytest.raises(InputError, match="not the one that the run made"):
+        make_bundle(request_of(run=copied), tmp_path / "bundle")
+
+
+def reseal(path, change):
+    """Change a sealed document and seal it again, as somebody who can write it would."""
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(seal(document)))
+
+
+def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, made_run, tmp_path):
+    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
+    secret = tmp_path / "secret.json"
+    shutil.copyfile(copied / "calibrations" / "percentile.json", secret)
+
+    def change(run):
+        step = next(one for one in run["stages"] if one["stage"] == "calibrate")
+        step["output"] = "../secret.json"
+
+    reseal(copied / "run.json", change)
+    with pytest.raises(InputError, match="not inside the run"):
+        make_bundle(request_of(run=copied), tmp_path / "bundle")
+    copied = Path(shutil.copytree(made_run, tmp_path / "other"))
+    (copied / "report.html").unlink()
+    (copied / "report.html").symlink_to(secret)
+    with pytest.raises(InputError):
+        make_bundle(request_of(run=copied), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("key", ["stages", "measured", "model", "evaluation_data"])
+@pytest.mark.parametrize("value", [None, 1, [1], {"machine": 1}])
+def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key, value):
+    copied = Path(shutil.copytree(made_run, tmp_path / "run"))
+    reseal(copied / "run.json", lambda run: run.update({key: value}))
+    with pytest.raises(InputError):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
 

@@ -32,6 +32,7 @@ from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import Draft, make_bundle
 from trtcal.runs.bundle.deepstream import export_deepstream
 from trtcal.runs.bundle.docker import export_docker
+from trtcal.runs.bundle.source import read_run
 from trtcal.runs.bundle.triton import export_triton
 from trtcal.runs.bundle.verifying import MANIFEST, Wanted, verify
 
@@ -108,7 +109,7 @@ def draft(made_bundle, request_of, tmp_path):
     def draft(images=IMAGES, engines=(entry, other), model=model, task=about["task"]):
         asked = request_of(images=images)
         pairs = tuple((one, made) for one in engines)
-        return Draft(folder, asked, pairs, model, about["model"], task)
+        return Draft(folder, asked, read_run(asked.run), pairs, model, about["model"], task)
 
     return draft
 
@@ -273,6 +274,23 @@ def test_a_network_that_is_no_classifier_hands_out_its_tensors(draft):
     export_deepstream(made)
     found = properties(made.folder)
     assert (found["network-type"], found["output-tensor-meta"]) == ("100", "1")
+
+
+@pytest.mark.parametrize("name", ["a;b", "a\nonnx-file=other"])
+def test_a_name_that_would_be_another_line_of_nvinfers_file_is_an_error(draft, name):
+    made = draft()
+    made.model.proto.graph.output[0].name = name
+    with pytest.raises(InputError, match="nvinfer has no name like"):
+        export_deepstream(replace(made, model=replace(made.model, proto=made.model.proto)))
+
+
+@pytest.mark.parametrize("version", ["1.0; echo", "1\nRUN echo", "$(echo)", ""])
+def test_a_version_that_a_shell_would_run_is_an_error(draft, version):
+    made = draft()
+    entry, build = made.engines[0]
+    odd = replace(made, engines=(({**entry, "version": version}, build),))
+    with pytest.raises(InputError, match="no version of a package"):
+        export_docker(odd)
 
 
 def test_the_dockerfile_pins_what_it_installs_and_checks_before_it_serves(exported):

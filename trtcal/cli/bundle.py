@@ -192,9 +192,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
     public_key: Path | None = option(f"The signer's public key, PEM.  [default: ${KEY_VARIABLE}]")
     allow_unsigned: bool = option("Check a signed bundle's digests without its signature.")
     device: bool = option("Hold it to this machine: GPU, driver, TensorRT's version.")
-    self_test: bool = option(
-        "Do not load an engine.", "--no-self-test", flag_value=False, default=True
-    )
+    no_self_test: bool = option("Do not load an engine.")
     save_outputs: Path | None = option("Write the outputs of the self-test, for `trtcal drift`.")
     tier: str | None = option(
         "The class of devices that saved outputs are of.  [default: the device's name]"
@@ -210,7 +208,7 @@ class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key publ
                 self.public_key or (Path(key) if key else None),
                 self.allow_unsigned,
                 self.device,
-                self.self_test,
+                not self.no_self_test,
                 self.save_outputs,
                 self.tier,
             ),

@@ -8,7 +8,6 @@ that a device has to give, what the engines were made by, the report, and what e
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from trtcal.documents import (
     digest_file,
     is_staging,
     parsing,
-    read_document,
     read_json,
     recover,
     replacing_entries,
@@ -35,18 +33,21 @@ from trtcal.documents import (
 )
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
-from trtcal.evidence.manifest import Build, read_build
-from trtcal.model import Model, load_model
-from trtcal.model.files import tensors_of
-from trtcal.reporting.document import KIND as REPORT
-from trtcal.reporting.document import VERSION as REPORT_VERSION
+from trtcal.evidence.manifest import Build
+from trtcal.model import Model
 from trtcal.runs.bundle.golden import MOST, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
+from trtcal.runs.bundle.source import (
+    RunRecord,
+    copy,
+    find_builds,
+    find_model,
+    read_report,
+    read_run,
+)
 from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Result, Wanted, verify
-from trtcal.runs.lineage import KIND as RUN
 from trtcal.runs.statement import BUNDLE
-from trtcal.runs.verify import verify as check_digests
 
 GOLDEN = "golden.npz"
 PREPROCESSING, LABELS = "preprocessing.json", "labels.txt"
@@ -99,6 +100,7 @@ class Draft:
 
     folder: Path
     request: Request
+    run: RunRecord
     engines: tuple[tuple[Document, Build], ...]
     model: Model
     onnx: str
@@ -135,7 +137,7 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
     """
     check_place(folder)
     run = read_run(request.run)
-    if request.data.fingerprint != run["evaluation_data"]:
+    if request.data.fingerprint != run.evaluation_data:
         raise InputError(
             f"data {request.data.name} are not those that {request.run} was judged on",
             "give the data of that run: --data, or its trtcal.toml by --config",
@@ -173,88 +175,47 @@ def is_bundle(folder: Path) -> bool:
     return isinstance(found, dict) and found.get("predicateType") == BUNDLE
 
 
-def read_run(folder: Path) -> Document:
-    """Return a run's document once every digest in its folder holds."""
-    run = read_document(folder / "run.json", RUN, command="trtcal run")
-    broken = [check for check in check_digests(folder) if not check.holds]
-    if broken:
-        raise InputError(
-            f"{folder}: {broken[0].what}: {broken[0].problem}", "run it again: `trtcal run`"
-        )
-    return run
-
-
-def _fill(request: Request, run: Document, place: Path) -> tuple[Draft, Contents]:
+def _fill(request: Request, run: RunRecord, place: Path) -> tuple[Draft, Contents]:
     """Put everything but exports, manifest and signature into the bundle."""
-    report = read_document(request.run / "report.json", REPORT, REPORT_VERSION)
+    report = read_report(request.run)
     model, onnx = _copy_model(request, run, place)
     engines = tuple(
         _copy_engine(request, made, run, place) for made in _builds(request, run, model)
     )
-    task = (report.get("comparison") or {}).get("task")
+    verdict, task = parsing(
+        request.run / "report.json", lambda: (_verdict(report, request.variant), _task(report))
+    )
     golden = make_golden(model, request.data, request.samples)
     golden.write(place / GOLDEN)
     for name in ("report.html", "report.json", "run.json"):
-        shutil.copyfile(request.run / name, place / name)
+        copy(request.run, name, place / name)
     contents = Contents(
         request.variant,
         task,
         [entry for entry, _ in engines],
         golden.to_document(GOLDEN),
-        _verdict(report, request.variant),
+        verdict,
         {**_materials(run, report), **_copy_tables(request, run, engines[0][1], place)},
         onnx,
         specs_of(model.inputs),
         specs_of(model.outputs),
         *_copy_about(request, place),
     )
-    return Draft(place, request, engines, model, onnx, task), contents
+    return Draft(place, request, run, engines, model, onnx, task), contents
 
 
-def _copy_model(request: Request, run: Document, place: Path) -> tuple[Model, str]:
+def _copy_model(request: Request, run: RunRecord, place: Path) -> tuple[Model, str]:
     """Copy the quantized model, with its weights if they lie beside it; return it and its file."""
-    made = {
-        Path(step["output"]).stem: step for step in run["stages"] if step["stage"] == "quantize"
-    }
-    step = made.get(request.variant)
-    if step is None:
-        raise InputError(
-            f"{request.run} has no variant {request.variant!r}", f"it has {', '.join(made)}"
-        )
-    path = request.run / "models" / f"{request.variant}.onnx"
-    model = load_model(path)
-    if digest_file(path) != step["digest"]:
-        raise InputError(f"{path} is not the one that the run made", "run it again: `trtcal run`")
+    model, files = find_model(request.run, run, request.variant)
     (place / "model").mkdir()
-    for name in [path.name, *_weights_of(path)]:
-        shutil.copyfile(path.parent / name, place / "model" / name)
-    return model, f"model/{path.name}"
+    for name in files:
+        copy(request.run, name, place / "model" / Path(name).name)
+    return model, f"model/{Path(files[0]).name}"
 
 
-def _weights_of(path: Path) -> list[str]:
-    """Return the names of the files in which a model's weights lie beside it."""
-    import onnx
-
-    proto = onnx.load(path, load_external_data=False)
-    found = {
-        entry.value
-        for tensor in tensors_of(proto)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return sorted(found)
-
-
-def _builds(request: Request, run: Document, model: Model) -> list[Build]:
-    """Return the builds of the variant for the targets asked for, in the order of the run."""
-    steps = {step["output"]: step["digest"] for step in run["stages"] if step["stage"] == "build"}
-    made = [
-        build
-        for output, digest in steps.items()
-        if Path(output).parts[0] == "builds"
-        and (build := read_build(request.run / output)).digest == digest
-        and build.model == model.fingerprint
-    ]
+def _builds(request: Request, run: RunRecord, model: Model) -> list[Build]:
+    """Return the builds of the variant for the targets asked for."""
+    made = find_builds(request.run, run, model)
     wanted = {canonical(target) for target in request.targets}
     there = {build.target for build in made}
     if not made or wanted - there:
@@ -267,40 +228,48 @@ def _builds(request: Request, run: Document, model: Model) -> list[Build]:
 
 
 def _copy_engine(
-    request: Request, made: Build, run: Document, place: Path
+    request: Request, made: Build, run: RunRecord, place: Path
 ) -> tuple[Document, Build]:
-    folder = place / "engines" / made.target
+    target = canonical(made.target)
+    folder = place / "engines" / target
     folder.mkdir(parents=True)
     for name in (made.engine_file, BUILD):
-        shutil.copyfile(made.folder / name, folder / name)
-    file = f"engines/{made.target}/{made.engine_file}"
-    architecture = run["measured"]["machine"]["architecture"]
-    return describe_engine(made, file, architecture), made
+        copy(request.run, str((made.folder / name).relative_to(request.run)), folder / name)
+    file = f"engines/{target}/{made.engine_file}"
+    return describe_engine(made, file, run.measured.machine.architecture), made
 
 
-def _copy_tables(request: Request, run: Document, made: Build, place: Path) -> dict[str, str]:
+def _copy_tables(request: Request, run: RunRecord, made: Build, place: Path) -> dict[str, str]:
     """Copy the calibration and the plan that the variant was made by, and return their digests."""
-    found = {}
-    digests = {step["digest"]: step["output"] for step in run["stages"]}
-    calibration = made.quantization.get("calibration")
-    sources = {"calibration": digests.get(calibration), "plan": f"plans/{request.variant}.json"}
+    digests = {
+        kind: str(made.quantization[kind])
+        for kind in ("calibration", "plan")
+        if made.quantization.get(kind)
+    }
+    plan = f"plans/{request.variant}.json"
+    sources = {
+        "calibration": run.output_of(digests.get("calibration")),
+        "plan": next((step.output for step in run.of_stage("plan") if step.output == plan), None),
+    }
     for kind, source in sources.items():
-        if source in digests.values():
-            shutil.copyfile(request.run / str(source), place / f"{kind}.json")
-    for kind in ("calibration", "plan"):
-        if made.quantization.get(kind):
-            found[kind] = str(made.quantization[kind])
-    return {**found, "quantized model": made.model}
+        if source is not None:
+            copy(request.run, source, place / f"{kind}.json")
+    return {**digests, "quantized model": made.model}
 
 
-def _materials(run: Document, report: Document) -> dict[str, str]:
+def _materials(run: RunRecord, report: Document) -> dict[str, str]:
     return {
-        "model": run["model"],
-        "calibration data": run["calibration_data"],
-        "evaluation data": run["evaluation_data"],
-        "run": run["digest"],
+        "model": run.model,
+        "calibration data": run.calibration_data,
+        "evaluation data": run.evaluation_data,
+        "run": run.digest,
         "report": report["digest"],
     }
+
+
+def _task(report: Document) -> Document | None:
+    task: Document | None = (report.get("comparison") or {}).get("task")
+    return task
 
 
 def _verdict(report: Document, variant: str) -> Document:

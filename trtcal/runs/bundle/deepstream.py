@@ -48,7 +48,7 @@ def export_deepstream(draft: Draft) -> Sequence[str]:
     lines = [*about, "[property]", *(f"{key}={value}" for key, value in pairs)]
     write_text(draft.folder / DEEPSTREAM / FILE, "\n".join(lines) + "\n")
     if any(key == "labelfile-path" for key, _ in pairs):
-        write_text(draft.folder / DEEPSTREAM / LABELS, _one_line(draft.names))
+        write_text(draft.folder / DEEPSTREAM / LABELS, _listed(draft.names) + "\n")
     return [f"DeepStream: {line}" for line in notes]
 
 
@@ -91,7 +91,7 @@ def _size(draft: Draft, images: ImagesConfig) -> tuple[int, int]:
 def _network(draft: Draft) -> Iterator[tuple[str, object]]:
     plans = [entry for entry, _ in draft.engines if entry["product"] == "tensorrt"]
     yield "gie-unique-id", 1
-    yield "onnx-file", f"../{draft.onnx}"
+    yield "onnx-file", _listed([f"../{draft.onnx}"])
     if plans:
         yield "model-engine-file", f"../{plans[0]['file']}"
     batch = max_batch(draft, [shapes for entry in plans for shapes in entry["shapes"]])
@@ -101,19 +101,19 @@ def _network(draft: Draft) -> Iterator[tuple[str, object]]:
         yield "int8-calib-file", CACHE
     is_classifier = (draft.task or {}).get("name") == "classification"
     yield "network-type", CLASSIFIER if is_classifier else OTHER
-    yield "output-blob-names", ";".join(spec.name for spec in draft.model.outputs)
+    yield "output-blob-names", _listed([spec.name for spec in draft.model.outputs])
     if not is_classifier:
         yield "output-tensor-meta", 1
     elif draft.names:
         yield "labelfile-path", LABELS
 
 
-def _one_line(names: Sequence[str]) -> str:
-    """Return a classifier's labels as nvinfer reads them: one line for each output, ; between."""
-    bad = next((name for name in names if ";" in name), None)
+def _listed(names: Sequence[str]) -> str:
+    """Return names with ; between, as in a list of nvinfer's; a classifier's labels are one line."""
+    bad = next((name for name in names if ";" in name or not name.isprintable()), None)
     if bad is not None:
-        raise InputError(f"nvinfer's labels have no ; in them, as {bad!r} has", "rename the class")
-    return ";".join(names) + "\n"
+        raise InputError(f"nvinfer has no name like {bad!r}", "rename it; a ; divides names there")
+    return ";".join(names)
 
 
 def _write_cache(draft: Draft) -> list[str]:

@@ -6,17 +6,20 @@ and the public key too: what was swapped since then is refused, whoever swapped 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtcal.backends.targets import version_of
-from trtcal.documents import read_json, write_text
+from trtcal.documents import write_text
+from trtcal.errors import InputError
 from trtcal.runs.bundle import verifying
 from trtcal.runs.bundle.building import DOCKER, TRITON, Draft
 from trtcal.runs.bundle.verifying import KEY_VARIABLE
 
 VERIFIER = "verify_bundle.py"
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+]*")
 SCRIPT = f"""#!/bin/sh
 # Starts a command only if the bundle holds. ACCEPT=1 starts it where a rebuild is recommended, too.
 python3 "${{VERIFIER:-/opt/trtcal/{VERIFIER}}}" "${{BUNDLE:-/bundle}}" --device
@@ -37,8 +40,7 @@ def export_docker(draft: Draft) -> Sequence[str]:
 
 
 def _lines(draft: Draft) -> Iterator[str]:
-    run = read_json(draft.folder / "run.json")
-    python = ".".join(run["measured"]["machine"]["python"].split(".")[:2])
+    python = _plain(".".join(draft.run.measured.machine.python.split(".")[:2]))
     yield "# docker build -t checked docker/"
     key = " -v $PWD/public.pem:/keys/public.pem:ro" if draft.request.signer else ""
     yield f"# docker run -v $PWD:/bundle:ro{key} checked COMMAND"
@@ -46,7 +48,7 @@ def _lines(draft: Draft) -> Iterator[str]:
         yield "# To serve by Triton give its image: --build-arg BASE=nvcr.io/nvidia/tritonserver:TAG"
     yield f"ARG BASE=python:{python}-slim"
     yield "FROM ${BASE}"
-    pins = " ".join(f"{name}=={version}" for name, version in _pins(draft).items())
+    pins = " ".join(f"{name}=={_plain(version)}" for name, version in _pins(draft).items())
     yield f"RUN pip install --no-cache-dir {pins}"
     yield f"COPY {VERIFIER} check.sh /opt/trtcal/"
     if draft.request.signer:
@@ -54,6 +56,13 @@ def _lines(draft: Draft) -> Iterator[str]:
     yield 'ENTRYPOINT ["/bin/sh", "/opt/trtcal/check.sh"]'
     if (draft.folder / TRITON).exists():
         yield f'CMD ["tritonserver", "--model-repository=/bundle/{Path(TRITON)}"]'
+
+
+def _plain(version: str) -> str:
+    """Return a version; `InputError` if it is something that a shell would read otherwise."""
+    if not VERSION.fullmatch(version):
+        raise InputError(f"{version!r} is no version of a package", "run it again: `trtcal run`")
+    return version
 
 
 def _pins(draft: Draft) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtcal import __version__
 from trtcal.backends.options import shape_ranges
-from trtcal.backends.targets import PORTABLE, parse_target, runs_on
+from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
 from trtcal.documents import Document, digest_file, to_fields
 from trtcal.evidence.layers.costs import GPUS
 from trtcal.evidence.manifest import Build
@@ -103,9 +103,11 @@ def _portable_to() -> list[str]:
 
 def _capabilities(made: Build) -> list[str]:
     """Return the compute capabilities of an engine: of TensorRT's the one of the GPU it is built on."""
-    if made.gpu is not None and made.gpu.endswith(")"):
-        return [made.gpu[:-1].rpartition("(")[2]]
-    return [one for one in made.target.split(",") if one.startswith("sm")]
+    if made.gpu is not None:
+        found = [made.gpu.rstrip(")").rpartition("(")[2]]
+    else:
+        found = made.target.split(",")
+    return [one for one in found if CAPABILITY.fullmatch(one)]
 
 
 def smallest_driver(product: str, version: str) -> Document | None:

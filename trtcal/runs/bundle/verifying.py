@@ -194,18 +194,23 @@ def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
         return Check("signature", UNCHECKED, f"{what}: digests show accidents, not who made it")
     if not signatures:
         raise RefusedError("the bundle is not signed, and a public key is given")
-    found = [_decoded(one["sig"], "signature") for one in signatures]
+    found = [(one["keyid"], _decoded(one["sig"], "signature")) for one in signatures]
     if not _is_signed(wanted.public_key, found, pae(PAYLOAD, payload)):
         raise RefusedError("no signature of the bundle is of the public key that is given")
     return Check("signature", HOLDS, f"signed by the key in {wanted.public_key}")
 
 
-def _is_signed(path: Path, signatures: Sequence[bytes], data: bytes) -> bool:
+def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes) -> bool:
+    """Whether one of the signatures is of the public key in a file, which it has to name."""
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            PublicFormat,
+            load_pem_public_key,
+        )
     except ImportError:
         raise RefusedError("the signature is unchecked: `cryptography` is not installed") from None
     try:
@@ -214,7 +219,9 @@ def _is_signed(path: Path, signatures: Sequence[bytes], data: bytes) -> bool:
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RefusedError(f"the public key {path} is not an EC key on P-256")
-    for signature in signatures:
+    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    name = hashlib.sha256(public).hexdigest()
+    for signature in (signature for named, signature in signatures if named == name):
         with suppress(InvalidSignature):
             key.verify(signature, data, ec.ECDSA(SHA256()))
             return True
@@ -223,9 +230,12 @@ def _is_signed(path: Path, signatures: Sequence[bytes], data: bytes) -> bool:
 
 def _decoded(text: str, what: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        data = base64.b64decode(text, validate=True)
     except ValueError:
         raise RefusedError(f"the {what} in {SIGNATURE} is no base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise RefusedError(f"the {what} in {SIGNATURE} is not base64 as it is written")
+    return data
 
 
 def _json(data: bytes, name: str) -> dict[str, Any]:
