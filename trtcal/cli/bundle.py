@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtcal.cli.advice import advise
 from trtcal.cli.options import (
     DataOptions,
     JsonOptions,
@@ -86,11 +87,12 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         )
 
     def _config_of_run(self) -> Path | None:
-        from trtcal.documents import read_document
+        from trtcal.documents import parsing, read_document
         from trtcal.runs.lineage import KIND
 
-        run = read_document(self.run / "run.json", KIND, command="trtcal run")
-        files = run.get("measured", {}).get("files", {})
+        path = self.run / "run.json"
+        run = read_document(path, KIND, command="trtcal run")
+        files = parsing(path, lambda: dict(run["measured"]["files"]))
         found = (self.run / FILE, Path(str(files.get("config", ""))))
         return next((path for path in found if path.is_file()), None)
 
@@ -102,22 +104,29 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         for line in made.notes:
             note(f"note: {line}")
         self.present(_document(made), lambda: _show_made(made))
+        advise(self, "bundle", "matrix", self.output)
 
     def _request(self) -> Request:
         from trtcal.model import load_model
         from trtcal.runs.bundle.building import Request
         from trtcal.runs.bundle.signing import read_signer
 
-        config = self.config
+        config, signer = self.config, read_signer(self.key) if self.key else None
         quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
-        model = load_model(config.model or quantized)
+        if not quantized.is_file():
+            made = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
+            raise InputError(
+                f"{self.run} has no variant {self.variant!r}", f"it has {', '.join(made)}"
+            )
+        given = config.model
+        model = load_model(given if given is not None and given.is_file() else quantized)
         return Request(
             self.run,
             self.variant,
             self.open_data(model, config.evaluation),
             self.targets,
             self.golden,
-            read_signer(self.key) if self.key else None,
+            signer,
             config.images,
             self._names(),
             tuple(self._exports()),

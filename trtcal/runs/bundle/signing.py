@@ -53,21 +53,18 @@ def read_signer(path: Path) -> Signer:
         hint = "pip install 'trtcal[sign]', or leave --key out"
         raise InputError("signing needs the package cryptography", hint) from None
     data, secret = read_bytes(path, MB), os.environ.get(PASSPHRASE)
-    try:
-        key = load_pem_private_key(data, secret.encode() if secret and is_encrypted(data) else None)
-    except TypeError:
+    is_encrypted = b"ENCRYPTED" in data  # PKCS 8 says so, and OpenSSL's older form
+    if is_encrypted and not secret:
         hint = f"give its passphrase in the environment variable {PASSPHRASE}"
-        raise InputError(f"the private key {path} is encrypted", hint) from None
-    except Exception as error:  # of a damaged key it raises several kinds
-        raise InputError(f"{path} cannot be read as a private key: {error}", WANTED) from None
+        raise InputError(f"the private key {path} is encrypted", hint)
+    try:
+        key = load_pem_private_key(data, str(secret).encode() if is_encrypted else None)
+    except Exception:  # of a damaged key it raises several kinds
+        why = f", or {PASSPHRASE} does not open it" if is_encrypted else ""
+        raise InputError(f"{path} cannot be read as a private key{why}", WANTED) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError(f"{path} is not an EC private key on P-256", WANTED)
     return Signer(key, _key_id(key))
-
-
-def is_encrypted(pem: bytes) -> bool:
-    """Whether a private key's PEM says that it is encrypted (PKCS 8, or OpenSSL's older form)."""
-    return b"ENCRYPTED" in pem
 
 
 def _key_id(key: EllipticCurvePrivateKey) -> str:
