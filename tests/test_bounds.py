@@ -1,11 +1,14 @@
 """Bounds of the readers of what others wrote."""
 
+import faulthandler
 import gzip
 import io
 import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -25,6 +28,7 @@ from trtcal.data.arrays import open_npy, open_npz
 from trtcal.data.slices import read_slices
 from trtcal.documents import bounds, read_json, read_npz
 from trtcal.errors import InputError, ResourceError
+from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.model import load_model
 from trtcal.model.checking import in_child
@@ -38,6 +42,8 @@ READERS = [
     ("x.npy", open_npy),
     ("x.csv", lambda path: read_slices(path, 1)),
     ("x.cache", read_ranges),
+    ("x.onnx", load_model),
+    ("x.jsonl", lambda path: EvaluationCache(path, {})),
 ]
 
 
@@ -53,7 +59,7 @@ def test_pipes_and_devices_are_not_read(tmp_path, name, read):
     os.mkfifo(tmp_path / name)
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / name, tmp_path / "zero"):
-        with pytest.raises(InputError, match="not a regular file"):
+        with pytest.raises(InputError, match=r"is not a (regular )?file"):
             read(path)
 
 
@@ -198,6 +204,43 @@ def test_a_child_that_crashes_or_never_ends_is_only_that():
     assert in_child(endless, 0.1)[1] in (signal.SIGXCPU, signal.SIGKILL)
 
 
+def test_a_child_touches_nothing_of_its_parents_but_the_pipe_for_its_answer(tmp_path, capfd):
+    def crash():
+        print("a word", flush=True)
+        os.write(2, b"a crash")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def open_ones():
+        return " ".join(str(one) for one in range(3, 1000) if _is_open(one))
+
+    faulthandler.enable()  # as pytest does: it would write a traceback into what the parent has open
+    with (tmp_path / "held").open("w") as held:
+        before = os.fstat(held.fileno())
+        assert in_child(crash, 5) == ("", signal.SIGSEGV)
+        seen, _ = in_child(open_ones, 5)
+        assert len(seen.split()) == 1  # where the answer goes
+        assert os.fstat(held.fileno()) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def _is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def test_the_crash_of_a_child_prints_nothing_where_python_reports_faults():
+    code = (
+        "import os, signal, onnx; from trtcal.model.checking import in_child; "
+        "print(in_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 5)[1])"
+    )
+    program = [sys.executable, "-X", "faulthandler", "-c", code]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (str(int(signal.SIGSEGV)), "")
+
+
 def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkeypatch, digits):
     def crash(_):
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -269,17 +312,34 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
         assert status == 0, err
 
 
-@pytest.mark.parametrize("act", ["short", "type"])
-def test_small_constants_that_are_broken_are_named(tmp_path, act):
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("short", "tensor 'w' has 64 bytes"),
+        ("type", "'x' is of"),
+        ("values", r"tensor 'w' lists 2 values, its shape wants 32"),
+    ],
+)
+def test_small_constants_that_are_broken_are_named(tmp_path, act, says):
     proto = small_model()
     if act == "short":
         proto.graph.initializer[0].raw_data = bytes(64)
+    elif act == "values":
+        proto.graph.initializer[0].ClearField("raw_data")
+        proto.graph.initializer[0].float_data.extend([0.5, 0.5])
     else:
         proto.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
     onnx.save(proto, tmp_path / "net.onnx")
-    with pytest.raises(
-        InputError, match="tensor 'w' has 64 bytes" if act == "short" else "'x' is of"
-    ):
+    with pytest.raises(InputError, match=says):
+        load_model(tmp_path / "net.onnx")
+
+
+def test_a_tensor_of_a_branch_has_a_type_that_there_is(tmp_path):
+    proto = onnx.parser.parse_model(OF_TWO_RANKS.replace("WEIGHTS", ", ".join(["0.5"] * 32)))
+    branch = proto.graph.node[-1].attribute[0].g
+    branch.output[0].type.tensor_type.elem_type = 100
+    onnx.save(proto, tmp_path / "net.onnx")
+    with pytest.raises(InputError, match="'a' is of type 100"):
         load_model(tmp_path / "net.onnx")
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from trtcal.errors import TrtcalError
 
@@ -39,14 +36,26 @@ def remember(made: Path, **sources: str | Path | None) -> None:
 def recall(made: Path) -> Files:
     """Return the files that something was last made from, of those that are still there."""
     from trtcal.documents import state_path
+    from trtcal.documents.bounds import read_bytes
 
     wanted, found = os.path.abspath(made), {}
-    with contextlib.suppress(OSError, ValueError):
-        for line in state_path(MADE).read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if entry.pop("made") == wanted:
+    with contextlib.suppress(TrtcalError):
+        for line in read_bytes(state_path(MADE)).splitlines():
+            entry = _entry(line)
+            if entry.pop("made", None) == wanted:
                 found = entry
-    return {name: _short(path) for name, path in found.items() if Path(path).exists()}
+    return {name: _short(path) for name, path in found.items() if os.path.exists(path)}
+
+
+def _entry(line: bytes) -> Files:
+    """Return what a line says, nothing if it is damaged."""
+    from trtcal.documents.bounds import parse_json
+
+    with contextlib.suppress(ValueError):
+        entry = parse_json(line)
+        if isinstance(entry, dict) and all(isinstance(one, str) for one in entry.values()):
+            return entry
+    return {}
 
 
 def _short(path: str) -> str:
@@ -63,15 +72,15 @@ def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
         return
     if why:
         note(f"note: {why}")
-    _next[:] = [shlex.join(["trtcal", *map(str, words)])]
+    _next[:] = ["trtcal", *map(str, words)]
 
 
 def say_next(*, is_done: bool = True) -> None:
     """Print the command that was kept, if the work was done, and forget it."""
     if _next and is_done:
-        from trtcal.cli.output import printable  # `--help` imports nothing heavy
+        from trtcal.cli.output import say_command  # `--help` imports nothing heavy
 
-        click.echo(f"next: {printable(_next[0])}", err=True)
+        say_command(_next)
     _next.clear()
 
 

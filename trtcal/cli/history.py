@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
-import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -23,7 +22,16 @@ from trtcal.cli.options import (
     option,
     required,
 )
-from trtcal.cli.output import Columns, note, print_json, print_limits, print_table, progress, say
+from trtcal.cli.output import (
+    Columns,
+    note,
+    print_csv,
+    print_json,
+    print_limits,
+    print_table,
+    progress,
+    say,
+)
 from trtcal.errors import BackendError, InputError
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 FIGURES_SHOWN = 40
 ALERT_LIMIT_S = 60.0
+ALERT_BYTES, ALERT_LINES = 1 << 16, 100  # of what it prints
 
 
 @click.group(epilog="Example: trtcal history list")
@@ -82,6 +91,7 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
 def _report_at(path: Path) -> Document:
     """Return the report at a path, made now of a folder that has none."""
     from trtcal.documents import read_document
+    from trtcal.documents.streams import shell_word
     from trtcal.reporting.document import KIND, VERSION, assemble
 
     made = path / "report.json"
@@ -93,9 +103,10 @@ def _report_at(path: Path) -> Document:
     else:
         report = read_document(made if path.is_dir() else path, KIND, VERSION)
     if report["comparison"] is None:
+        there = shell_word(str(path / "comparison.json"))
         raise InputError(
             f"{path} compares nothing with FP32, so it has no figures to follow",
-            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {path}/comparison.json`",
+            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {there}`",
         )
     return report
 
@@ -200,20 +211,16 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
         if self.form == "json":
             print_json([entry.to_document() for entry in entries])
             return
-        writer = csv.writer(sys.stdout)
-        writer.writerow(("run", "name", "made_at", "verdict", "variant", "figure", "value"))
-        for entry in entries:
-            for (variant, figure), value in entry.figures.items():
-                row = (
-                    entry.number,
-                    entry.name,
-                    entry.made_at,
-                    entry.verdict,
-                    variant,
-                    figure,
-                    value,
-                )
-                writer.writerow(row)
+        print_csv(_rows(entries))
+
+
+def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:
+    """Yield the heading, then a row for each figure."""
+    yield ("run", "name", "made_at", "verdict", "variant", "figure", "value")
+    for entry in entries:
+        head = (entry.number, entry.name, entry.made_at, entry.verdict)
+        for (variant, figure), value in entry.figures.items():
+            yield (*head, variant, figure, value)
 
 
 def _send(entries: list[Entry], uri: str) -> None:
@@ -296,16 +303,31 @@ def _alert_document(
 
 
 def _run(command_line: str, document: dict[str, Any]) -> None:
-    """Run the user's own command, which says how it went by its status."""
-    try:
-        done = subprocess.run(  # noqa: S602 (the user's own line)
-            command_line, shell=True, input=json.dumps(document), text=True, timeout=ALERT_LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
-        return
+    """Run the user's own command, which says how it went by its status; what it prints are notes."""
+    with tempfile.TemporaryFile() as printed:
+        try:
+            done = subprocess.run(  # noqa: S602 (the user's own line)
+                command_line,
+                shell=True,
+                input=json.dumps(document).encode(),
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                timeout=ALERT_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
+            return
+        finally:
+            _note_printed(printed)
     if done.returncode:
         note(f"note: the alert {command_line!r} ended with status {done.returncode}")
+
+
+def _note_printed(printed: IO[bytes]) -> None:
+    """Print the first lines of what an alert printed."""
+    printed.seek(0)
+    for line in printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()[:ALERT_LINES]:
+        note(f"alert: {line}")
 
 
 def _post(url: str, document: dict[str, Any]) -> None:
