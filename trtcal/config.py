@@ -489,6 +489,13 @@ class ReportConfig:
 
 
 @dataclass(frozen=True)
+class StoreConfig:
+    """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
+
+    url: str | None = key(TEXT, None, example='"s3://bucket/prefix"')
+
+
+@dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
 
@@ -517,6 +524,7 @@ class Config:
     limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
+    store: StoreConfig = key(partial(read_section, StoreConfig), StoreConfig)
 
     @property
     def run_folder(self) -> Path:

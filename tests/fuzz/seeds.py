@@ -149,6 +149,7 @@ COMMANDS = (
     "search digits.onnx --calibration calibration.json --data data.npz --samples 4 --evaluate 8 "
     "--plans 2 -o search",
     "run trtcal.toml --no-history",
+    "store push out --store store",
     "bundle out --variant int8-minmax -o bundle",
     "bundle verify bundle --save-outputs outputs.npz",
     "report run -o run.html",

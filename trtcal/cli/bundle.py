@@ -88,7 +88,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
 
     def _config_of_run(self) -> Path | None:
         from trtcal.documents import parsing, read_document
-        from trtcal.runs.lineage import KIND
+        from trtcal.runs.folder import KIND
 
         path = self.run / "run.json"
         run = read_document(path, KIND, command="trtcal run")

@@ -8,8 +8,7 @@ from pathlib import Path
 from trtcal import __version__
 from trtcal.backends.targets import machine, packages
 from trtcal.documents import Document, seal, write_document
-
-KIND = "run"
+from trtcal.runs.folder import KIND
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class Lineage:
 
     `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
     were read for which purpose, `files` the model, the configuration and the run's folder, from where
-    the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`.
+    the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`,
+    `configuration` is which one it was, with the commit.
     """
 
     model: str
@@ -40,6 +40,7 @@ class Lineage:
     data_reads: list[Document] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     scripts: dict[str, str] = field(default_factory=dict)
+    configuration: Document = field(default_factory=dict)
 
     def to_document(self, command: str) -> Document:
         """Return the run as a sealed document; times and the machine stand under `measured`."""
@@ -57,6 +58,7 @@ class Lineage:
             "scripts": self.scripts,
             "measured": {
                 "files": self.files,
+                "configuration": self.configuration,
                 "seconds": {step.output: round(step.seconds, 3) for step in self.steps},
                 "machine": machine(),
                 "packages": packages(),

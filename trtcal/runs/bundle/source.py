@@ -19,7 +19,7 @@ from trtcal.evidence.manifest import Build, read_build
 from trtcal.model import Model, load_model
 from trtcal.reporting.document import KIND as REPORT
 from trtcal.reporting.document import VERSION as REPORT_VERSION
-from trtcal.runs.lineage import KIND as RUN
+from trtcal.runs.folder import KIND as RUN
 from trtcal.runs.lineage import Step
 from trtcal.runs.verify import verify as check_digests
 
