@@ -37,6 +37,8 @@ layer_samples = 4
 [build]
 targets = {json.dumps(TARGETS)}
 fp16 = false
+[cost.tags]
+team = "vision"
 """
 
 

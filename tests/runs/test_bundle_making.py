@@ -59,6 +59,7 @@ def test_the_manifest_says_what_a_device_and_an_auditor_want_to_know(predicate, 
         assert engine["precision"]["asked"] == {"int8": 9}
         assert engine["version"]
     assert predicate["verdict"]["word"]
+    assert predicate["tags"] == {"team": "vision"}
     assert predicate["inputs"][0]["shape"] == ["batch", 1, 8, 8]
 
 
@@ -175,8 +176,8 @@ def test_a_run_that_names_files_outside_its_folder_gives_no_bundle(request_of, m
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("key", ["stages", "measured", "model", "evaluation_data"])
-@pytest.mark.parametrize("value", [None, 1, [1], {"machine": 1}])
+@pytest.mark.parametrize("key", ["stages", "measured", "model", "evaluation_data", "cost"])
+@pytest.mark.parametrize("value", [None, 1, [1], {"machine": 1, "tags": [1]}])
 def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key, value):
     copied = Path(shutil.copytree(made_run, tmp_path / "run"))
     reseal(copied / "run.json", lambda run: run.update({key: value}))

@@ -200,6 +200,7 @@ def _fill(request: Request, run: RunRecord, place: Path) -> tuple[Draft, Content
         specs_of(model.inputs),
         specs_of(model.outputs),
         *_copy_about(request, place),
+        run.tags,
     )
     return Draft(place, request, run, engines, model, onnx, task), contents
 

@@ -29,7 +29,8 @@ ON_CPU = "onnxruntime"
 class Contents:
     """What a bundle's manifest says besides its files: engines, golden inputs, origin, verdict.
 
-    `materials` are digests of what it was made of, by name; `preprocessing` and `labels` name files.
+    `materials` are digests of what it was made of, by name; `preprocessing` and `labels` name files;
+    `tags` are those of costs.
     """
 
     variant: str
@@ -43,6 +44,7 @@ class Contents:
     outputs: list[Document] = field(default_factory=list)
     preprocessing: str | None = None
     labels: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def manifest_of(folder: Path, contents: Contents) -> Document:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from trtcal.config import read_tags
 from trtcal.documents import (
     Document,
     digest_file,
@@ -51,6 +53,12 @@ class RunRecord:
     digest: str
     stages: tuple[Step, ...]
     measured: Measured
+    cost: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Who the run is for, as `[cost.tags]` says."""
+        return read_tags(self.cost.get("tags", {}))
 
     def of_stage(self, stage: str) -> Iterator[Step]:
         """Yield the steps of a stage."""
