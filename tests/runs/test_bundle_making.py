@@ -280,7 +280,7 @@ def held_back(tmp_path_factory):
     return place
 
 
-def test_the_commands_of_the_issue_work(held_back, tmp_path, monkeypatch, capsys, keys):
+def test_bundles_are_made_signed_and_verified_from_the_command_line(held_back, tmp_path, monkeypatch, capsys, keys):
     monkeypatch.chdir(held_back)
     bundle = tmp_path / "bundle"
     asked = ("out", "--variant", "int8-minmax", "-o", bundle)
