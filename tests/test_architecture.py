@@ -68,7 +68,8 @@ def test_imports_point_downwards(path):
 def test_only_backends_import_runtimes(path):
     runtimes = {"onnxruntime", "tensorrt", "tensorrt_rtx", "pycuda", "polygraphy"}
     used = {name.split(".")[0] for name in imports(path)} & runtimes
-    assert not used or room(path) == "backends"
+    alone = PACKAGE / "runs" / "bundle" / "verifying.py"  # on a device, without the rest of trtcal
+    assert not used or room(path) == "backends" or path == alone
 
 
 def test_calibrators_know_nothing_of_trtcal():

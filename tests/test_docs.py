@@ -139,7 +139,7 @@ def test_commands_in_documents_have_only_options_that_exist(page, line):
     words = shlex.split(line, comments=True)[1:]
     command = cli.get_command(None, words[0])
     if isinstance(command, click.Group):
-        named = words[1] if words[1] in command.commands else "check"
+        named = words[1] if words[1] in command.commands else getattr(command, "default", "check")
         command = command.commands[named]
     known = {
         name for parameter in command.params for name in parameter.opts + parameter.secondary_opts

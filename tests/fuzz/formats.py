@@ -13,6 +13,8 @@ from tests.fuzz import mutations as m
 from tests.fuzz.cases import Case, Chooser, Format, mutated
 from tests.fuzz.seeds import ENDINGS
 from trtcal.documents import canonical_json, digest_bytes, seal
+from trtcal.runs.bundle.signing import envelope
+from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE
 
 COMMON = ("digits.onnx", "other.onnx", "data.npz", "calibration.json")
 PICTURES = (*(f"picture.{one}" for one in ENDINGS), "packed.tif", "alpha.png")
@@ -25,6 +27,7 @@ CHAINS = {
         for name in ("checkpoints.jsonl", "graphs.npz")
     )
 }
+RUN_JSON, OUTPUTS = "bundle/run.json", "outputs.npz"
 BUILD_FILES = {
     name: name
     for name in ("build/build.json", "build/diagnosis.json", "build/build.log", "build/engine.onnx")
@@ -79,6 +82,49 @@ class RunFolder:
         """Yield each command with these bytes as that document."""
         for command in self.commands:
             yield self.case(folder, changed, data, command)
+
+
+class BundleFolder(RunFolder):
+    """Mutates a file of a bundle; a manifest goes into the envelope, as its forger would put it."""
+
+    commands = ("bundle verify {} --no-self-test", "bundle matrix {} -q", "verify {}")
+
+    def __call__(self, folder: Path, chooser: Chooser) -> Case:
+        """Return a case, mostly of a mutated manifest."""
+        changed = chooser.choice((*[f"bundle/{MANIFEST}"] * 6, f"bundle/{SIGNATURE}", RUN_JSON))
+        data = mutated(m.of_json, folder / changed, chooser)
+        return self.case(folder, changed, data, chooser.choice(self.commands))
+
+    def case(self, folder: Path, changed: str, data: bytes, command: str) -> Case:
+        """Return a case in which a file, and its copy in the envelope, have these bytes."""
+        made = super().case(folder, changed, data, command)
+        if changed.endswith(MANIFEST):
+            made.files[f"bundle/{SIGNATURE}"] = json.dumps(envelope(data, None)).encode()
+        return made
+
+    def whole(self, folder: Path) -> Iterator[Case]:
+        """Yield each command with the bundle as it is."""
+        yield from self.every(folder, RUN_JSON, (folder / RUN_JSON).read_bytes())
+
+
+class SavedOutputs(BundleFolder):
+    """Mutates the outputs that a device saved, beside their bundle."""
+
+    commands = ("drift {} outputs.npz -q",)
+
+    def __call__(self, folder: Path, chooser: Chooser) -> Case:
+        """Return a case of mutated outputs."""
+        data = mutated(m.of_npz, folder / OUTPUTS, chooser)
+        return self.case(folder, OUTPUTS, data, self.commands[0])
+
+    def case(self, folder: Path, changed: str, data: bytes, command: str) -> Case:
+        """Return a case in which the outputs have these bytes."""
+        made = super().case(folder, RUN_JSON, (folder / RUN_JSON).read_bytes(), command)
+        return replace(made, files={**made.files, OUTPUTS: data}, changed=OUTPUTS)
+
+    def whole(self, folder: Path) -> Iterator[Case]:
+        """Yield the command with the outputs as they are."""
+        yield from self.every(folder, OUTPUTS, (folder / OUTPUTS).read_bytes())
 
 
 class Store:
@@ -243,6 +289,8 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ("history add {} --db h.sqlite -q", f"report {{}} {WRITE}.html", "verify {}"),
     ),
     "run folder": RunFolder(),
+    "bundle": BundleFolder(),
+    "outputs": SavedOutputs(),
     "store": Store(),
     "build": Format(
         ("build/build.json", "build/diagnosis.json"),

@@ -155,6 +155,8 @@ COMMANDS = (
     "--plans 2 -o search",
     "run trtcal.toml --no-history",
     "store push out --store store",
+    "bundle out --variant int8-minmax -o bundle",
+    "bundle verify bundle --save-outputs outputs.npz",
     "report run -o run.html",
     "history dashboard --db history.sqlite -o pages",
 )

@@ -45,7 +45,7 @@ def contents(seed: object, size: int) -> bytes:
 
 
 def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> Path:
-    """Write a run; `facts` are those of `report`, `model`, `word` (the verdict), `commit` and `cost`."""
+    """Write a run; `facts`: those of `report`, `model`, `commit`, `cost`, `word` (the verdict)."""
     model, word = facts.pop("model", "sha256 of a model"), facts.pop("word", "SHIP")
     commit, cost = facts.pop("commit", None), facts.pop("cost", {})
     made = report(number, data=digest("evaluation"), **facts)

@@ -42,6 +42,8 @@ COMMANDS = {
     "report": "Write the HTML report of a run.",
     "checkpoint": "Show what each pass and stage made, and which gives something else.",
     "bisect": "Find the pass, plan entry, range or option that breaks a limit.",
+    "bundle": "Make a bundle that a device can check, verify one, and see where it loads.",
+    "drift": "Compare outputs that devices saved with a bundle's golden ones.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",

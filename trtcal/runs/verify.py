@@ -13,6 +13,8 @@ from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.chain import FILE as CHAIN
 from trtcal.reporting.render import changed_parts
+from trtcal.runs.bundle.verifying import SIGNATURE, Wanted
+from trtcal.runs.bundle.verifying import verify as verify_bundle
 from trtcal.runs.checkpoints import Checkpoints
 
 RUN, BUILD = "run", "build"
@@ -34,7 +36,9 @@ class Check:
 
 def verify(path: Path) -> list[Check]:
     """Return every check of a page, a JSON document or a folder; `InputError` if there is nothing."""
-    if path.is_dir():
+    if (path / SIGNATURE).is_file():
+        checks = [_of_bundle(path)]
+    elif path.is_dir():
         checks = list(_of_folder(path))
     elif path.suffix == ".html":
         checks = [_of_page(path)]
@@ -43,6 +47,12 @@ def verify(path: Path) -> list[Check]:
     if not checks:
         raise InputError(f"{path} holds no digest of trtcal", "give a report, a document or a run")
     return checks
+
+
+def _of_bundle(path: Path) -> Check:
+    """Return the check of a bundle's files; `trtcal bundle verify` checks who signed it, and more."""
+    result = verify_bundle(path, Wanted(allow_unsigned=True, self_test=False))
+    return Check(path.name, result.verdict if result.status else None)
 
 
 def _of_page(path: Path) -> Check:

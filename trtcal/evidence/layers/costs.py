@@ -289,7 +289,8 @@ RATE = Kind(
 class Target:
     """What a GPU can do at best: memory in GB/s, dense rates in 10^12 operations a second.
 
-    One multiply-accumulate is two operations, as in datasheets.
+    One multiply-accumulate is two operations, as in datasheets. `capability` is the target of its
+    engines, such as sm89, `platform` its machine's architecture, `cuda` what its driver supports.
     """
 
     name: str = key(TEXT)
@@ -298,6 +299,9 @@ class Target:
     fp16_tflops: float = key(RATE)
     fp32_tflops: float = key(RATE)
     tf32_tflops: float | None = key(RATE, None)
+    capability: str | None = key(TEXT, None)
+    platform: str | None = key(TEXT, None)
+    cuda: str | None = key(TEXT, None)
 
     def rate_of(self, layer: Layer) -> float | None:
         """Return the rate for a layer's precision; None if it has none."""

@@ -1,0 +1,541 @@
+"""What a bundle's verifier accepts and refuses, each file changed in turn."""
+
+import ast
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from random import Random
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.cuda.stand_in import build as build_driver
+from tests.runs.conftest import TARGETS, write_keys
+from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
+from trtcal.errors import InputError
+from trtcal.evidence.layers.costs import find_target
+from trtcal.runs.bundle import verifying
+from trtcal.runs.bundle.building import make_bundle
+from trtcal.runs.bundle.devices import matrix
+from trtcal.runs.bundle.drift import drift
+from trtcal.runs.bundle.signing import envelope, read_signer
+from trtcal.runs.bundle.verifying import (
+    DEPTH,
+    MANIFEST,
+    SIGNATURE,
+    Device,
+    Wanted,
+    choose,
+    find_device,
+    fit,
+    pae,
+    verify,
+)
+
+NAMES = (
+    "calibration.json",
+    "engines/cpu/build.json",
+    "engines/cpu/engine.onnx",
+    "golden.npz",
+    "model/int8-percentile.onnx",
+    "report.html",
+    "report.json",
+    "run.json",
+    *(["engines/sm89/build.json", "engines/sm89/engine.plan"] if "sm89" in TARGETS else []),
+)
+needs_engine = pytest.mark.skipif("sm89" not in TARGETS, reason="needs TensorRT-RTX")
+L4 = Device("NVIDIA L4", "sm89", "13.0", "x86_64")
+
+
+@pytest.fixture
+def bundle(made_bundle, tmp_path):
+    return Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def wanted(keys):
+    return Wanted(keys.public)
+
+
+def refusal(folder, wanted):
+    """Return why a bundle is refused, once nothing of it was loaded."""
+    result = verify(folder, wanted)
+    assert result.status == 2
+    assert "self-test" not in {check.what for check in result.checks}
+    return result.verdict
+
+
+def rewrite(folder, keys, change):
+    """Change what a manifest says, and sign it again as its own signer would."""
+    statement = json.loads((folder / MANIFEST).read_bytes())
+    change(statement)
+    payload = canonical_json(statement)
+    (folder / MANIFEST).write_bytes(payload)
+    made = envelope(payload, read_signer(keys.private))
+    (folder / SIGNATURE).write_text(json.dumps(made))
+
+
+def replace_file(folder, keys, name, data, also=lambda predicate: None):
+    """Put other bytes into a bundle, digest and size as its own signer would write them."""
+    (folder / name).write_bytes(data)
+    digest = digest_file(folder / name).removeprefix("sha256:")
+
+    def change(statement):
+        subject = next(one for one in statement["subject"] if one["name"] == name)
+        subject["digest"] = {"sha256": digest}
+        statement["predicate"]["sizes"][name] = len(data)
+        also(statement["predicate"])
+
+    rewrite(folder, keys, change)
+
+
+def test_an_untouched_bundle_is_ready_and_gives_its_golden_outputs(bundle, wanted):
+    result = verify(bundle, wanted)
+    assert (result.status, result.verdict) == (0, "READY")
+    assert result.checks[-1].what == "self-test"
+    assert "16 golden inputs" in result.checks[-1].found
+    assert verify(bundle, replace(wanted, device=True)).verdict == "READY" or shutil.which(
+        "nvidia-smi"
+    )
+
+
+def test_the_bundle_has_just_these_files(bundle):
+    found = {str(p.relative_to(bundle)) for p in bundle.rglob("*") if p.is_file()}
+    assert found == {*NAMES, MANIFEST, SIGNATURE}
+
+
+@pytest.mark.parametrize("how", ["bit", "cut", "gone", "longer"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_change_in_any_file_is_refused_by_its_name(bundle, wanted, name, how):
+    path = bundle / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    changed = {"bit": data, "cut": data[:-1], "longer": data + b"\n"}
+    path.unlink()
+    if how != "gone":
+        path.write_bytes(changed[how])
+    assert name in refusal(bundle, wanted)
+    assert name in refusal(bundle, Wanted(allow_unsigned=True))
+
+
+@pytest.mark.parametrize("place", [*range(0, 1000, 97), *range(-400, 0, 37)])
+@pytest.mark.parametrize("name", [MANIFEST, SIGNATURE])
+def test_a_change_in_the_manifest_or_the_signature_is_refused(bundle, wanted, name, place):
+    data = bytearray((bundle / name).read_bytes())
+    data[place % len(data)] ^= 1
+    (bundle / name).write_bytes(data)
+    assert verify(bundle, wanted).status == 2
+    assert name == SIGNATURE or verify(bundle, Wanted(allow_unsigned=True)).status == 2
+
+
+def test_a_signature_that_was_changed_is_refused(bundle, wanted):
+    found = json.loads((bundle / SIGNATURE).read_text())
+    raw = bytearray(base64.b64decode(found["signatures"][0]["sig"]))
+    raw[-1] ^= 1
+    found["signatures"][0]["sig"] = base64.b64encode(raw).decode()
+    (bundle / SIGNATURE).write_text(json.dumps(found))
+    assert "public key" in refusal(bundle, wanted)
+
+
+def test_a_manifest_signed_by_somebody_else_is_refused(bundle, wanted, tmp_path):
+    rewrite(bundle, write_keys(tmp_path / "other"), lambda statement: None)
+    assert "no signature of the bundle is of the public key" in refusal(bundle, wanted)
+
+
+def test_a_signature_taken_off_is_refused_where_a_key_is_given(bundle, wanted):
+    found = json.loads((bundle / SIGNATURE).read_text())
+    (bundle / SIGNATURE).write_text(json.dumps({**found, "signatures": []}))
+    assert "not signed" in refusal(bundle, wanted)
+    assert verify(bundle).verdict.startswith("READY, but it is not signed")
+
+
+def test_a_signed_bundle_without_a_key_to_check_it_by_is_refused(bundle):
+    assert "no public key is given" in refusal(bundle, Wanted())
+    assert verify(bundle, Wanted(allow_unsigned=True)).status == 0
+
+
+@pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END"])
+def test_what_is_no_public_key_is_refused(bundle, tmp_path, text):
+    (tmp_path / "bad.pem").write_text(text)
+    assert "public key" in refusal(bundle, Wanted(tmp_path / "bad.pem"))
+
+
+def test_a_key_on_another_curve_is_refused(bundle, tmp_path):
+    keys = write_keys(tmp_path / "other", ec.SECP384R1())
+    assert "P-256" in refusal(bundle, Wanted(keys.public))
+
+
+def test_what_is_signed_is_as_the_specification_shows():
+    expected = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    assert pae("http://example.com/HelloWorld", b"hello world") == expected
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_openssl_verifies_the_signature_too(bundle, keys, tmp_path):
+    found = json.loads((bundle / SIGNATURE).read_text())
+    payload = base64.b64decode(found["payload"])
+    (tmp_path / "signed").write_bytes(pae(found["payloadType"], payload))
+    (tmp_path / "sig").write_bytes(base64.b64decode(found["signatures"][0]["sig"]))
+    files = ["-signature", tmp_path / "sig", tmp_path / "signed"]
+    command = ["openssl", "dgst", "-sha256", "-verify", keys.public, *files]
+    assert b"OK" in subprocess.run(command, check=True, capture_output=True).stdout
+
+
+@pytest.mark.parametrize("name", ["extra.txt", "engines/cpu/extra", ".hidden", "new/file"])
+def test_a_file_that_is_not_in_the_manifest_is_refused(bundle, wanted, name):
+    (bundle / name).parent.mkdir(exist_ok=True)
+    (bundle / name).touch()
+    assert f"{name} is in the folder" in refusal(bundle, wanted)
+
+
+@pytest.mark.parametrize("name", ["golden.npz", "model", MANIFEST, SIGNATURE])
+def test_links_are_refused(bundle, wanted, tmp_path, name):
+    shutil.move(bundle / name, tmp_path / "elsewhere")
+    (bundle / name).symlink_to(tmp_path / "elsewhere")
+    assert verify(bundle, wanted).status == 2
+
+
+def test_a_pipe_is_refused_and_not_waited_for(bundle, wanted):
+    os.mkfifo(bundle / "pipe")
+    assert "special file" in refusal(bundle, wanted)
+    (bundle / MANIFEST).unlink()
+    os.mkfifo(bundle / MANIFEST)
+    assert verify(bundle, wanted).status == 2
+
+
+NOT_INSIDE = [
+    "../outside",
+    "/etc/hostname",
+    "a/../../b",
+    "a//b",
+    "./golden.npz",
+    "",
+    "a\\b",
+    "a\nb",
+]
+
+
+@pytest.mark.parametrize("name", NOT_INSIDE)
+def test_names_that_leave_the_bundle_are_refused(bundle, wanted, keys, name):
+    def change(statement):
+        statement["subject"][0]["name"] = name
+
+    rewrite(bundle, keys, change)
+    assert "no name inside the bundle" in refusal(bundle, wanted)
+
+
+def test_an_engine_that_the_manifest_has_no_digest_of_is_refused(bundle, wanted, keys):
+    def change(statement):
+        statement["predicate"]["engines"][0]["file"] = "../engine.onnx"
+
+    rewrite(bundle, keys, change)
+    assert "has no digest of ../engine.onnx" in refusal(bundle, wanted)
+
+
+DUPLICATED = b'{"payload": "", "payload": "", "payloadType": "", "signatures": []}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DUPLICATED,
+        b"[" * 100_000,
+        b'{"a":' * (DEPTH + 2) + b"1" + b"}" * (DEPTH + 2),
+        b"[]",
+        b"1",
+        b"null",
+        b"",
+        b"\xff\xfe",
+        b'{"payload": NaN}',
+        b'{"payload": 1, "payloadType": 2, "signatures": 3}',
+        b'{"payload": "AA==", "payloadType": "application/vnd.in-toto+json", "signatures": [1]}',
+    ],
+)
+def test_what_is_no_envelope_is_refused(bundle, wanted, data):
+    (bundle / SIGNATURE).write_bytes(data)
+    assert verify(bundle, wanted).status == 2
+    assert verify(bundle, Wanted(allow_unsigned=True)).status == 2
+
+
+@pytest.mark.parametrize("key", ["engines", "golden", "sizes"])
+@pytest.mark.parametrize("value", [None, 1, "text", [], {}, [1], {"file": 1}])
+def test_a_manifest_of_another_form_is_refused(bundle, wanted, keys, key, value):
+    def change(statement):
+        statement["predicate"][key] = value
+
+    rewrite(bundle, keys, change)
+    result = verify(bundle, replace(wanted, device=L4))
+    assert result.status == 2
+
+
+def places(value, place=()):
+    """Yield the way to every value inside a JSON value."""
+    pairs = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, item in pairs.items() if isinstance(pairs, dict) else ():
+        yield (*place, key)
+        yield from places(item, (*place, key))
+
+
+def test_a_signed_manifest_with_anything_anywhere_gives_a_verdict_and_no_crash(bundle, keys):
+    original = (bundle / MANIFEST).read_bytes()
+    ways, random = [*places(json.loads(original))], Random(0)  # noqa: S311
+    odd = [None, -1, 1.5, 2**70, True, "", "x", "../x", "\u202e", [], {}, [[]], {"a": 1}]
+    for _ in range(300):
+        statement = json.loads(original)
+        *way, last = random.choice(ways)
+        reduce(getitem, way, statement)[last] = random.choice(odd)
+        (bundle / MANIFEST).write_bytes(canonical_json(statement))
+        made = envelope(canonical_json(statement), None)
+        (bundle / SIGNATURE).write_text(json.dumps(made))
+        device = random.choice([L4, Device(missing="none")])
+        result = verify(bundle, Wanted(device=device, self_test=False))
+        assert json.loads(json.dumps(result.to_document()))["state"] in verifying.VERDICTS.values()
+        with contextlib.suppress(InputError):
+            assert matrix(bundle, [find_target("l4")])
+        with contextlib.suppress(InputError):
+            assert drift(bundle, [bundle / "golden.npz"], 95.0)
+
+
+@needs_engine
+def test_a_cut_engine_is_refused_even_if_it_was_signed(bundle, wanted, keys):
+    data = (bundle / "engines/sm89/engine.plan").read_bytes()
+    replace_file(bundle, keys, "engines/sm89/engine.plan", data[: len(data) // 2])
+    assert "is cut: its header says" in refusal(bundle, wanted)
+    replace_file(bundle, keys, "engines/sm89/engine.plan", data[:20])
+    assert verify(bundle, wanted).status == 2
+
+
+@needs_engine
+def test_an_engine_of_another_version_than_said_is_refused(bundle, wanted, keys):
+    def change(statement):
+        statement["predicate"]["engines"][1]["version"] = "1.6.0.3"
+
+    rewrite(bundle, keys, change)
+    assert "is of version 1.7" in refusal(bundle, wanted) or "not 1.6.0.3" in refusal(
+        bundle, wanted
+    )
+
+
+@needs_engine
+def test_a_file_that_is_no_engine_is_refused(bundle, wanted, keys):
+    data = b"ftrt" + bytes(60)
+    also = lambda predicate: predicate["engines"][1].update(header=data.hex())  # noqa: E731
+    replace_file(bundle, keys, "engines/sm89/engine.plan", data, also)
+    assert "is no engine of tensorrt-rtx" in refusal(bundle, wanted)
+
+
+def engine(**given):
+    """Return an engine's entry in a manifest."""
+    usual = {
+        "file": "engines/gpu/engine.plan",
+        "target": "gpu",
+        "product": "tensorrt",
+        "version": "10.3.0.26",
+        "capabilities": ["sm89"],
+        "portable_to": [],
+        "at_least": None,
+        "gpu": "NVIDIA L4 (sm89)",
+        "platform": "x86_64",
+        "smallest_driver": {"cuda": "12.0", "linux": "525.60.13"},
+    }
+    return {**usual, **given}
+
+
+PORTABLE = {
+    "capabilities": [],
+    "portable_to": ["sm80", "sm89"],
+    "at_least": "sm120",
+    "gpu": None,
+}
+
+
+def plan(tmp_path, version, magic=b"ftrt"):
+    """Write the first bytes of a datacenter plan, and return its entry."""
+    head = magic + bytes(20) + bytes(version) + bytes(36)
+    (tmp_path / "engine.plan").write_bytes(head + bytes(100))
+    return engine(file="engine.plan", header=head.hex())
+
+
+def test_the_header_of_a_datacenter_plan_has_its_version(tmp_path):
+    entry = plan(tmp_path, (10, 3, 0, 26))
+    assert verifying._header(tmp_path, entry).state == "holds"
+    for version, magic in (((10, 4, 0, 26), b"ftrt"), ((10, 3, 0, 26), b"vtrt")):
+        with pytest.raises(verifying.RefusedError):
+            verifying._header(tmp_path, plan(tmp_path, version, magic))
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "state", "words"),
+    [
+        ({}, L4, "holds", "for NVIDIA L4"),
+        ({}, replace(L4, cuda="12.2"), "holds", ""),
+        ({}, replace(L4, cuda="11.8"), "refused", "525.60.13"),
+        ({}, replace(L4, name="Tesla T4", target="sm75"), "refused", "built for sm89"),
+        ({}, replace(L4, name="NVIDIA RTX 4090"), "rebuild", "tactics"),
+        ({}, replace(L4, platform="aarch64"), "refused", "aarch64"),
+        ({}, Device(missing="there is no NVIDIA driver"), "refused", "no NVIDIA driver"),
+        ({"gpu": None, "product": "tensorrt-rtx"}, L4, "holds", ""),
+        (
+            {"gpu": None, "product": "tensorrt-rtx"},
+            replace(L4, platform="aarch64"),
+            "rebuild",
+            "aarch64",
+        ),
+        (PORTABLE, L4, "rebuild", "portable"),
+        (PORTABLE, replace(L4, target="sm121"), "rebuild", "portable"),
+        (PORTABLE, replace(L4, target="sm87"), "refused", "sm80, sm89"),
+        ({"smallest_driver": None}, replace(L4, cuda="10.0"), "holds", ""),
+        ({"product": "onnxruntime", "target": "cpu"}, Device(), "holds", "any CPU"),
+    ],
+)
+def test_an_engine_fits_a_device_or_not_with_the_reason(given, device, state, words):
+    check = fit(engine(**given), device)
+    assert check.state == state
+    assert words in check.found
+
+
+def test_the_engine_that_suits_a_device_best_is_chosen():
+    entries = [
+        engine(product="onnxruntime", target="cpu"),
+        engine(target="portable", **PORTABLE),
+        engine(target="sm89", gpu=None),
+        engine(target="sm75", capabilities=["sm75"], gpu=None),
+    ]
+    found = {device: choose(entries, replace(L4, target=device)) for device in ("sm89", "sm80")}
+    assert found["sm89"][0]["target"] == "sm89"
+    assert found["sm80"][0]["target"] == "portable"
+    assert choose(entries, Device())[0]["target"] == "cpu"
+    assert choose(entries, replace(L4, target="sm70"))[1].state == "refused"
+
+
+@needs_engine
+def test_the_wrong_device_is_refused_with_its_name(bundle, wanted):
+    t4 = Device("Tesla T4", "sm75", "13.0", "x86_64")
+    assert "built for sm89, and this is Tesla T4 (sm75)" in refusal(
+        bundle, replace(wanted, device=t4)
+    )
+
+
+@needs_engine
+@pytest.mark.skipif(find_device().target is not None, reason="has a GPU")
+def test_a_bundle_for_a_gpu_alone_is_refused_where_there_is_none(request_of, tmp_path, wanted):
+    make_bundle(request_of(targets=("sm89",)), tmp_path / "bundle")
+    assert "no NVIDIA driver" in refusal(tmp_path / "bundle", replace(wanted, device=True))
+    without = verify(tmp_path / "bundle", wanted)
+    assert (without.status, without.verdict) == (
+        0,
+        "READY, but no engine was run: --device runs that of this machine",
+    )
+
+
+@needs_engine
+def test_the_driver_is_asked_in_a_child_process(bundle, keys, tmp_path):
+    library = build_driver(tmp_path)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+    command = [sys.executable, verifying.__file__, bundle, "--public-key", keys.public, "--device"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "built for sm89, and this is" in done.stdout
+    assert "(sm99)" in done.stdout
+
+
+def test_an_engine_of_another_onnx_runtime_is_to_be_built_again(bundle, wanted, keys):
+    def change(statement):
+        statement["predicate"]["engines"][0]["version"] = "1.0.0"
+
+    rewrite(bundle, keys, change)
+    result = verify(bundle, wanted)
+    assert result.status == 1
+    assert result.verdict.startswith("REBUILD RECOMMENDED: built by onnxruntime 1.0.0")
+
+
+@needs_engine
+def test_another_tensorrt_than_the_one_that_built_it_is_refused(bundle, wanted, keys):
+    name = "engines/sm89/engine.plan"
+    data = bytearray((bundle / name).read_bytes())
+    data[24:28] = bytes((1, 2, 0, 5))
+    about = {"version": "1.2.0.5", "header": data[:64].hex()}
+    replace_file(
+        bundle, keys, name, bytes(data), lambda predicate: predicate["engines"][1].update(about)
+    )
+    verdict = refusal(bundle, replace(wanted, device=L4))
+    assert "built by tensorrt-rtx 1.2.0.5" in verdict
+
+
+def test_outputs_that_differ_are_refused(bundle, wanted, keys, tmp_path):
+    arrays = read_npz(bundle / "golden.npz")
+    arrays["output.0.3"][0, 5] += 1.0
+    write_npz(tmp_path / "golden.npz", arrays.items())
+    replace_file(bundle, keys, "golden.npz", (tmp_path / "golden.npz").read_bytes())
+    result = verify(bundle, wanted)
+    assert result.status == 2
+    assert "logits of 3 differs by 1" in result.verdict
+
+
+def test_an_engine_that_does_not_load_is_refused(bundle, wanted, keys):
+    name = "engines/cpu/engine.onnx"
+    data = (bundle / name).read_bytes()[:64] + bytes(1000)
+    replace_file(bundle, keys, name, data)
+    result = verify(bundle, wanted)
+    assert result.status == 2
+    assert result.checks[-1].what == "self-test"
+
+
+def test_saved_outputs_say_what_made_them(bundle, wanted, tmp_path):
+    verify(bundle, replace(wanted, save_outputs=tmp_path / "out.npz", tier="edge"))
+    arrays = read_npz(tmp_path / "out.npz")
+    about = json.loads(str(arrays["about"]))
+    assert arrays["output.0.15"].shape == (1, 10)
+    assert about["tier"] == "edge"
+    assert "sha256:" + about["manifest"] == digest_file(bundle / MANIFEST)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.npz"]
+
+
+def alone(tmp_path, *arguments, blocked=()):
+    """Run the verifier as a file of its own, where trtcal and what is `blocked` cannot be imported."""
+    shutil.copyfile(verifying.__file__, tmp_path / "verify_bundle.py")
+    block = "".join(f"sys.modules[{name!r}] = None; " for name in ("trtcal", *blocked))
+    start = f"import runpy, sys; {block}runpy.run_path(sys.argv[0], run_name='__main__')"
+    code = f"import sys; sys.argv = sys.argv[1:]; {start}"
+    command = [sys.executable, "-I", "-W", "error", "-c", code, "verify_bundle.py", *arguments]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+
+def test_the_verifier_runs_alone_on_a_device(bundle, keys, tmp_path):
+    done = alone(tmp_path, "bundle", "--public-key", keys.public)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "READY"
+    (bundle / "golden.npz").write_bytes(b"")
+    done = alone(tmp_path, "bundle", "--public-key", keys.public, "--json")
+    assert (done.returncode, json.loads(done.stdout)["state"]) == (2, "REFUSED")
+
+
+def test_without_cryptography_a_signature_is_unchecked_and_never_ready(bundle, keys, tmp_path):
+    done = alone(tmp_path, "bundle", "--public-key", keys.public, blocked=["cryptography"])
+    assert done.returncode == 2
+    assert "the signature is unchecked: `cryptography` is not installed" in done.stdout
+    done = alone(tmp_path, "bundle", "--allow-unsigned", blocked=["cryptography", "numpy"])
+    assert done.returncode == 0
+
+
+def test_the_verifier_imports_pythons_library_alone_and_is_understood_by_python_3_8():
+    source = Path(verifying.__file__).read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = [one.name for node in top if isinstance(node, ast.Import) for one in node.names]
+    names += [str(node.module) for node in top if isinstance(node, ast.ImportFrom)]
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+    assert "trtcal" not in "".join(ast.unparse(node) for node in top)
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path, wanted):
+    assert verify(tmp_path, wanted).status == 2
+    assert "is no folder" in verify(tmp_path / "none", wanted).verdict

@@ -1,0 +1,277 @@
+"""`trtcal bundle`."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtcal.cli.advice import advise
+from trtcal.cli.options import (
+    DataOptions,
+    JsonOptions,
+    add_commands,
+    argument,
+    config_here,
+    option,
+)
+from trtcal.cli.output import Columns, note, print_table, say, say_written
+from trtcal.config import FILE, Config
+from trtcal.errors import GateFailed, InputError
+
+if TYPE_CHECKING:
+    from trtcal.documents import Document
+    from trtcal.runs.bundle.building import Bundle, Request
+    from trtcal.runs.bundle.verifying import Result
+
+KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
+
+
+class DefaultGroup(click.Group):
+    """A group in which `make` may be left out: what is no command's name is what it is made of."""
+
+    default = "make"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `make` before arguments that do not begin with a command or ask for help."""
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=DefaultGroup,
+    epilog="Example: trtcal bundle reports/digits --variant int8-percentile -o bundle/",
+)
+def command() -> None:
+    """Make a bundle that a device can check, verify one, and see where it loads.
+
+    `trtcal bundle RUN --variant NAME -o bundle/` is short for `trtcal bundle make RUN ...`.
+    """
+
+
+class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-percentile -o bundle"):
+    """Make a bundle of one variant of RUN, sign it, and verify it.
+
+    It has the engines, the quantized model, golden inputs with their INT8 outputs, and the report. The
+    data are those that the run was judged on; without --data they are found as trtcal.toml says.
+    """
+
+    run: Path = argument()
+    variant: str = option("The variant, as int8-percentile.", metavar="NAME")
+    targets: tuple[str, ...] = option(
+        "A target of the run to take; may be repeated.  [default: all]",
+        "--target",
+        metavar="TARGET",
+    )
+    output: Path = option("Folder of the bundle.", "-o", default=Path("bundle"))
+    key: Path | None = option(
+        "Private key to sign with: PEM, EC on P-256. TRTCAL_KEY_PASSPHRASE has its passphrase."
+    )
+    golden: int = option("How many golden inputs.", type=click.IntRange(8, 16), default=16)
+    class_names: Path | None = option(
+        "File of the classes' names, one a line.  [default: the folders' names, if these are labels]"
+    )
+    triton: bool = option("Add a model repository for Triton.")
+    deepstream: bool = option("Add a configuration for DeepStream's nvinfer.")
+    docker: bool = option("Add a Dockerfile that checks the bundle before it serves.")
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration given, or the run's own: in its folder, or where it was then."""
+        return config_here(self.config_path or self._config_of_run()).trusting(
+            self.trust, self.data
+        )
+
+    def _config_of_run(self) -> Path | None:
+        from trtcal.documents import parsing, read_document
+        from trtcal.runs.folder import KIND
+
+        path = self.run / "run.json"
+        run = read_document(path, KIND, command="trtcal run")
+        files = parsing(path, lambda: dict(run["measured"]["files"]))
+        found = (self.run / FILE, Path(str(files.get("config", ""))))
+        return next((path for path in found if path.is_file()), None)
+
+    def _run(self) -> None:
+        from trtcal.runs.bundle.building import check_place, make_bundle
+
+        check_place(self.output)
+        made = make_bundle(self._request(), self.output)
+        for line in made.notes:
+            note(f"note: {line}")
+        self.present(_document(made), lambda: _show_made(made))
+        advise(self, "bundle", "matrix", self.output)
+
+    def _request(self) -> Request:
+        from trtcal.model import load_model
+        from trtcal.runs.bundle.building import Request
+        from trtcal.runs.bundle.signing import read_signer
+
+        config, signer = self.config, read_signer(self.key) if self.key else None
+        quantized = self.run / "models" / f"{Path(self.variant).name}.onnx"
+        if not quantized.is_file():
+            made = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
+            raise InputError(
+                f"{self.run} has no variant {self.variant!r}", f"it has {', '.join(made)}"
+            )
+        given = config.model
+        model = load_model(given if given is not None and given.is_file() else quantized)
+        return Request(
+            self.run,
+            self.variant,
+            self.open_data(model, config.evaluation),
+            self.targets,
+            self.golden,
+            signer,
+            config.images,
+            self._names(),
+            tuple(self._exports()),
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        from trtcal.runs.bundle.labels import folder_names, read_names
+
+        settings = self.config.evaluation
+        source = self.data or settings.data
+        if self.class_names is not None:
+            return read_names(self.class_names)
+        by_folder = (self.labels or settings.labels) == "folders"
+        return folder_names(source) if by_folder and source is not None else ()
+
+    def _exports(self) -> list[Any]:
+        from trtcal.runs.bundle.deepstream import export_deepstream
+        from trtcal.runs.bundle.docker import export_docker
+        from trtcal.runs.bundle.triton import export_triton
+
+        asked = {
+            export_triton: self.triton,
+            export_deepstream: self.deepstream,
+            export_docker: self.docker,
+        }
+        return [export for export, is_asked in asked.items() if is_asked]
+
+
+def _document(made: Bundle) -> Document:
+    """Return what was made as JSON."""
+    about = made.manifest["predicate"]
+    return {
+        "output": str(made.folder),
+        "digest": made.digest,
+        "variant": about["variant"],
+        "engines": about["engines"],
+        "tolerances": about["golden"]["tolerances"],
+        "notes": list(made.notes),
+        **made.result.to_document(),
+    }
+
+
+def _show_made(made: Bundle) -> None:
+    columns: Columns = {
+        "engine for": "{target}",
+        "product": "{product}",
+        "version": "{version}",
+        "INT8 %": lambda one: _percent(one["precision"]["int8_macs_percent"]),
+        "lost": lambda one: str(len(one["precision"]["lost"])),
+        "smallest driver": lambda one: (one["smallest_driver"] or {}).get("linux", "-"),
+    }
+    about = made.manifest["predicate"]
+    print_table(about["engines"], columns, f"bundle of {about['variant']}")
+    golden = about["golden"]
+    allowed = ", ".join(f"{name} {one:.4g}" for name, one in golden["tolerances"].items())
+    say(f"{golden['samples']} golden inputs; tolerances: {allowed}")
+    say(made.result.verdict)
+    say_written(made.folder, made.digest)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0f}"
+
+
+class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key public.pem --device"):
+    """Check a BUNDLE: signature, digests, headers, device, then its outputs on the golden inputs.
+
+    READY is status 0, REBUILD RECOMMENDED 1, REFUSED 2. An engine is loaded only if all else held.
+    """
+
+    bundle: Path = argument()
+    public_key: Path | None = option(f"The signer's public key, PEM.  [default: ${KEY_VARIABLE}]")
+    allow_unsigned: bool = option("Check a signed bundle's digests without its signature.")
+    device: bool = option("Hold it to this machine: GPU, driver, TensorRT's version.")
+    no_self_test: bool = option("Do not load an engine.")
+    save_outputs: Path | None = option("Write the outputs of the self-test, for `trtcal drift`.")
+    tier: str | None = option(
+        "The class of devices that saved outputs are of.  [default: the device's name]"
+    )
+
+    def _run(self) -> None:
+        from trtcal.runs.bundle.verifying import Wanted, verify
+
+        key = os.environ.get(KEY_VARIABLE)
+        result = verify(
+            self.bundle,
+            Wanted(
+                self.public_key or (Path(key) if key else None),
+                self.allow_unsigned,
+                self.device,
+                not self.no_self_test,
+                self.save_outputs,
+                self.tier,
+            ),
+        )
+        self.present(result.to_document(), lambda: _show_result(result))
+        if result.status:
+            raise (GateFailed if result.status == 1 else InputError)(result.verdict, _hint(result))
+
+
+def _show_result(result: Result) -> None:
+    for check in result.checks:
+        say(f"{check.what}: {check.state}: {check.found}")
+    if not result.status:
+        say(result.verdict)
+
+
+def _hint(result: Result) -> str:
+    kind = next(check.what for check in result.checks if check.state == result.state)
+    if kind in ("device", "version"):
+        return "build the quantized model in model/ for it: `trtcal build`; `trtcal bundle matrix`"
+    if kind == "self-test":
+        return "do not serve it: compare layer by layer, and build it again"
+    return "load nothing of it: get the original from whoever made it, and their public key"
+
+
+class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for orin"):
+    """Show on which devices a BUNDLE loads, by their descriptions, before it is shipped.
+
+    The status is 1 if one that --for names is refused.
+    """
+
+    bundle: Path = argument()
+    devices: tuple[str, ...] = option(
+        "A GPU that trtcal describes, or a TOML file of one; may be repeated.  [default: all]",
+        "--for",
+        metavar="GPU|FILE",
+    )
+
+    def _run(self) -> None:
+        from trtcal.evidence.layers.costs import find_target, target_names
+        from trtcal.runs.bundle.devices import matrix
+
+        described = [find_target(one) for one in self.devices or target_names()]
+        found = matrix(self.bundle, described)
+        names = ("device", "target", "engine", "state", "reason")
+        columns: Columns = {name: f"{{{name}}}" for name in names}
+        self.present([vars(one) for one in found], lambda: print_table(found, columns))
+        refused = [one for one in found if one.is_refused]
+        if self.devices and refused:
+            raise GateFailed(
+                f"the bundle does not load on {refused[0].device}: {refused[0].reason}",
+                f"add an engine: targets = [..., {refused[0].target!r}] under [build], "
+                "or build there",
+            )
+
+
+add_commands(command, Make, Verify, Matrix)

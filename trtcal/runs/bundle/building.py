@@ -1,0 +1,312 @@
+"""Makes a bundle of one variant of a run, whole or not at all.
+
+What is in its folder, besides `manifest.json` (an in-toto Statement: every file by digest) and
+`signature.json` (the DSSE envelope of it): `engines/TARGET/` with an engine and the manifest of its
+build, `model/` with the quantized model to build again, `golden.npz` with inputs and the INT8 outputs
+that a device has to give, what the engines were made by, the report, and what exporters add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtcal.backends.targets import canonical
+from trtcal.config import ImagesConfig
+from trtcal.data import Dataset
+from trtcal.documents import (
+    Document,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    is_staging,
+    parsing,
+    read_json,
+    recover,
+    replacing_entries,
+    to_fields,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from trtcal.errors import BackendError, InputError
+from trtcal.evidence.manifest import MANIFEST as BUILD
+from trtcal.evidence.manifest import Build
+from trtcal.model import Model
+from trtcal.runs.bundle.golden import MOST, make_golden
+from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
+from trtcal.runs.bundle.signing import Signer, envelope
+from trtcal.runs.bundle.source import (
+    RunRecord,
+    copy,
+    find_builds,
+    find_model,
+    read_report,
+    read_run,
+)
+from trtcal.runs.bundle.verifying import MANIFEST, SIGNATURE, Result, Wanted, verify
+from trtcal.runs.statement import BUNDLE
+
+GOLDEN = "golden.npz"
+PREPROCESSING, LABELS = "preprocessing.json", "labels.txt"
+TRITON, DEEPSTREAM, DOCKER = "triton", "deepstream", "docker"
+OWNED = (
+    MANIFEST,
+    SIGNATURE,
+    "engines",
+    "model",
+    GOLDEN,
+    "calibration.json",
+    "plan.json",
+    PREPROCESSING,
+    LABELS,
+    "report.html",
+    "report.json",
+    "run.json",
+    TRITON,
+    DEEPSTREAM,
+    DOCKER,
+)
+"""Everything that a bundle has at the top of its folder."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a bundle is made of, and how: `targets` are those of the run to take, all if there are none.
+
+    `data` are those that the run was judged on, `class_names` the names of classes in their order,
+    `exports` are exporters, each of which gets the bundle's `Draft`.
+    """
+
+    run: Path
+    variant: str
+    data: Dataset
+    targets: tuple[str, ...] = ()
+    samples: int = MOST
+    signer: Signer | None = None
+    images: ImagesConfig | None = None
+    class_names: tuple[str, ...] = ()
+    exports: tuple[Callable[[Draft], Sequence[str]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A bundle in the making: its folder, its engines (entry in the manifest, build), its model.
+
+    `onnx` is the quantized model's file in the bundle.
+    """
+
+    folder: Path
+    request: Request
+    run: RunRecord
+    engines: tuple[tuple[Document, Build], ...]
+    model: Model
+    onnx: str
+    task: Document | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes, none if they are not known."""
+        return self.request.class_names
+
+    @property
+    def precision(self) -> str:
+        """The narrowest precision that a node was asked in: int8, fp16 or fp32."""
+        asked = {name for entry, _ in self.engines for name in entry["precision"]["asked"]}
+        return next((one for one in ("int8", "fp16") if one in asked), "fp32")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Where a bundle lies, the digest of its manifest, and what its own verification found."""
+
+    folder: Path
+    digest: str
+    manifest: Document
+    result: Result
+    notes: tuple[str, ...]
+
+
+def make_bundle(request: Request, folder: Path) -> Bundle:
+    """Make a bundle, verify it, and put it into `folder` in place of an older bundle.
+
+    `InputError` if the run was changed or lacks the variant or a target, the data are not those that it
+    was judged on, or the folder holds something else; `BackendError` if the outputs are not repeated.
+    """
+    check_place(folder)
+    run = read_run(request.run)
+    if request.data.fingerprint != run.evaluation_data:
+        raise InputError(
+            f"data {request.data.name} are not those that {request.run} was judged on",
+            "give the data of that run: --data, or its trtcal.toml by --config",
+        )
+    with replacing_entries(folder, OWNED) as place:
+        draft, contents = _fill(request, run, place)
+        notes = [line for export in request.exports for line in export(draft)]
+        statement = manifest_of(place, contents)
+        payload = canonical_json(statement)
+        write_bytes(place / MANIFEST, payload)
+        write_json(place / SIGNATURE, envelope(payload, request.signer))
+        result = verify(place, Wanted(allow_unsigned=True))
+        if result.status:
+            raise BackendError(f"the bundle does not hold: {result.verdict}", "run it again")
+    about = _verdict_note(contents.verdict, request.variant)
+    return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
+
+
+def check_place(folder: Path) -> None:
+    """`InputError` if a folder holds anything that is not part of a bundle."""
+    recover(folder)
+    if not folder.exists():
+        return
+    if folder.is_dir():
+        names = {entry.name for entry in folder.iterdir() if not is_staging(entry.name)}
+        if not names or (names <= set(OWNED) and is_bundle(folder)):
+            return
+    raise InputError(f"{folder} holds something that is not a bundle", "give another -o")
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder has a bundle's manifest, which may have been changed."""
+    path = folder / MANIFEST
+    found = read_json(path) if path.is_file() else None
+    return isinstance(found, dict) and found.get("predicateType") == BUNDLE
+
+
+def _fill(request: Request, run: RunRecord, place: Path) -> tuple[Draft, Contents]:
+    """Put everything but exports, manifest and signature into the bundle."""
+    report = read_report(request.run)
+    model, onnx = _copy_model(request, run, place)
+    engines = tuple(
+        _copy_engine(request, made, run, place) for made in _builds(request, run, model)
+    )
+    verdict, task = parsing(
+        request.run / "report.json", lambda: (_verdict(report, request.variant), _task(report))
+    )
+    golden = make_golden(model, request.data, request.samples)
+    golden.write(place / GOLDEN)
+    for name in ("report.html", "report.json", "run.json"):
+        copy(request.run, name, place / name)
+    contents = Contents(
+        request.variant,
+        task,
+        [entry for entry, _ in engines],
+        golden.to_document(GOLDEN),
+        verdict,
+        {**_materials(run, report), **_copy_tables(request, run, engines[0][1], place)},
+        onnx,
+        specs_of(model.inputs),
+        specs_of(model.outputs),
+        *_copy_about(request, place),
+        run.tags,
+    )
+    return Draft(place, request, run, engines, model, onnx, task), contents
+
+
+def _copy_model(request: Request, run: RunRecord, place: Path) -> tuple[Model, str]:
+    """Copy the quantized model, with its weights if they lie beside it; return it and its file."""
+    model, files = find_model(request.run, run, request.variant)
+    (place / "model").mkdir()
+    for name in files:
+        copy(request.run, name, place / "model" / Path(name).name)
+    return model, f"model/{Path(files[0]).name}"
+
+
+def _builds(request: Request, run: RunRecord, model: Model) -> list[Build]:
+    """Return the builds of the variant for the targets asked for."""
+    made = find_builds(request.run, run, model)
+    wanted = {canonical(target) for target in request.targets}
+    there = {build.target for build in made}
+    if not made or wanted - there:
+        missing = ", ".join(sorted(wanted - there)) or "any target"
+        raise InputError(
+            f"{request.run} has no engine of {request.variant} for {missing}",
+            f"it has those for {', '.join(there)}" if there else "give targets to `trtcal run`",
+        )
+    return [build for build in made if not wanted or build.target in wanted]
+
+
+def _copy_engine(
+    request: Request, made: Build, run: RunRecord, place: Path
+) -> tuple[Document, Build]:
+    target = canonical(made.target)
+    folder = place / "engines" / target
+    folder.mkdir(parents=True)
+    for name in (made.engine_file, BUILD):
+        copy(request.run, str((made.folder / name).relative_to(request.run)), folder / name)
+    file = f"engines/{target}/{made.engine_file}"
+    return describe_engine(made, file, run.measured.machine.architecture), made
+
+
+def _copy_tables(request: Request, run: RunRecord, made: Build, place: Path) -> dict[str, str]:
+    """Copy the calibration and the plan that the variant was made by, and return their digests."""
+    digests = {
+        kind: str(made.quantization[kind])
+        for kind in ("calibration", "plan")
+        if made.quantization.get(kind)
+    }
+    plan = f"plans/{request.variant}.json"
+    sources = {
+        "calibration": run.output_of(digests.get("calibration")),
+        "plan": next((step.output for step in run.of_stage("plan") if step.output == plan), None),
+    }
+    for kind, source in sources.items():
+        if source is not None:
+            copy(request.run, source, place / f"{kind}.json")
+    return {**digests, "quantized model": made.model}
+
+
+def _materials(run: RunRecord, report: Document) -> dict[str, str]:
+    return {
+        "model": run.model,
+        "calibration data": run.calibration_data,
+        "evaluation data": run.evaluation_data,
+        "run": run.digest,
+        "report": report["digest"],
+    }
+
+
+def _task(report: Document) -> Document | None:
+    task: Document | None = (report.get("comparison") or {}).get("task")
+    return task
+
+
+def _verdict(report: Document, variant: str) -> Document:
+    """Return the run's verdict, and whether the limits hold for the variant that is bundled."""
+    measured: dict[str, Any] = report["measured"]
+    verdict = {key: measured["verdict"][key] for key in ("word", "variant", "sentence")}
+    return {**verdict, "limits_of_this": measured["judgements"].get(variant)}
+
+
+def _verdict_note(verdict: Document, variant: str) -> list[str]:
+    if verdict["variant"] == variant:
+        is_fine = verdict["word"].startswith("SHIP")
+        return [] if is_fine else [f"the run's verdict on {variant} is {verdict['word']}"]
+    limits = verdict["limits_of_this"] or "not judged"
+    return [f"the run's verdict is on {verdict['variant']}; the limits of {variant}: {limits}"]
+
+
+def _copy_about(request: Request, place: Path) -> tuple[str | None, str | None]:
+    """Write the declared preprocessing and the names of the classes, where there are any."""
+    preprocessing = labels = None
+    if request.images is not None:
+        preprocessing = PREPROCESSING
+        write_json(place / PREPROCESSING, to_fields(request.images))
+    if request.class_names:
+        labels = LABELS
+        write_text(place / LABELS, "".join(f"{name}\n" for name in request.class_names))
+    return preprocessing, labels
+
+
+def read_bundle(folder: Path) -> tuple[Document, str]:
+    """Return what a bundle's manifest says once every file holds, and the bundle's digest.
+
+    Whoever made it is not asked. `InputError` if a file was changed, or it is no bundle.
+    """
+    result = verify(folder, Wanted(allow_unsigned=True, self_test=False))
+    if result.status:
+        raise InputError(f"{folder}: {result.verdict}", "make it again, or get the original")
+    manifest = parsing(folder / MANIFEST, lambda: dict(result.manifest))
+    return manifest, digest_file(folder / MANIFEST)

@@ -1,0 +1,151 @@
+"""Outputs that devices saved in their self-tests, held against the golden ones, by tier of device.
+
+A golden input is agreed on by a tier if all of its devices agree: for a classifier on the class, else
+within the tolerance. So each input counts once however many devices there are, since devices of a tier
+are no independent samples. The interval is for other inputs like these. A tier is below the rest if the
+paired interval of the difference is, the rest agreeing where half of the other tiers do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.documents import Document, parsing, read_npz, to_fields
+from trtcal.documents.bounds import parse_json
+from trtcal.errors import InputError
+from trtcal.runs.bundle.building import read_bundle
+from trtcal.runs.bundle.verifying import MANIFEST
+from trtcal.stats import Interval, paired_difference, proportion
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+CLASSES = "classes"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What one device saved: its tier, and by golden input whether it agrees and is within tolerance.
+
+    `largest` is the largest difference over its tolerance, infinite where an exact output differs.
+    """
+
+    path: Path
+    tier: str
+    agrees: tuple[bool, ...]
+    within: tuple[bool, ...]
+    largest: float
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A tier's agreement in percent of the golden inputs, and how far it is below the others.
+
+    `below` is in points, None for a single tier. `alert` says why this tier is one to look at.
+    """
+
+    name: str
+    devices: int
+    inputs: int
+    agreement: Interval
+    within: int
+    largest: float
+    below: Interval | None
+    alert: str | None
+
+    def to_document(self) -> Document:
+        """Return the tier as JSON."""
+        largest = self.largest if math.isfinite(self.largest) else None
+        return {**to_fields(self), "largest": largest}
+
+
+def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
+    """Return the tiers by name; `least` is the percent of golden inputs that each has to agree on.
+
+    `InputError` if the bundle or a file was changed, or a file is of another bundle.
+    """
+    manifest, digest = read_bundle(bundle)
+    golden = read_npz(bundle / manifest["golden"]["file"])
+    check = partial(_compared, Path(MANIFEST), "", manifest, golden, golden)
+    parsing(bundle / MANIFEST, check)
+    saved = [read_saved(path, manifest, digest, golden) for path in files]
+    tiers = {name: [one for one in saved if one.tier == name] for name in {s.tier for s in saved}}
+    agreed = {name: np.all([one.agrees for one in found], axis=0) for name, found in tiers.items()}
+    return [_tier(name, tiers[name], agreed, least) for name in sorted(tiers)]
+
+
+def read_saved(path: Path, manifest: Document, digest: str, golden: Arrays) -> Saved:
+    """Read the outputs that one device saved, and hold them against the golden ones."""
+    arrays = read_npz(path)
+    about = parsing(path, lambda: parse_json(str(arrays["about"][()])))
+    tier, bundle = parsing(path, lambda: (str(about["tier"]), str(about["manifest"])))
+    if f"sha256:{bundle}" != digest:
+        raise InputError(f"{path} has the outputs of another bundle", "give those of this one")
+    return parsing(path, lambda: _compared(path, tier, manifest, arrays, golden))
+
+
+def _compared(path: Path, tier: str, manifest: Document, arrays: Arrays, golden: Arrays) -> Saved:
+    about, kinds = manifest["golden"], (manifest["task"] or {}).get("outputs", {})
+    agrees, within, largest = [], [], 0.0
+    for sample in range(about["samples"]):
+        pairs = [
+            (arrays[f"output.{place}.{sample}"], golden[f"output.{place}.{sample}"], *item)
+            for place, item in enumerate(about["tolerances"].items())
+        ]
+        ratios = [_ratio(made, wanted, tolerance) for made, wanted, _, tolerance in pairs]
+        is_within = max(ratios) <= 1.0
+        classes = [(one, two) for one, two, name, _ in pairs if kinds.get(name) == CLASSES]
+        agrees.append(all(map(_same_class, classes)) if classes else is_within)
+        within.append(is_within)
+        largest = max(largest, *ratios)
+    return Saved(path, tier, tuple(agrees), tuple(within), largest)
+
+
+def _ratio(made: Array, wanted: Array, tolerance: float) -> float:
+    """Return the largest difference over the tolerance, infinite where values are not comparable."""
+    if made.shape != wanted.shape or made.dtype.kind != wanted.dtype.kind:
+        raise ValueError(f"an output is {made.dtype}{list(made.shape)}")
+    same = (made == wanted) | ((made != made) & (wanted != wanted))
+    apart = np.abs(made[~same].astype("f8") - wanted[~same].astype("f8"))
+    if not apart.size:
+        return 0.0
+    most = float(apart.max())
+    return most / tolerance if tolerance > 0.0 and np.isfinite(most) else float("inf")
+
+
+def _same_class(pair: tuple[Array, Array]) -> bool:
+    made, wanted = pair
+    return bool((made.argmax(axis=-1) == wanted.argmax(axis=-1)).all())
+
+
+def _tier(
+    name: str, saved: Sequence[Saved], agreed: Mapping[str, npt.NDArray[np.bool_]], least: float
+) -> Tier:
+    mine = agreed[name]
+    count, inputs = int(mine.sum()), len(mine)
+    agreement = proportion(count, inputs).scaled(100.0)
+    below = _below(mine, [one for other, one in agreed.items() if other != name])
+    within = int(np.all([one.within for one in saved], axis=0).sum())
+    largest = max(one.largest for one in saved)
+    alert = None
+    if below is not None and below.low > 0:
+        alert = f"{below.value:.1f} points below the rest"
+    elif agreement.value < least:
+        alert = f"agrees on {count} of {inputs} golden inputs, below {least:g} %"
+    return Tier(name, len(saved), inputs, agreement, within, largest, below, alert)
+
+
+def _below(mine: npt.NDArray[np.bool_], others: Sequence[npt.NDArray[np.bool_]]) -> Interval | None:
+    """Return how far a tier's agreement is below that of the others, on the same inputs, in points."""
+    if not others:
+        return None
+    rest = np.mean(others, axis=0) >= 0.5
+    lost, won = int((rest & ~mine).sum()), int((mine & ~rest).sum())
+    return paired_difference(lost, won, len(mine)).scaled(100.0)

@@ -1,0 +1,149 @@
+"""A bundle's manifest: what is in the bundle, by digest, and what it was made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from trtcal import __version__
+from trtcal.backends.options import shape_ranges
+from trtcal.backends.targets import CAPABILITY, PORTABLE, parse_target, runs_on
+from trtcal.documents import Document, digest_file, to_fields
+from trtcal.evidence.layers.costs import GPUS
+from trtcal.evidence.manifest import Build
+from trtcal.runs.bundle.verifying import HEADER, MANIFEST, SIGNATURE
+from trtcal.runs.statement import BUNDLE, statement
+
+LATEST_PORTABLE = "sm120"
+"""From this capability on portable engines run on all; source: TensorRT-RTX's documents."""
+DRIVERS = {"11": "450.80.02", "12": "525.60.13", "13": "580"}
+"""CUDA's major version -> the first Linux driver that runs all of it; source: CUDA's release notes."""
+ON_CPU = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a bundle's manifest says besides its files: engines, golden inputs, origin, verdict.
+
+    `materials` are digests of what it was made of, by name; `preprocessing` and `labels` name files;
+    `tags` are those of costs.
+    """
+
+    variant: str
+    task: Document | None
+    engines: list[Document]
+    golden: Document
+    verdict: Document
+    materials: dict[str, str]
+    model: str
+    inputs: list[Document] = field(default_factory=list)
+    outputs: list[Document] = field(default_factory=list)
+    preprocessing: str | None = None
+    labels: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def manifest_of(folder: Path, contents: Contents) -> Document:
+    """Return the in-toto Statement of everything in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    subjects = {name: digest_file(path) for name, path in names.items() if name not in _OUTSIDE}
+    predicate = {
+        **{key: value for key, value in vars(contents).items() if key != "materials"},
+        "trtcal": __version__,
+        "sizes": {name: names[name].stat().st_size for name in subjects},
+    }
+    return statement(subjects, contents.materials, BUNDLE, predicate)
+
+
+_OUTSIDE = (MANIFEST, SIGNATURE)
+
+
+def describe_engine(made: Build, file: str, platform: str) -> Document:
+    """Return what the manifest says of one engine; `platform` is the architecture it was built on.
+
+    `capabilities` are the GPUs that it was built for; a portable one loads on those of `portable_to`,
+    and on what is later than `at_least`.
+    """
+    with made.engine.open("rb") as opened:
+        header = opened.read(HEADER).hex()
+    is_portable = made.target == PORTABLE
+    return {
+        "file": file,
+        "target": made.target,
+        "product": made.backend,
+        "version": made.backend_version,
+        "header": header,
+        "capabilities": _capabilities(made),
+        "portable_to": _portable_to() if is_portable else [],
+        "at_least": LATEST_PORTABLE if is_portable else None,
+        "compatibility": "portable" if is_portable else "none",
+        "gpu": made.gpu,
+        "platform": platform,
+        "smallest_driver": smallest_driver(made.backend, made.backend_version),
+        "plugins": list(made.plugins),
+        "shapes": [] if made.backend == ON_CPU else _shapes(made),
+        "precision": _precision(made),
+        "build": made.digest,
+        "quantized_model": made.model,
+    }
+
+
+def _shapes(made: Build) -> list[Document]:
+    """Return the smallest, usual and largest shape of each dynamic input, by optimization profile."""
+    profiles = made.options.get("profiles") or [{}]
+    return [{**shape_ranges(made.inputs, one)} for one in profiles]
+
+
+def _portable_to() -> list[str]:
+    return [one for one in GPUS if runs_on(PORTABLE, parse_target(one)[0])]
+
+
+def _capabilities(made: Build) -> list[str]:
+    """Return the compute capabilities of an engine: of TensorRT's the one of the GPU it is built on."""
+    if made.gpu is not None:
+        found = [made.gpu.rstrip(")").rpartition("(")[2]]
+    else:
+        found = made.target.split(",")
+    return [one for one in found if CAPABILITY.fullmatch(one)]
+
+
+def smallest_driver(product: str, version: str) -> Document | None:
+    """Return the CUDA that a TensorRT's packages are for, and the driver that it takes.
+
+    The wheels are named after it: `tensorrt_rtx_cu13`. None if they are not installed.
+    """
+    if product == ON_CPU:
+        return None
+    stem = f"{product.replace('-', '_')}_cu"
+    for one in distributions():
+        name = str(one.metadata["Name"]).replace("-", "_")
+        major = name[len(stem) :]
+        if name.startswith(stem) and one.version == version and major in DRIVERS:
+            return {"cuda": f"{major}.0", "linux": DRIVERS[major]}
+    return None
+
+
+def _precision(made: Build) -> Document:
+    """Return how many nodes were asked and got each precision, and the share of compute in INT8."""
+    coverage = made.coverage
+    return {
+        "asked": _counts(outcome.asked for outcome in made.outcomes),
+        "got": _counts(outcome.got or "unknown" for outcome in made.outcomes),
+        "lost": [outcome.node for outcome in made.outcomes if outcome.is_lost],
+        "int8_macs_percent": coverage and coverage.share,
+        "is_built": bool(coverage and coverage.is_built),
+    }
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+def specs_of(specs: Iterable[Any]) -> list[Document]:
+    """Return names, types and shapes of inputs or outputs."""
+    return [to_fields(spec) for spec in specs]

@@ -1,0 +1,753 @@
+"""Checks a bundle before anything of it is loaded: one file, for Python's library and `cryptography`.
+
+    python verify_bundle.py bundle/ --public-key public.pem --device
+
+On a device this file stands alone: it imports nothing of trtcal. Take it from the installation, never
+from the bundle: a verifier inside what it verifies proves nothing. What runs foreign code is done in
+child processes: the driver is asked in one, and an engine is loaded in another, after everything else
+held. A bundle is untrusted: sizes, counts and depth are bounded, and names stay inside its folder.
+
+Sources: DSSE 1.0.2, protocol.md; in-toto Statement v1; the plan's header as the sample `sampleEngines`
+of TensorRT prints it; the header of TensorRT-RTX as seen in engines of version 1.7.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import ctypes
+import hashlib
+import io
+import json
+import os
+import platform
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:trtcal:bundle:v1"
+PAYLOAD = "application/vnd.in-toto+json"
+KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
+
+JSON_BYTES, GOLDEN_BYTES = 32 << 20, 4 << 30
+FILES, SIGNATURES, DEPTH = 10_000, 16, 50
+BLOCK = 1 << 20
+PROBE_S, SELF_TEST_S = 30.0, 600.0
+
+HOLDS, UNCHECKED, REBUILD, REFUSED = "holds", "not checked", "rebuild", "refused"
+VERDICTS = {HOLDS: "READY", REBUILD: "REBUILD RECOMMENDED", REFUSED: "REFUSED"}
+STATUSES = {HOLDS: 0, REBUILD: 1, REFUSED: 2}
+Manifest = Mapping[str, Any]
+
+
+class RefusedError(ValueError):
+    """Why a bundle is refused, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was checked, its state, and what was found."""
+
+    what: str
+    state: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """What an engine is to run on; `cuda` is the CUDA that its driver supports, such as "12.4".
+
+    `target` is its compute capability as `sm89`, None without a GPU, and `missing` says why then.
+    """
+
+    name: str = "CPU"
+    target: str | None = None
+    cuda: str | None = None
+    platform: str | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to check besides digests and headers, and what to accept.
+
+    `device` is the one to hold the engines against: True asks the driver of this machine. `tier` is
+    the class of devices that saved outputs are of.
+    """
+
+    public_key: Path | None = None
+    allow_unsigned: bool = False
+    device: bool | Device = False
+    self_test: bool = True
+    save_outputs: Path | None = None
+    tier: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Every check in order, and what the bundle says of itself as far as it can be believed."""
+
+    checks: tuple[Check, ...]
+    manifest: Manifest = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """The worst state of a check that was made."""
+        states = [check.state for check in self.checks]
+        return next((one for one in (REFUSED, REBUILD) if one in states), HOLDS)
+
+    @property
+    def verdict(self) -> str:
+        """READY, REBUILD RECOMMENDED or REFUSED, with what was not checked and the reason."""
+        word = VERDICTS[self.state]
+        if self.state == HOLDS:
+            left = [check.found for check in self.checks if check.state == UNCHECKED]
+            return f"{word}, but {'; '.join(left)}" if left else word
+        return f"{word}: {next(one.found for one in self.checks if one.state == self.state)}"
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return STATUSES[self.state]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        checks = [vars(check) for check in self.checks]
+        return {"state": VERDICTS[self.state], "verdict": self.verdict, "checks": checks}
+
+
+def verify(folder: Path, wanted: Wanted | None = None) -> Result:
+    """Check a bundle's signature, files, headers, and if wanted the device; then test its outputs.
+
+    An engine is loaded only if everything before held. Never raises for what is in the folder.
+    """
+    wanted = wanted or Wanted()
+    checks: list[Check] = []
+    manifest: Manifest = {}
+    try:
+        manifest = open_bundle(folder, wanted, checks)
+        checks += [_header(folder, engine) for engine in manifest["engines"]]
+        checks += _run(folder, manifest, wanted)
+    except RefusedError as error:
+        checks.append(Check("bundle", REFUSED, str(error)))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        found = f"{MANIFEST} lacks or misuses a field: {shown(repr(error))}"
+        checks.append(Check(MANIFEST, REFUSED, found))
+    except OSError as error:
+        found = f"{shown(error.filename or folder)} cannot be read: {error.strerror}"
+        checks.append(Check("bundle", REFUSED, found))
+    return Result(tuple(checks), manifest)
+
+
+def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> Manifest:
+    """Return the manifest's predicate once signature and every file hold; else `RefusedError`."""
+    if not folder.is_dir():
+        raise RefusedError(f"{folder} is no folder")
+    envelope = _json(_read(folder / SIGNATURE, JSON_BYTES), SIGNATURE)
+    payload = _decoded(envelope["payload"], "payload")
+    if envelope["payloadType"] != PAYLOAD:
+        raise RefusedError(f"{SIGNATURE} signs something else than an in-toto Statement")
+    checks.append(_signature(envelope, payload, wanted))
+    if _read(folder / MANIFEST, JSON_BYTES) != payload:
+        raise RefusedError(f"{MANIFEST} is not what {SIGNATURE} holds")
+    statement = _json(payload, MANIFEST)
+    if (statement["_type"], statement["predicateType"]) != (STATEMENT, PREDICATE):
+        raise RefusedError(f"{MANIFEST} is no bundle that this verifier knows")
+    checks.append(_files(folder, statement))
+    manifest: Manifest = statement["predicate"]
+    _check_named(manifest, {one["name"] for one in statement["subject"]})
+    return manifest
+
+
+def pae(kind: str, payload: bytes) -> bytes:
+    """Return what is signed of a payload: DSSE's pre-authentication encoding."""
+    name = kind.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(name), name, len(payload), payload)
+
+
+def shown(text: object) -> str:
+    """Return text of others without control and direction characters, at most 500 of them."""
+    plain = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in str(text)[:500])
+    return plain.encode("utf-8", "backslashreplace").decode()
+
+
+def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
+    """Return the check of the signature; `RefusedError` if it does not hold, or can't be checked."""
+    signatures = envelope["signatures"]
+    if len(signatures) > SIGNATURES:
+        raise RefusedError(f"{SIGNATURE} has more than {SIGNATURES} signatures")
+    if wanted.public_key is None:
+        if signatures and not wanted.allow_unsigned:
+            raise RefusedError("the bundle is signed, and no public key is given to check it by")
+        what = "its signature is not checked" if signatures else "it is not signed"
+        return Check("signature", UNCHECKED, f"{what}: digests show accidents, not who made it")
+    if not signatures:
+        raise RefusedError("the bundle is not signed, and a public key is given")
+    found = [(one["keyid"], _decoded(one["sig"], "signature")) for one in signatures]
+    if not _is_signed(wanted.public_key, found, pae(PAYLOAD, payload)):
+        raise RefusedError("no signature of the bundle is of the public key that is given")
+    return Check("signature", HOLDS, f"signed by the key in {wanted.public_key}")
+
+
+def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes) -> bool:
+    """Whether one of the signatures is of the public key in a file, which it has to name."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            PublicFormat,
+            load_pem_public_key,
+        )
+    except ImportError:
+        raise RefusedError("the signature is unchecked: `cryptography` is not installed") from None
+    try:
+        key = load_pem_public_key(_read(path, JSON_BYTES))
+    except (ValueError, OSError, TypeError) as error:
+        raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise RefusedError(f"the public key {path} is not an EC key on P-256")
+    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    name = hashlib.sha256(public).hexdigest()
+    for signature in (signature for named, signature in signatures if named == name):
+        with suppress(InvalidSignature):
+            key.verify(signature, data, ec.ECDSA(SHA256()))
+            return True
+    return False
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise RefusedError(f"the {what} in {SIGNATURE} is no base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise RefusedError(f"the {what} in {SIGNATURE} is not base64 as it is written")
+    return data
+
+
+def _json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
+        _check_depth(value)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"{name} is not the JSON of a bundle: {shown(error)}") from None
+    if not isinstance(value, dict):
+        raise RefusedError(f"{name} is not the JSON of a bundle: it is no object")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > DEPTH:
+        raise ValueError(f"it is nested more than {DEPTH} deep")
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, (dict, list)):
+            _check_depth(item, depth + 1)
+
+
+def _open(path: Path) -> io.BufferedReader:
+    """Open a regular file that is no link; `RefusedError` if it is something else."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RefusedError(f"{shown(path)} is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
+def _read(path: Path, most: int) -> bytes:
+    with _open(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise RefusedError(f"{shown(path)} has more than {most >> 20} MiB")
+    return data
+
+
+def _files(folder: Path, statement: Manifest) -> Check:
+    """Return the check that the files are those of the manifest, byte for byte, and no others."""
+    subjects, sizes = statement["subject"], statement["predicate"]["sizes"]
+    if len(subjects) > FILES:
+        raise RefusedError(f"{MANIFEST} names more than {FILES} files")
+    wanted = {_contained(one["name"]): one["digest"]["sha256"] for one in subjects}
+    if len(wanted) < len(subjects):
+        raise RefusedError(f"{MANIFEST} names a file twice")
+    found = set(_walk(folder)) - {MANIFEST, SIGNATURE}
+    for name in sorted(found ^ set(wanted)):
+        where = f"is in the folder and not in {MANIFEST}" if name in found else "is missing"
+        raise RefusedError(f"{shown(name)} {where}")
+    for name, digest in sorted(wanted.items()):
+        _check_file(folder / name, name, sizes[name], digest)
+    return Check("files", HOLDS, f"all {len(wanted)} are those of {MANIFEST}")
+
+
+def _contained(name: str) -> str:
+    parts = name.split("/")
+    if not all(parts) or {".", ".."} & set(parts) or "\\" in name or not name.isprintable():
+        raise RefusedError(f"{MANIFEST} names {shown(name)!r}, which is no name inside the bundle")
+    return name
+
+
+def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
+    """Yield the files of a folder, relative to it; `RefusedError` at links and special files."""
+    if prefix.count("/") > DEPTH:
+        raise RefusedError(f"folders are nested more than {DEPTH} deep")
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            name = prefix + entry.name
+            if number > FILES:
+                raise RefusedError(f"{shown(prefix or folder)} has more than {FILES} entries")
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), f"{name}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield name
+            else:
+                raise RefusedError(f"{shown(name)} is a link or a special file")
+
+
+def _check_file(path: Path, name: str, size: int, wanted: str) -> None:
+    digest = hashlib.sha256()
+    with _open(path) as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != size:
+            raise RefusedError(f"{name} has {found} bytes, not {size}: cut or changed")
+        while block := file.read(BLOCK):
+            digest.update(block)
+    if digest.hexdigest() != wanted:
+        raise RefusedError(f"{name} was changed: its digest is another")
+
+
+def _check_named(manifest: Manifest, names: set[str]) -> None:
+    """`RefusedError` if the manifest speaks of a file that it has no digest of."""
+    golden = manifest["golden"]
+    for name in [*(engine["file"] for engine in manifest["engines"]), golden["file"]]:
+        if name not in names:
+            raise RefusedError(f"{MANIFEST} has no digest of {shown(name)}")
+
+
+HEADER = 64
+PLAN, RTX = b"ftrt", b"vtrt"
+MAGIC = {"tensorrt": PLAN, "tensorrt-rtx": RTX}
+
+
+def _header(folder: Path, engine: Manifest) -> Check:
+    """Return the check of an engine's first bytes: magic, size and version, where they are known."""
+    name, product = engine["file"], engine["product"]
+    with _open(folder / name) as file:
+        head, size = file.read(HEADER), os.fstat(file.fileno()).st_size
+    if head.hex() != engine["header"]:
+        raise RefusedError(f"{name} does not begin as {MANIFEST} says")
+    if product not in MAGIC:
+        return Check("header", HOLDS, f"{name} is ONNX, of {size} bytes")
+    if len(head) < HEADER or head[:4] != MAGIC[product]:
+        raise RefusedError(f"{name} is no engine of {shown(product)}: it begins with {head[:4]!r}")
+    if product == "tensorrt-rtx" and int.from_bytes(head[16:24], "little") != size:
+        stated = int.from_bytes(head[16:24], "little")
+        raise RefusedError(f"{name} is cut: its header says {stated} bytes, it has {size}")
+    built = ".".join(map(str, head[24:28]))
+    if not _same_version(head[24:28], engine["version"]):
+        raise RefusedError(f"{name} is of version {built}, not {shown(engine['version'])}")
+    return Check("header", HOLDS, f"{name} is of {product} {built}, of {size} bytes")
+
+
+def _same_version(found: bytes, text: str) -> bool:
+    """Whether four bytes are a version's numbers; of the build number the lowest byte stands there."""
+    numbers = [int(part) & 0xFF for part in text.split(".")[:4] if part.isdigit()]
+    return len(numbers) >= 3 and list(found[: len(numbers)]) == numbers
+
+
+def fit(engine: Manifest, device: Device) -> Check:
+    """Return whether an engine loads on a device, by what its manifest says: nothing is loaded."""
+    target = engine["target"]
+    if engine["product"] == "onnxruntime":
+        return Check("device", HOLDS, f"the engine for {target} runs on any CPU")
+    if device.target is None:
+        return Check("device", REFUSED, f"{device.missing or 'it has no GPU'}; it wants {target}")
+    for problem in (
+        _capability(engine, device),
+        _platform(engine, device),
+        _driver(engine, device),
+    ):
+        if problem is not None and problem.state == REFUSED:
+            return problem
+    better = _capability(engine, device) or _platform(engine, device)
+    return better or Check("device", HOLDS, f"the engine for {target} is for {device.name}")
+
+
+def _capability(engine: Manifest, device: Device) -> Check | None:
+    """Return why the GPU is not the one that the engine was built for, None if it is."""
+    here, asked = f"{device.name} ({device.target})", engine["capabilities"]
+    if device.target not in asked:
+        if not _is_portable_to(engine, device.target):
+            built = ", ".join(asked or engine["portable_to"])
+            return Check("device", REFUSED, f"built for {built}, and this is {here}")
+        return Check(
+            "device", REBUILD, f"a portable engine loads on {here}, and is not made for it"
+        )
+    if engine["gpu"] not in (None, here):
+        found = f"built on {engine['gpu']}, and this is {here}: its tactics were chosen elsewhere"
+        return Check("device", REBUILD, found)
+    return None
+
+
+def _is_portable_to(engine: Manifest, target: str | None) -> bool:
+    """Whether a portable engine loads on a GPU: one that it names, or later than its `at_least`."""
+    least = engine["at_least"]
+    return target in engine["portable_to"] or (
+        least is not None and _number(target) >= _number(least)
+    )
+
+
+def _number(target: str | None) -> int:
+    digits = (target or "")[2:]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _platform(engine: Manifest, device: Device) -> Check | None:
+    built, here = engine["platform"], device.platform
+    if None in (built, here) or built == here:
+        return None
+    state = REFUSED if engine["product"] == "tensorrt" else REBUILD
+    return Check("device", state, f"built on {built}, and {device.name} is {here}")
+
+
+def _driver(engine: Manifest, device: Device) -> Check | None:
+    """Return why the driver is too old: one of the same major CUDA version is new enough."""
+    least = engine["smallest_driver"]
+    if least is None or device.cuda is None:
+        return None
+    if int(device.cuda.split(".")[0]) >= int(least["cuda"].split(".")[0]):
+        return None
+    found = f"its driver supports CUDA {device.cuda}: CUDA {least['cuda']} wants {least['linux']}"
+    return Check("device", REFUSED, found)
+
+
+ORDER = (HOLDS, REBUILD, REFUSED)
+
+
+def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check]:
+    """Return the engine that suits a device best, and how it fits; the CPU's where there is no GPU."""
+    of_gpu = [one for one in engines if one["product"] != "onnxruntime"]
+    of_cpu = [one for one in engines if one["product"] == "onnxruntime"]
+    found = (of_gpu or of_cpu) if device.target else (of_cpu or of_gpu)
+    if not found:
+        raise RefusedError("the bundle has no engine")
+    pairs = [(one, fit(one, device)) for one in found]
+    return min(pairs, key=lambda pair: ORDER.index(pair[1].state))
+
+
+PACKAGES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt-rtx", "onnxruntime": "onnxruntime"}
+
+
+def _runtime(engine: Manifest) -> Check:
+    """Return whether the runtime installed is of the engine's version."""
+    product, built = shown(engine["product"]), shown(engine["version"])
+    try:
+        here = version(PACKAGES[product])
+    except (KeyError, PackageNotFoundError):
+        return Check("version", UNCHECKED, f"no Python package of {product} {built} is here")
+    if here == built:
+        return Check("version", HOLDS, f"{product} {here} is the one that built it")
+    found = f"built by {product} {built}, and {here} is installed"
+    return Check("version", REBUILD if product == "onnxruntime" else REFUSED, found)
+
+
+def _lacking(engine: Manifest) -> str:
+    """Return the packages that a self-test would need and that are not installed."""
+    wanted = ["numpy", *([] if engine["product"] == "onnxruntime" else ["polygraphy"])]
+    return ", ".join(name for name in wanted if find_spec(name) is None)
+
+
+def _run(folder: Path, manifest: Manifest, wanted: Wanted) -> Iterator[Check]:
+    """Yield the checks of device and version, and the self-test if nothing before is refused."""
+    engines, device = manifest["engines"], Device(platform=platform.machine())
+    if wanted.device is False:
+        engine = next((one for one in engines if one["product"] == "onnxruntime"), None)
+    else:
+        device = find_device() if wanted.device is True else wanted.device
+        engine, check = choose(engines, device)
+        yield check
+        if check.state == REFUSED:
+            return
+    if engine is None:
+        yield Check("self-test", UNCHECKED, "no engine was run: --device runs that of this machine")
+        return
+    runtime = _runtime(engine)
+    yield runtime
+    if runtime.state == REFUSED:
+        return
+    if engine["plugins"]:
+        needed = shown(", ".join(engine["plugins"]))
+        yield Check("plug-ins", UNCHECKED, f"it needs the plug-ins {needed}")
+    lacking = _lacking(engine)
+    if lacking or runtime.state == UNCHECKED or not wanted.self_test:
+        why = f", for want of {lacking}" if lacking else ""
+        yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}: none are saved")
+    else:
+        yield _self_test(folder, manifest, engine, replace(wanted, device=device))
+
+
+def _self_test(folder: Path, manifest: Manifest, engine: Manifest, wanted: Wanted) -> Check:
+    """Return what came of the golden inputs, run in a child process."""
+    golden = manifest["golden"]
+    device: Any = wanted.device
+    request = {
+        "product": engine["product"],
+        "engine": [str(folder.absolute() / engine["file"]), _digest_of(folder / engine["file"])],
+        "golden": [str(folder.absolute() / golden["file"]), _digest_of(folder / golden["file"])],
+        "tolerances": golden["tolerances"],
+        "inputs": golden["inputs"],
+        "samples": golden["samples"],
+        "save": wanted.save_outputs and str(wanted.save_outputs.absolute()),
+        "about": {
+            "manifest": _digest_of(folder / MANIFEST),
+            "tier": wanted.tier or device.name,
+            "device": vars(device),
+            "engine": {key: engine[key] for key in ("target", "product", "version")},
+        },
+    }
+    answer = _child("self-test", request, SELF_TEST_S)
+    if answer.get("lacking"):
+        found = f"its outputs were not tested, for want of {shown(answer['lacking'])}"
+        return Check("self-test", UNCHECKED, found)
+    if answer["problem"]:
+        return Check("self-test", REFUSED, f"{engine['file']}: {shown(answer['problem'])}")
+    return Check("self-test", HOLDS, f"{golden['samples']} golden inputs give the outputs expected")
+
+
+def _digest_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with _open(path) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Run one of `TASKS` in a process of its own, in an empty folder; a crash is an answer too."""
+    command = [sys.executable, "-I", "-B", os.path.abspath(__file__), "--child", task]
+    with tempfile.TemporaryDirectory(prefix="trtcal-") as place:
+        try:
+            done = subprocess.run(  # noqa: S603  # our own interpreter and file
+                command,
+                input=json.dumps(request).encode(),
+                capture_output=True,
+                timeout=limit_s,
+                cwd=place,
+                check=False,
+            )
+            answer = json.loads(done.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            return {"problem": f"it took longer than {limit_s:g} s"}
+        except (ValueError, IndexError):
+            return {"problem": f"the process that loads it ended with status {done.returncode}"}
+    return answer if isinstance(answer, dict) else {"problem": "its answer is no object"}
+
+
+def find_device() -> Device:
+    """Return this machine's first GPU, or a CPU with why there is none; its driver may crash."""
+    answer = _child("probe", {}, PROBE_S)
+    here = platform.machine()
+    if answer.get("problem"):
+        return Device(platform=here, missing=str(answer["problem"]))
+    return Device(answer["name"], answer["target"], answer["cuda"], here)
+
+
+MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h
+
+
+def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the driver for its first device; may crash this process."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return {"problem": "there is no NVIDIA driver on this machine"}
+    supported, device, major, minor = (ctypes.c_int() for _ in range(4))
+    name = ctypes.create_string_buffer(256)
+    for call, arguments in (
+        ("cuInit", (0,)),
+        ("cuDriverGetVersion", (ctypes.byref(supported),)),
+        ("cuDeviceGet", (ctypes.byref(device), 0)),
+        ("cuDeviceGetName", (name, len(name), device)),
+        ("cuDeviceGetAttribute", (ctypes.byref(major), MAJOR, device)),
+        ("cuDeviceGetAttribute", (ctypes.byref(minor), MINOR, device)),
+    ):
+        if code := getattr(cuda, call)(*arguments):
+            return {"problem": f"no CUDA device can be opened: error {code} of {call}"}
+    return {
+        "name": name.value.decode(errors="replace"),
+        "target": f"sm{major.value}{minor.value}",
+        "cuda": f"{supported.value // 1000}.{supported.value % 1000 // 10}",
+    }
+
+
+def _test(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Load an engine, run the golden inputs and compare; what it raises is the problem."""
+    import numpy as np
+
+    engine, packed = _believed(*request["engine"]), io.BytesIO(_believed(*request["golden"]))
+    if sum(one.file_size for one in zipfile.ZipFile(packed).infolist()) > GOLDEN_BYTES:
+        raise ValueError(f"the golden inputs expand to more than {GOLDEN_BYTES >> 20} MiB")
+    golden = np.load(packed, allow_pickle=False)
+    run = (
+        _onnxruntime(engine) if request["product"] == "onnxruntime" else _tensorrt(engine, request)
+    )
+    made: dict[str, Any] = {}
+    problem = None
+    for sample in range(request["samples"]):
+        feeds = {
+            name: golden[f"input.{place}.{sample}"] for place, name in enumerate(request["inputs"])
+        }
+        outputs = run(feeds)
+        for place, (name, tolerance) in enumerate(request["tolerances"].items()):
+            key = f"output.{place}.{sample}"
+            made[key] = np.array(outputs[name])  # the runtime may use its buffer again
+            problem = problem or _differs(made[key], golden[key], tolerance, f"{name} of {sample}")
+    if request["save"]:
+        _save(Path(request["save"]), {**made, "about": np.array(json.dumps(request["about"]))})
+    return {"problem": problem}
+
+
+def _believed(path: str, digest: str) -> bytes:
+    """Return the bytes of a file once they are those that were checked; only they are used."""
+    with _open(Path(path)) as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ValueError(f"{path} was changed while it was checked")
+    return data
+
+
+def _differs(made: Any, wanted: Any, tolerance: float, what: str) -> str | None:
+    import numpy as np
+
+    if made.shape != wanted.shape or made.dtype != wanted.dtype:
+        return f"{what} is {made.dtype}{list(made.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+    if np.allclose(made, wanted, rtol=0.0, atol=tolerance, equal_nan=True):
+        return None
+    most = float(np.nanmax(np.abs(made.astype("f8") - wanted.astype("f8"))))
+    return f"{what} differs by {most:.4g}, and {tolerance:.4g} is allowed"
+
+
+def _save(path: Path, arrays: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("xb") as file:
+            np.savez_compressed(file, **arrays)
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _onnxruntime(engine: bytes) -> Any:
+    """Return what runs an ONNX engine on one thread, by exact products and as it was quantized."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(
+        engine,
+        sess_options=options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["WeightBiasQuantization"],
+    )
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))  # noqa: B905  # Python 3.8
+
+
+def _tensorrt(engine: bytes, request: Mapping[str, Any]) -> Any:
+    """Return what runs an engine of TensorRT by Polygraphy; not yet tried beside a GPU."""
+    if request["product"] == "tensorrt-rtx":
+        os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
+    from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+    from polygraphy.cuda import wrapper
+
+    try:
+        wrapper()
+    except Exception as error:  # it has exceptions of its own
+        raise ImportError(f"CUDA's runtime: {error}") from error
+    runner = TrtRunner(EngineFromBytes(engine))
+    runner.activate()
+    return lambda feeds: runner.infer(dict(feeds))
+
+
+TASKS = {"probe": _probe, "self-test": _test}
+
+
+def _serve(task: str) -> int:
+    """In a child process: do a task, and print its answer as the last line."""
+    try:
+        answer = TASKS[task](json.load(sys.stdin))
+    except ImportError as error:
+        answer = {"problem": None, "lacking": str(error)}
+    except Exception as error:  # runtimes raise nearly anything about an engine
+        answer = {"problem": f"{type(error).__name__}: {error}"}
+    print(flush=True)
+    print(json.dumps(answer), flush=True)
+    return 0
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Check a bundle of trtcal before it is loaded.")
+    parser.add_argument("bundle", type=Path, nargs="?", default=Path("bundle"))
+    key = os.environ.get(KEY_VARIABLE)
+    parser.add_argument("--public-key", type=Path, default=Path(key) if key else None)
+    parser.add_argument("--allow-unsigned", action="store_true")
+    parser.add_argument("--device", action="store_true")
+    parser.add_argument("--no-self-test", action="store_true")
+    parser.add_argument("--save-outputs", type=Path)
+    parser.add_argument("--tier")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", choices=tuple(TASKS), help=argparse.SUPPRESS)
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Check a bundle, print what was found, and return the status: 0, 1 or 2."""
+    asked = _arguments(given)
+    if asked.child:
+        return _serve(asked.child)
+    wanted = Wanted(
+        asked.public_key,
+        asked.allow_unsigned,
+        asked.device,
+        not asked.no_self_test,
+        asked.save_outputs,
+        asked.tier,
+    )
+    result = verify(asked.bundle, wanted)
+    if asked.json:
+        print(json.dumps(result.to_document(), indent=2))
+        return result.status
+    for check in result.checks:
+        print(shown(f"{check.what}: {check.state}: {check.found}"))
+    print(shown(result.verdict))
+    return result.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
