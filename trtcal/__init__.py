@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model, load_model
+    from trtcal.model.frameworks.pytorch import from_torch
     from trtcal.pipeline.api import (
         BuildLog,
         Report,
@@ -74,6 +75,7 @@ _HOMES = {
     "evidence.findings": ("Finding",),
     "evidence.manifest": ("Build",),
     "model": ("Model", "load_model"),
+    "model.frameworks.pytorch": ("from_torch",),
     "pipeline.api": (
         "BuildLog",
         "Report",
@@ -133,6 +135,7 @@ __all__ = [
     "check_data",
     "compare",
     "diagnose",
+    "from_torch",
     "improve",
     "load_model",
     "open_dataset",

@@ -32,6 +32,7 @@ import click
 from trtcal.cli.output import note, print_json, say, say_written, verbosity
 from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
 from trtcal.documents import clear_places
+from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, InputError, TrtcalError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Options:
 
 def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:
     clear_places(_paths(given.values()))
-    with verbosity(quiet, verbose):
+    with verbosity(quiet, verbose), trusting(given.get("trust", False)):
         options(**given)._start()
 
 
@@ -274,7 +275,8 @@ class TrustOptions(Options):
     """The option of a command that may run programs of others."""
 
     trust: bool = option(
-        f"Run scripts that {FILE} names, load engines built elsewhere: both are programs."
+        f"Run scripts that {FILE} names, load engines built elsewhere, convert models that hold code: "
+        "all are programs."
     )
 
 

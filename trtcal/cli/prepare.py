@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, option, required
+from trtcal.cli.options import ModelOptions, TrustOptions, option, required
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Prepare(
     ModelOptions,
     EqualityOptions,
+    TrustOptions,
     example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
 ):
     """Write MODEL made ready for Q/DQ by passes that do not change what it computes.

@@ -28,7 +28,8 @@ class Lineage:
 
     `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
     were read for which purpose, `files` the model, the configuration and the run's folder, from where
-    the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`.
+    the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`,
+    `source` what the model was converted from, with its digest, if it was no ONNX.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Lineage:
     data_issues: list[Document] = field(default_factory=list)
     data_reads: list[Document] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    source: Document | None = None
     scripts: dict[str, str] = field(default_factory=dict)
 
     def to_document(self, command: str) -> Document:
@@ -47,6 +49,7 @@ class Lineage:
         body = {
             "trtcal": __version__,
             "model": self.model,
+            **({"source": self.source} if self.source else {}),
             "calibration_data": self.calibration_data,
             "evaluation_data": self.evaluation_data,
             "command": command,
