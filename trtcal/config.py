@@ -203,6 +203,14 @@ SIDES = Kind(
 CROP = Kind(
     SIDES.wanted, _are_sides, lambda value: (as_list(value)[0], as_list(value)[-1]), example="224"
 )
+SCRIPTS = Kind(
+    'a list of strings like "file.py" or "file.py:function"',
+    lambda value: (
+        isinstance(value, list) and all(FILE_NAME.fits(one) and script_in(one) for one in value)
+    ),
+    lambda value: tuple(map(Path, dict.fromkeys(value))),
+    example='["passes.py"]',
+)
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind(
     "a list of tables",
@@ -350,10 +358,11 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """Preparation passes to skip, and those to add that run on request only."""
+    """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
     skip: tuple[str, ...] = key(STRINGS, ())
     add: tuple[str, ...] = key(STRINGS, ())
+    passes: tuple[Path, ...] = key(SCRIPTS, ())
 
 
 @dataclass(frozen=True)
@@ -488,6 +497,22 @@ class ReportConfig:
     currency: str = key(CURRENCY, "USD")
 
 
+RERUN, ALERT = "rerun", "alert"
+ACTIONS = Kind(
+    f'a list of "{RERUN}" and "{ALERT}"',
+    lambda value: isinstance(value, list) and all(one in (RERUN, ALERT) for one in value),
+    lambda value: tuple(dict.fromkeys(value)),
+    example=f'["{RERUN}", "{ALERT}"]',
+)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What `trtcal checkpoint verify` does about a delta: run again what made it, raise the alert."""
+
+    on_delta: tuple[str, ...] = key(ACTIONS, (RERUN, ALERT), example=ACTIONS.example)
+
+
 @dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
@@ -517,6 +542,7 @@ class Config:
     limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
+    checkpoint: CheckpointConfig = key(partial(read_section, CheckpointConfig), CheckpointConfig)
 
     @property
     def run_folder(self) -> Path:
@@ -528,6 +554,8 @@ class Config:
         """The values that are scripts, by their keys; a function may stand behind the file."""
         data = {"calibration.data": self.calibration.data, "evaluation.data": self.evaluation.data}
         found = {key: path for key, path in data.items() if path and script_in(path)}
+        for number, path in enumerate(self.prepare.passes, 1):
+            found[f"prepare.passes.{number}"] = path
         metric = self.evaluation.metric
         return {**found, "evaluation.metric": metric} if metric else found
 
@@ -543,7 +571,8 @@ class Config:
             key = next(key for key, path in self.scripts.items() if path == script)
             raise InputError(
                 f"{self.path} asks to run the script {script} (`{key}`), which is a program",
-                "name it on the command line (--data, --metric-file), or say --trust if you trust it",
+                "name it on the command line (--data, --metric-file, --pass), "
+                "or say --trust if you trust it",
             )
 
 
@@ -559,6 +588,11 @@ def read_config(path: Path) -> Config:
 def parse_config(text: str, path: Path) -> Config:
     """Read the text of a `trtcal.toml` that is, or would be, at this path."""
     return _of_table(tomllib.loads(text), path, text)
+
+
+def config_of_table(table: dict[str, Any], path: Path) -> Config:
+    """Return the configuration that a table describes, with paths from the folder of `path` on."""
+    return _of_table(table, path, "")
 
 
 def _of_table(table: dict[str, Any], path: Path, text: str) -> Config:
@@ -636,4 +670,6 @@ def _absolute(settings: Section, base: Path) -> Section:
             found[item.name] = _absolute(value, base)
         elif isinstance(value, Path) and item.metadata:
             found[item.name] = Path(os.path.abspath(base / value))
+        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
+            found[item.name] = tuple(Path(os.path.abspath(base / one)) for one in value)
     return replace(settings, **found)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.options import (
     JsonOptions,
     LimitOptions,
@@ -24,7 +23,7 @@ from trtcal.cli.options import (
     required,
 )
 from trtcal.cli.output import Columns, note, print_json, print_limits, print_table, progress, say
-from trtcal.errors import BackendError, InputError
+from trtcal.errors import InputError
 
 if TYPE_CHECKING:
     from trtcal.documents import Document
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 FIGURES_SHOWN = 40
-ALERT_LIMIT_S = 60.0
 
 
 @click.group(epilog="Example: trtcal history list")
@@ -239,6 +237,7 @@ class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
 
 class Check(
     HistoryOptions,
+    AlertOptions,
     JsonOptions,
     LimitOptions,
     example="trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
@@ -247,10 +246,6 @@ class Check(
 
     name: str | None = option("Of which name the last run is checked.  [default: the last run's]")
     against: int | None = option("The baseline's number.  [default: the run before]")
-    alert: str | None = option(
-        "Run this on a broken limit, with JSON on its input.", metavar="COMMAND"
-    )
-    webhook: str | None = option("Post the JSON there on a broken limit.", metavar="URL")
 
     def _run(self) -> None:
         from trtcal.limits import BROKEN, parse_limits, require
@@ -262,9 +257,7 @@ class Check(
         document = _alert_document(before, after, judged)
         self.present(document, lambda: print_limits(judged, f"run {after.number} of {after.name}"))
         if any(one.state == BROKEN for one in judged):
-            for send, where in ((_run, self.alert), (_post, self.webhook)):
-                if where:
-                    send(where, document)
+            self.send_alerts(document)
         first = before.number if before else after.number
         require(judged, f"see `trtcal history diff {first} {after.number}`")
 
@@ -293,34 +286,6 @@ def _alert_document(
         "limits": [one.to_document() for one in judged],
         "inputs": compare_runs(before, after).inputs if before else {},
     }
-
-
-def _run(command_line: str, document: dict[str, Any]) -> None:
-    """Run the user's own command, which says how it went by its status."""
-    try:
-        done = subprocess.run(  # noqa: S602 (the user's own line)
-            command_line, shell=True, input=json.dumps(document), text=True, timeout=ALERT_LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
-        return
-    if done.returncode:
-        note(f"note: the alert {command_line!r} ended with status {done.returncode}")
-
-
-def _post(url: str, document: dict[str, Any]) -> None:
-    """Post JSON to an address that the user gave."""
-    import urllib.error
-    import urllib.request
-
-    if not url.startswith(("https://", "http://")):
-        raise InputError(f"{url!r} is no web address", "give one with https://")
-    data = json.dumps(document).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
-    try:
-        urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
-    except (urllib.error.URLError, OSError) as error:
-        raise BackendError(f"the webhook {url} failed: {error}", "check the address") from error
 
 
 add_commands(command, Add, List, Show, Diff, Export, Dashboard, Check)

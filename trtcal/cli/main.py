@@ -37,6 +37,7 @@ COMMANDS = {
     "sensitivity": "Measure what each layer loses in INT8.",
     "search": "Find the layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
+    "checkpoint": "Show what each pass and stage made, and which gives something else.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",

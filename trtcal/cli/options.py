@@ -21,7 +21,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import NoneType
@@ -197,9 +197,10 @@ def required(value: Any, what: str, option: str) -> Any:
 def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
     """Return a model made ready for Q/DQ; nodes that the passes left alone are noted."""
     from trtcal.model.passes import prepare_with_record
+    from trtcal.pipeline.own_passes import passes_of
 
-    settings = config.prepare
-    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add)
+    settings, passes = config.prepare, passes_of(config)
+    prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
     for line in prepared.notes:
         note(f"note: left alone: {line}")
     return prepared.model
@@ -278,6 +279,24 @@ class TrustOptions(Options):
         f"Run scripts that {FILE} names, load engines built elsewhere, convert models that hold code: "
         "all are programs."
     )
+
+
+class PassOptions(Options):
+    """The option of a command that takes preparation passes of the user's own."""
+
+    own_passes: tuple[Path, ...] = option(
+        "A Python file with preparation passes of your own, which run last; may be repeated.",
+        "--pass",
+        metavar="FILE.py[:FUNCTION]",
+    )
+
+    def with_passes(self, config: Config) -> Config:
+        """Return the configuration with the passes given here, which are trusted."""
+        settings = config.prepare
+        passes = tuple(dict.fromkeys((*settings.passes, *self.own_passes)))
+        return replace(
+            config.trusting(False, *self.own_passes), prepare=replace(settings, passes=passes)
+        )
 
 
 class ConfigOptions(JsonOptions):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtcal.cli.equality import EqualityOptions
-from trtcal.cli.options import ModelOptions, TrustOptions, option, required
+from trtcal.cli.options import ModelOptions, PassOptions, TrustOptions, option, required
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.errors import GateFailed
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Prepare(
     ModelOptions,
     EqualityOptions,
+    PassOptions,
     TrustOptions,
     example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
 ):
@@ -39,6 +40,10 @@ class Prepare(
         metavar="NAME,NAME",
     )
     output: Path | None = option("Where to write the ONNX.", "-o")
+    checkpoints: Path | None = option(
+        "Folder for what each pass did: checkpoints.jsonl and graphs.npz, as a run has them.",
+        metavar="FOLDER",
+    )
 
     def _run(self) -> None:
         if self.listed:
@@ -47,19 +52,24 @@ class Prepare(
         from trtcal.model.cut import cut, metadata_of, tail_of
         from trtcal.model.files import write_onnx
         from trtcal.model.passes import prepare_with_record
+        from trtcal.pipeline.own_passes import passes_of
+        from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
 
-        settings = self.config.prepare
-        path = required(self.output, "the output", "-o")
+        config = self.with_passes(self.config.trusting(self.trust))
+        settings, passes = config.prepare, passes_of(config)
+        path, with_graphs = required(self.output, "the output", "-o"), self.checkpoints is not None
         loaded = self.load_model()
         body = cut(loaded, self.outputs.split(",")) if self.outputs else loaded
         prepared = prepare_with_record(
-            body, [*settings.skip, *self.skip], [*settings.add, *self.add]
+            body, [*settings.skip, *self.skip], [*settings.add, *self.add], passes, with_graphs
         )
         tail = tail_of(metadata_of(prepared.model.proto))
         equality = self.run_both(loaded, prepared.model, self.config)
         if equality:
             _check(equality)
         written = write_onnx(path, prepared.model.proto)
+        if self.checkpoints is not None:
+            write_checkpoints(self.checkpoints, checkpoints_of(prepared), prepared.graphs)
         document = {
             "model": loaded.fingerprint,
             "passes": [vars(record) for record in prepared.records],

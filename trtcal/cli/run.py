@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from trtcal.cli.advice import advise
 from trtcal.cli.check_data import warn
 from trtcal.cli.compare import show
-from trtcal.cli.options import GivenOptions, JsonOptions, TrustOptions, argument, option
+from trtcal.cli.options import (
+    GivenOptions,
+    JsonOptions,
+    PassOptions,
+    TrustOptions,
+    argument,
+    option,
+)
 from trtcal.cli.output import note, print_limits, progress, say
 from trtcal.config import FILE, are_annotations, read_config
 from trtcal.errors import GateFailed, TrtcalError
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 class Run(
     JsonOptions,
     GivenOptions,
+    PassOptions,
     TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
@@ -90,6 +98,7 @@ class Run(
         from trtcal.reporting.advice import next_step
 
         settings, guessed = self._settings()
+        settings = self.with_passes(settings)
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -133,7 +142,7 @@ def _history(config: Config) -> History | None:
 
 def _record(history: History, result: RunResult, project: str | None) -> None:
     try:
-        number = history.record(result.report, project, str(result.folder))
+        number = history.record(result.report, project, str(result.folder.absolute()))
     except TrtcalError as error:
         note(f"note: not recorded in the history: {error.message}")
     else:

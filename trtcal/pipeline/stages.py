@@ -65,13 +65,17 @@ from trtcal.evaluate.placement_search import compiler, described, tune_placement
 from trtcal.evaluate.replay import Reporter, carry, silent
 from trtcal.evaluate.variant_limits import is_compared
 from trtcal.evaluate.variants import open_variant
+from trtcal.evidence.chain import FILE as CHECKPOINTS
+from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import INT8_MACS, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.frameworks.source import source_of
-from trtcal.model.passes import prepare_with_record
+from trtcal.model.passes import Prepared, prepare_with_record
+from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
+from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import (
@@ -88,6 +92,14 @@ from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
 from trtcal.reporting.prices import named_price, with_costs
 from trtcal.reporting.render import write_page
+from trtcal.runs.checkpoints import (
+    GRAPHS,
+    PREVIOUS,
+    build_checkpoints,
+    checkpoints_of,
+    keep_previous,
+    write_checkpoints,
+)
 from trtcal.runs.diff import against_last
 from trtcal.runs.history import History
 from trtcal.runs.lineage import KIND as RUN
@@ -98,15 +110,20 @@ DATA_CHECK = "data_check.json"
 OUTPUTS = (
     "builds",
     "calibrations",
+    CHECKPOINTS,
     "comparison.json",
     DATA_CHECK,
+    GRAPHS,
     "histograms.npz",
     "models",
     "plans",
     "optimizations",
+    SCRIPTS,
+    PREVIOUS,
     "report.html",
     "report.json",
     "run.json",
+    SETTINGS,
     "tails.json",
     FILE,
 )
@@ -134,15 +151,25 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run starts from, opened and checked: `prepared` is the model that is quantized."""
+    """What a run starts from, opened and checked: `preparation` made the model that is quantized."""
 
     config: Config
     model: Model
-    prepared: Model
+    preparation: Prepared
     calibration_data: CountedDataset
     evaluation_data: Dataset
     wanted: EvaluationWanted
     plans: dict[str, Plan]
+
+    @property
+    def prepared(self) -> Model:
+        """The model that is quantized."""
+        return self.preparation.model
+
+    @property
+    def graph(self) -> str:
+        """Digest of the graph that the preparation passes made."""
+        return self.preparation.graphs[-1].digest
 
     @property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
@@ -167,14 +194,28 @@ class Journal:
     progress: Reporter = silent
     say: Say = lambda message: None
     limits: list[Judgement] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def step(self, stage: str, output: str) -> Iterator[Callable[[str], None]]:
-        """Record one stage; the caller gives the digest of what it wrote to what this yields."""
+    def step(
+        self, stage: str, output: str, given: Sequence[str] = (), options: object = None
+    ) -> Iterator[Callable[[str], None]]:
+        """Record one stage; the caller gives the digest of what it wrote to what this yields.
+
+        `given` are the digests of what the stage works on: with them it is a checkpoint too.
+        """
         started, digests = time.perf_counter(), list[str]()
         yield digests.append
         seconds = time.perf_counter() - started
         self.lineage.steps.append(Step(stage, output, digests[0], seconds))
+        if given:
+            made = Checkpoint(stage, output, digest_options(given), digests[0])
+            self.checkpoints.append(replace(made, options=digest_options(options or {})))
+
+    def digest_of(self, output: str) -> str | None:
+        """Return the digest of an output that was recorded, the last one of its name."""
+        found = (step.digest for step in reversed(self.lineage.steps) if step.output == output)
+        return next(found, None)
 
 
 def run(
@@ -202,6 +243,9 @@ def run(
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
             write_text(journal.folder / FILE, guessed)
+        journal.checkpoints += checkpoints_of(inputs.preparation)
+        write_origin(place, config, folder)
+        keep_previous(folder, place)
         issues = checked_data(inputs, journal)
         warn(issues)
         counts = {"data_issues": len(issues)}
@@ -224,6 +268,7 @@ def run_stages(
         journal.say(f"shapes of {name}, from the sizes of the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
+    record_checkpoints(inputs, journal)
     journal.lineage.data_reads = [to_fields(read) for read in inputs.calibration_data.summary()]
     journal.lineage.write(journal.folder, command)
     with journal.step("report", "report.json") as record:
@@ -236,7 +281,7 @@ def run_stages(
 def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     """Open the model and the data, and check what would otherwise fail only after hours."""
     model = load_model(_required(config.model, "model"))
-    prepared = prepare_with_record(model, config.prepare.skip, config.prepare.add)
+    prepared = prepared_by(model, config)
     for line in prepared.notes:
         say(f"left alone: {line}")
     for target in (*config.build.targets, config.build.tune_placement):
@@ -262,9 +307,16 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
         for name, plan in config.plans.items()
     }
     both = calibration_data, evaluation_data
-    inputs = Inputs(config, model, prepared.model, *both, wanted, plans)
+    inputs = Inputs(config, model, prepared, *both, wanted, plans)
     checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)
     return inputs
+
+
+def prepared_by(model: Model, config: Config) -> Prepared:
+    """Return a model prepared as a configuration says, with the graph after each pass."""
+    settings = config.prepare
+    passes = passes_of(config)
+    return prepare_with_record(model, settings.skip, settings.add, passes, with_graphs=True)
 
 
 HELD_BACK = 0.3  # of the samples, where there are no others to judge by
@@ -324,7 +376,11 @@ def _lineage(inputs: Inputs) -> Lineage:
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
     """Return what looks wrong in the calibration data, and record it."""
     data = inputs.calibration_data
-    with journal.step("check-data", DATA_CHECK) as record, data.reading_for("data check"):
+    given = (inputs.model.fingerprint, data.fingerprint)
+    with (
+        journal.step("check-data", DATA_CHECK, given) as record,
+        data.reading_for("data check"),
+    ):
         found = check_data(inputs.model, data)
         record(str(found.write(journal.folder / DATA_CHECK)["digest"]))
     journal.lineage.data_issues = [to_fields(issue) for issue in found.issues]
@@ -336,8 +392,9 @@ def observe_tensors(inputs: Inputs, journal: Journal) -> Observation:
     settings, data = inputs.config.calibration, inputs.calibration_data
     tensors = tensors_to_observe(find_layers(inputs.prepared))
     title = f"observing {len(tensors)} tensors"
+    given = (inputs.graph, data.fingerprint)
     with (
-        journal.step("observe", "histograms.npz") as record,
+        journal.step("observe", "histograms.npz", given) as record,
         data.reading_for("histograms"),
         journal.progress(title, len(data)) as advance,
     ):
@@ -370,8 +427,9 @@ def calibrate_all(
     found = {}
     for method in dict.fromkeys(methods):
         output = f"calibrations/{method}.json"
-        with journal.step("calibrate", output) as record:
-            found[method] = calibrate(observation, method, settings.parameters.get(method))
+        parameters = settings.parameters.get(method)
+        with journal.step("calibrate", output, (observation.digest,), parameters) as record:
+            found[method] = calibrate(observation, method, parameters)
             found[method].write(journal.folder / output)
             record(found[method].digest)
     return found
@@ -414,7 +472,11 @@ def optimize(inputs: Inputs, effort: str, journal: Journal) -> Improved:
     """Return the optimizations that help on samples held back."""
     options = ImproveOptions(effort, inputs.config.calibration.improve_time_limit_s)
     data = inputs.calibration_data
-    with journal.step("improve", OPTIMIZATIONS_FILE) as record, data.reading_for("optimizations"):
+    given = (inputs.graph, data.fingerprint)
+    with (
+        journal.step("improve", OPTIMIZATIONS_FILE, given, to_fields(options)) as record,
+        data.reading_for("optimizations"),
+    ):
         found = improve(inputs.prepared, data, options, inputs.model, journal.progress)
         digests = write_improved(journal.folder, found)
         record(digests.pop(OPTIMIZATIONS_FILE))
@@ -436,7 +498,9 @@ def write_variant(
         with journal.step("plan", output) as record:
             record(str(write_plan(journal.folder / output, plan)["digest"]))
     output = f"models/{name}.onnx"
-    with journal.step("quantize", output) as record:
+    optimized = None if model is inputs.prepared else journal.digest_of(OPTIMIZATIONS_FILE)
+    given = (inputs.graph, calibration.digest, optimized or "")
+    with journal.step("quantize", output, given, plan.to_document()) as record:
         quantized = quantize(model, calibration, plan)
         record(write_quantized(journal.folder / output, quantized).digest)
     return journal.folder / output
@@ -500,6 +564,8 @@ def build_one(
         with journal.step("build", f"{output}/build.json") as record:
             built = build(model, backend, options, journal.folder / output)
             record(built.digest)
+        given = journal.digest_of(f"models/{model.name}.onnx") or model.fingerprint
+        journal.checkpoints += build_checkpoints(built, given)
     except BackendError as error:
         journal.lineage.missing[f"{model.name} for {target}"] = _why(error, model)
         return
@@ -520,7 +586,8 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
     settings, data = inputs.config.evaluation, inputs.evaluation_data
     reference = open_variant(inputs.model.path)
     others = [open_variant(path) for path in variants]
-    with journal.step("compare", "comparison.json") as record:
+    given = [inputs.model.fingerprint, *map(digest_file, variants), data.fingerprint]
+    with journal.step("compare", "comparison.json", given) as record:
         with journal.progress("comparing", len(data)) as advance:
             comparison = compare(reference, others, data, *inputs.comparing, advance)
         samples = min(settings.layer_samples, len(data))
@@ -528,6 +595,13 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
             comparison = with_layers(comparison, inputs.model, others, data, advance, samples)
         comparison.write(journal.folder / "comparison.json")
         record(comparison.digest)
+
+
+def record_checkpoints(inputs: Inputs, journal: Journal) -> None:
+    """Write the chain of checkpoints, and the graphs that the preparation passes made."""
+    with journal.step("checkpoints", CHECKPOINTS) as record:
+        graphs = inputs.preparation.graphs
+        record(write_checkpoints(journal.folder, journal.checkpoints, graphs))
 
 
 def report_document(journal: Journal, config: Config, history: History | None) -> Document:

@@ -11,7 +11,9 @@ from typing import Any
 from trtcal.documents import digest_document, digest_file, read_json
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
+from trtcal.evidence.chain import FILE as CHAIN
 from trtcal.reporting.render import changed_parts
+from trtcal.runs.checkpoints import Checkpoints
 
 RUN, BUILD = "run", "build"
 LOG = "build.log"
@@ -88,12 +90,23 @@ def _of_file(path: Path, sealed: object, what: str) -> Check:
     return Check(what, None if digest_file(path) == sealed else "changed: its digest is another")
 
 
+def _of_chain(folder: Path, last: str) -> Check:
+    try:
+        found = Checkpoints.read(folder, last)
+        len(found.graphs)  # reads them, and checks their digests
+    except InputError as error:
+        return Check(f"run: {CHAIN}", error.message)
+    return Check(f"run: {CHAIN}")
+
+
 def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
     """Yield a check of every output that is a document: whether it is the one that the run made."""
     stages = document.get("stages")
     for stage in stages if isinstance(stages, list) else []:
         output = str(stage.get("output")) if isinstance(stage, dict) else ""
         path = folder / output
+        if output == CHAIN:
+            yield _of_chain(folder, str(stage.get("digest")))
         inside = not output.startswith("/") and ".." not in Path(output).parts
         if output.endswith(".json") and inside:
             what = f"run: {output}"

@@ -32,6 +32,7 @@ class Pass:
 
     `apply` works in place and returns the number of changes. `before` must hold for it to run, and
     `after` holds once it has. One with `on_request` runs only where it is asked for by name.
+    `version` changes with what it does; `script` is the file that it is of, "" for those of trtcal.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Pass:
     before: Condition = always
     after: Condition = always
     on_request: bool = False
+    version: str = "1"
+    script: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class PassRecord:
     after: str
     changes: int
     skipped: str | None = None
+    version: str = "1"
 
 
 def current(graph: gs.Graph) -> str | None:

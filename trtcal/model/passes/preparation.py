@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
-from trtcal.model.graph import MIN_OPSET, STANDARD, export_model, fingerprint, is_op
+from trtcal.model.graph import (
+    MIN_OPSET,
+    STANDARD,
+    export_model,
+    fingerprint,
+    is_op,
+    small_export,
+)
+from trtcal.model.merkle import GraphTable, table_of
 from trtcal.model.model import Model, checked
 from trtcal.model.ops import CONVOLUTIONS
 from trtcal.model.passes.base import (
@@ -46,11 +54,15 @@ PASSES = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared model, what each pass did to it, and notes on what they left alone."""
+    """A prepared model, what each pass did to it, and notes on what they left alone.
+
+    `graphs` are the tables of the graph before the first pass and after each one, if asked for.
+    """
 
     model: Model
     records: tuple[PassRecord, ...]
     notes: tuple[str, ...]
+    graphs: tuple[GraphTable, ...] = ()
 
 
 def prepare(model: Model, skip: Collection[str] = (), add: Collection[str] = ()) -> Model:
@@ -63,6 +75,7 @@ def prepare_with_record(
     skip: Collection[str] = (),
     add: Collection[str] = (),
     passes: Collection[Pass] = PASSES,
+    with_graphs: bool = False,
 ) -> Prepared:
     """Run the passes without those in `skip`, with those in `add` that run on request only.
 
@@ -73,10 +86,13 @@ def prepare_with_record(
     _check_names([*skip, *add], passes)
     graph = read_graph(model)
     records, before = [], fingerprint(graph)
+    graphs = [_table(graph)] if with_graphs else []
     for one in passes:
         wanted = one.name not in skip and (one.name in add or not one.on_request)
-        record = _run(one, graph, before, wanted)
+        record = replace(_run(one, graph, before, wanted), version=one.version)
         records.append(record)
+        if with_graphs:
+            graphs.append(_table(graph) if record.after != before else graphs[-1])
         before = record.after
     if not graph.nodes:
         raise InputError(
@@ -84,7 +100,13 @@ def prepare_with_record(
         )
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
-    return Prepared(checked(replace(model, proto=proto)), tuple(records), notes)
+    made = checked(replace(model, proto=proto))
+    return Prepared(made, tuple(records), notes, tuple(graphs))
+
+
+def _table(graph: gs.Graph) -> GraphTable:
+    proto, weights = small_export(graph)
+    return table_of(proto, {name: weight.digest for name, weight in weights.items()})
 
 
 def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
@@ -119,13 +141,20 @@ def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
     return PassRecord(one.name, before, after, changes)
 
 
+ON_REQUEST, AS_ASKED = "only on request", "as asked"
+"""Why a pass was skipped that nobody asked for, or that somebody asked to skip."""
+
+
 def _unwanted(one: Pass) -> str:
-    return "only on request" if one.on_request else "as asked"
+    return ON_REQUEST if one.on_request else AS_ASKED
 
 
 def _hold(one: Pass, broken: str | None) -> None:
-    if broken is not None:
-        raise BrokenPassError(f"pass {one.name!r} broke its word: {broken}")
+    if broken is None:
+        return
+    if one.script:
+        raise InputError(f"pass {one.name!r} of {one.script}: {broken}", "correct the pass")
+    raise BrokenPassError(f"pass {one.name!r} broke its word: {broken}")
 
 
 def notes_on(graph: gs.Graph, given: Model) -> tuple[str, ...]:

@@ -1,0 +1,208 @@
+"""What changed between two graphs: its kind and the first node, over seeded changes and by hand."""
+
+import dataclasses
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.model.deltas import KINDS, changed
+from tests.model.passes.graphs import branch, info, make
+from tests.networks import weight
+from tests.zoo import ZOO
+from trtcal.model import load_model
+from trtcal.model.delta import CHANGES, difference
+from trtcal.model.graph import import_graph, small_export
+from trtcal.model.merkle import COLUMNS, table_of
+
+node = helper.make_node
+SEEDS = range(50)
+PROTOS = [ZOO[name].make().proto() for name in sorted(ZOO)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind_and_first_node_of_seeded_changes_are_right(kind):
+    for seed in SEEDS:
+        before, after, expected = changed(kind, PROTOS, seed)
+        found = difference(before, after)
+        assert found is not None
+        assert (found.change, found.node) == expected, seed
+
+
+def test_repeats_without_a_change_are_equal():
+    for seed in range(200):
+        proto = PROTOS[seed % len(PROTOS)]
+        again = onnx.ModelProto.FromString(proto.SerializeToString())
+        assert difference(proto, again) is None
+        assert table_of(proto).digest == table_of(again).digest
+
+
+BRANCHES = {"w": weight(4, 3, 1, 1), "c": np.bool_(True), "k": np.float32(2)}
+
+
+def net(*nodes, weights=BRANCHES, shape=("n", 3, 8, 8), **given):
+    return make(list(nodes), weights, {"x": list(shape)}, {"y": ["n", 4, 8, 8]}, **given).proto
+
+
+def conv(**attributes):
+    return node("Conv", ["x", "w"], ["a"], "conv", **attributes)
+
+
+RELU = node("Relu", ["a"], ["y"], "relu")
+
+
+def test_attributes_are_a_kind_of_their_own():
+    found = difference(net(conv(group=1), RELU), net(conv(group=1, strides=[1, 1]), RELU))
+    assert (found.change, found.node, found.count) == ("attributes", "conv", 2)
+
+
+def test_order_of_attributes_and_initializers_makes_no_difference():
+    one = net(conv(group=1, strides=[1, 1]), RELU)
+    other = onnx.ModelProto.FromString(one.SerializeToString())
+    for held in (other.graph.initializer, other.graph.node[0].attribute):
+        turned = list(held)[::-1]
+        del held[:]
+        held.extend(turned)
+    assert difference(one, other) is None
+
+
+def test_names_and_shapes_of_inputs_opsets_and_metadata_are_the_signature():
+    plain = net(conv(), RELU)
+    wide = net(conv(), RELU, shape=("n", 3, 16, 16))
+    assert "input 0 is x: float[n, 3, 16, 16]" in difference(plain, wide).detail
+    older = net(conv(), RELU, opset=16)
+    assert "the opset of ai.onnx is 16" in difference(plain, older).detail
+    tagged = net(conv(), RELU)
+    tagged.metadata_props.add(key="labels", value="a,b")
+    assert difference(plain, tagged).change == "signature"
+
+
+def test_types_noted_within_the_graph_are_named_by_node():
+    noted = net(conv(), RELU)
+    noted.graph.value_info.append(info("a", ["n", 4, 8, 8]))
+    found = difference(net(conv(), RELU), noted)
+    assert (found.change, found.node) == ("types", "conv")
+
+
+def looped(factor="k", body="Mul"):
+    inner = [node(body, ["a", factor], ["yes"], "inside")]
+    other = [node("Identity", ["a"], ["no"], "else")]
+    choice = node(
+        "If",
+        ["c"],
+        ["y"],
+        "choice",
+        then_branch=branch("t", inner, "yes"),
+        else_branch=branch("e", other, "no"),
+    )
+    return [conv(), choice]
+
+
+def test_a_change_inside_a_subgraph_names_the_node_there():
+    found = difference(net(*looped()), net(*looped(body="Add")))
+    assert (found.change, found.node) == ("structure", "choice > inside")
+    values = {**BRANCHES, "k": np.float32(2.0000002)}
+    found = difference(net(*looped()), net(*looped(), weights=values))
+    assert (found.change, found.node) == ("constants", "choice > inside")
+
+
+def test_what_a_subgraph_reads_from_outside_counts():
+    found = difference(net(*looped()), net(conv(strides=[1, 1]), *looped()[1:]))
+    assert (found.change, found.node) == ("attributes", "conv")
+
+
+def called(op, name="body"):
+    opset = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "F", ["p"], ["q"], [node(op, ["p"], ["q"], name)], opset)
+    call = node("F", ["a"], ["y"], "call", domain="own")
+    return net(conv(), call, domains=["own"], functions=[function])
+
+
+def test_a_function_is_its_body():
+    assert difference(called("Relu"), called("Relu")) is None
+    found = difference(called("Relu"), called("Sigmoid"))
+    assert (found.change, found.node) == ("structure", "function F > body")
+    assert difference(called("Relu"), called("Relu", "renamed")).change == "renamed"
+
+
+def test_of_two_equal_branches_the_changed_one_is_named():
+    def both(second):
+        last = node("Add", ["b", "c2"], ["y"], "sum")
+        ops = [node("Relu", ["a"], ["b"], "one"), node(second, ["a"], ["c2"], "two")]
+        return net(conv(), *ops, last)
+
+    found = difference(both("Relu"), both("Sigmoid"))
+    assert (found.change, found.node) == ("structure", "two")
+
+
+def test_reading_an_equal_value_of_another_node_is_structure():
+    def wired(source):
+        ops = [node("Relu", ["a"], [name], name) for name in ("p", "q")]
+        ends = [node("Exp", ["p"], ["r"], "r"), node("Abs", [source], ["s"], "s")]
+        return net(conv(), *ops, *ends, node("Add", ["r", "s"], ["y"], "sum"))
+
+    assert difference(wired("p"), wired("q")).change == "structure"
+
+
+def test_a_constant_counts_by_its_values_in_whichever_field_they_are():
+    values = np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1)
+    listed = helper.make_tensor("w", TensorProto.FLOAT, values.shape, values.ravel())
+    raw = numpy_helper.from_array(values, "w")
+    one, other = (net(conv(), RELU, weights={**BRANCHES, "w": tensor}) for tensor in (listed, raw))
+    assert difference(one, other) is None
+
+
+def test_external_data_count_as_the_same_values_inside(tmp_path):
+    large = {"w": weight(64, 3, 5, 5)}
+    proto = make([conv(), RELU], large, {"x": ["n", 3, 8, 8]}, {"y": ["n", 64, 4, 4]}).proto
+    saved = onnx.ModelProto.FromString(proto.SerializeToString())
+    onnx.save(
+        saved, tmp_path / "one.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    outside = load_model(tmp_path / "one.onnx", embedded=0).proto
+    assert outside.graph.initializer[0].external_data
+    assert difference(proto, outside) is None
+
+
+def test_a_stand_in_with_digests_of_weights_is_the_same_graph():
+    large = {"w": weight(64, 3, 5, 5)}
+    proto = make([conv(), RELU], large, {"x": ["n", 3, 8, 8]}, {"y": ["n", 64, 4, 4]}).proto
+    small, weights = small_export(import_graph(proto))
+    table = table_of(small, {name: one.digest for name, one in weights.items()})
+    assert table.column("content") == table_of(proto).column("content")
+
+
+def test_sparse_weights_count():
+    def with_sparse(value):
+        proto = net(node("MatMul", ["x", "w"], ["a"], "product"), RELU)
+        proto.graph.node[0].input[1] = "s"
+        values = helper.make_tensor("s", TensorProto.FLOAT, [1], [value])
+        places = helper.make_tensor("at", TensorProto.INT64, [1], [3])
+        proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [8, 8]))
+        return proto
+
+    found = difference(with_sparse(1.0), with_sparse(2.0))
+    assert (found.change, found.node) == ("constants", "product")
+
+
+def test_every_kind_has_a_description_and_every_column_a_digest_a_node():
+    table = table_of(net(conv(), RELU))
+    assert all(len(table.column(name)) == 2 for name in COLUMNS)
+    table.check()
+    with pytest.raises(ValueError, match="lengths"):
+        dataclasses.replace(table, uses="").check()
+    assert {"renamed", "reordered", "constants", "structure"} < set(CHANGES)
+
+
+def test_a_graph_of_ten_thousand_nodes_takes_time_in_proportion():
+    def chain(count):
+        ops = [node("Relu", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(count)]
+        graph = helper.make_graph(ops, "chain", [info("t0", [1])], [info(f"t{count}", [1])])
+        started = time.process_time()
+        table_of(helper.make_model(graph))
+        return time.process_time() - started
+
+    chain(100)
+    assert chain(20_000) < 40 * chain(1000) + 0.5

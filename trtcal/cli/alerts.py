@@ -1,0 +1,54 @@
+"""What a command does about an alert besides its exit status: run a command, post to an address."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from trtcal.cli.options import Options, option
+from trtcal.cli.output import note
+from trtcal.errors import BackendError, InputError
+
+ALERT_LIMIT_S = 60.0
+
+
+class AlertOptions(Options):
+    """The options of a command that raises an alert."""
+
+    alert: str | None = option("Run this on an alert, with JSON on its input.", metavar="COMMAND")
+    webhook: str | None = option("Post the JSON there on an alert.", metavar="URL")
+
+    def send_alerts(self, document: dict[str, Any]) -> None:
+        """Run the command and post to the address, as far as they are given."""
+        for send, where in ((_run, self.alert), (_post, self.webhook)):
+            if where:
+                send(where, document)
+
+
+def _run(command_line: str, document: dict[str, Any]) -> None:
+    """Run the user's own command, which says how it went by its status."""
+    try:
+        done = subprocess.run(  # noqa: S602 (the user's own line)
+            command_line, shell=True, input=json.dumps(document), text=True, timeout=ALERT_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
+        return
+    if done.returncode:
+        note(f"note: the alert {command_line!r} ended with status {done.returncode}")
+
+
+def _post(url: str, document: dict[str, Any]) -> None:
+    """Post JSON to an address that the user gave."""
+    import urllib.error
+    import urllib.request
+
+    if not url.startswith(("https://", "http://")):
+        raise InputError(f"{url!r} is no web address", "give one with https://")
+    data = json.dumps(document).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
+    try:
+        urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
+    except (urllib.error.URLError, OSError) as error:
+        raise BackendError(f"the webhook {url} failed: {error}", "check the address") from error

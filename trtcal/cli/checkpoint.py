@@ -1,0 +1,168 @@
+"""`trtcal checkpoint`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtcal.cli.alerts import AlertOptions
+from trtcal.cli.options import (
+    JsonOptions,
+    PairOptions,
+    TrustOptions,
+    add_commands,
+    argument,
+    option,
+)
+from trtcal.cli.output import Columns, print_table, say
+from trtcal.config import ALERT, FILE, RERUN, read_config
+from trtcal.errors import GateFailed, InputError, TrtcalError
+
+if TYPE_CHECKING:
+    from trtcal.config import Config
+    from trtcal.pipeline.checkpoint_verify import Verification
+    from trtcal.runs.checkpoint_diff import ChainDifference
+    from trtcal.runs.history import History
+
+SHOWN = 100
+
+
+@click.group(epilog="Example: trtcal checkpoint verify reports/ --baseline good/")
+def command() -> None:
+    """See what each pass and stage of a run got and made, and which one gives something else."""
+
+
+class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
+    """Show the checkpoints of RUN: a line for each pass and stage, with the digests around it.
+
+    RUN is the folder of a run, or one of `trtcal prepare --checkpoints`.
+    """
+
+    run: Path = argument()
+
+    def _run(self) -> None:
+        from trtcal.evidence.chain import chained
+        from trtcal.runs.checkpoints import Checkpoints
+
+        chain = Checkpoints.read(self.run).chain
+        columns: Columns = {
+            "": "{0}",
+            "stage": "{1.stage}",
+            "pass or output": "{1.name}",
+            "of": "{1.subject}",
+            "before": lambda row: row[1].before[7:19],
+            "after": lambda row: (
+                "unchanged" if row[1].before == row[1].after else row[1].after[7:19]
+            ),
+            "tool": "{1.tool} {1.tool_version}",
+        }
+        rows = [*enumerate(chain, 1)]
+        self.present(chained(chain), lambda: print_table(rows, columns, shown=SHOWN))
+
+
+class Diff(PairOptions, example="trtcal checkpoint diff good/ reports/"):
+    """Show which passes and stages give another output in run B than in run A, and why.
+
+    The first one is the cause of those after it, as far as only their input changed.
+    """
+
+    def _run(self) -> None:
+        from trtcal.runs.checkpoint_diff import compare_chains
+        from trtcal.runs.checkpoints import Checkpoints
+
+        found = compare_chains(*map(Checkpoints.read, (self.a, self.b)))
+        self.present(found.to_document(), lambda: _show(found))
+
+
+def _show(found: ChainDifference) -> None:
+    columns: Columns = {
+        "": "{number}",
+        "stage": "{checkpoint.stage}",
+        "pass or output": "{checkpoint.name}",
+        "of": "{checkpoint.subject}",
+        "changed": lambda one: ", ".join(one.changed),
+        "in the graph": lambda one: str(one.graph or ""),
+    }
+    if found.first is None:
+        say("all passes and stages give the same outputs")
+    else:
+        say(f"first: {found.first}")
+        print_table(found.deltas, columns, shown=SHOWN)
+    for one in found.same_output:
+        say(f"same output though the {' and '.join(one.changed)} changed: {one.name}")
+
+
+class Verify(
+    AlertOptions, JsonOptions, TrustOptions, example="trtcal checkpoint verify reports/digits"
+):
+    """Hold RUN's checkpoints against those of a baseline; the status is 1 if one gives another output.
+
+    What made the first delta is run once more. For a trtcal.toml its preparation passes are run now,
+    and the baseline is the run in its output folder. Else it is the last run before RUN in the history
+    that still lies in its folder, or the one that RUN replaced.
+    """
+
+    source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
+    baseline: Path | None = option("The folder of the run to hold against.")
+    against: int | None = option("The baseline's number in the history.")
+    db: Path | None = option(
+        "The history's file.  [default: trtcal/history.sqlite in the user's data folder]"
+    )
+
+    def _run(self) -> None:
+        found, actions = self._of_run() if self.source.is_dir() else self._of_config()
+        self.present(found.to_document(), lambda: _show_verification(found))
+        if found.finding is None:
+            return
+        if ALERT in actions:
+            self.send_alerts(found.to_document())
+        raise GateFailed(found.sentence, _hint(self.source, found.baseline))
+
+    def _of_run(self) -> tuple[Verification, tuple[str, ...]]:
+        from trtcal.pipeline.checkpoint_verify import baseline_of, verify_run
+        from trtcal.pipeline.origin import read_origin
+
+        actions = read_origin(self.source).checkpoint.on_delta
+        baseline = self.baseline or baseline_of(self.source, self._history(), self.against)
+        return verify_run(self.source, baseline, RERUN in actions, self.trust), actions
+
+    def _of_config(self) -> tuple[Verification, tuple[str, ...]]:
+        from trtcal.pipeline.checkpoint_verify import verify_passes
+
+        config: Config = read_config(self.source).trusting(self.trust)
+        baseline = self.baseline or config.run_folder
+        if self.against is not None:
+            raise InputError("--against needs the folder of a run", "give it, or --baseline FOLDER")
+        actions = config.checkpoint.on_delta
+        return verify_passes(config, baseline, RERUN in actions), actions
+
+    def _history(self) -> History | None:
+        from trtcal.runs.history import History, default_path
+
+        path = self.db or default_path()
+        try:
+            return History(path) if path.exists() or self.db else None
+        except TrtcalError:
+            if self.db or self.against is not None:
+                raise
+            return None
+
+
+def _show_verification(found: Verification) -> None:
+    if found.finding is None:
+        say(found.sentence)
+        return
+    _show(found.difference)
+    say(f"run once more: {found.rerun}")
+
+
+def _hint(source: Path, baseline: str) -> str:
+    if source.is_dir():
+        both = f"--good {baseline} --bad {source}"
+        return f"`trtcal bisect {both} --limit LIMIT` finds what breaks a limit"
+    return f"if the change is wanted, run anew: `trtcal run {source}`"
+
+
+add_commands(command, Show, Diff, Verify)

@@ -1,0 +1,385 @@
+"""Fingerprints of nodes that names have no part in: a node's covers all that it is computed from.
+
+A node's fingerprint is a digest of its operator, its attributes, its subgraphs and the fingerprints of
+what makes its inputs (Merkle, "A digital signature based on a conventional encryption function", 1987):
+a graph input is its position, a weight its type, shape and the SHA-256 of its bytes, a node's output
+the node and its place. So a change shows at the node that was changed and at all that depend on it.
+
+Three fingerprints tell what kind of change it is: `structure` leaves out attributes and values of
+constants, `attributes` values of constants, `content` nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto
+
+from trtcal.documents import canonical_json, digest_bytes
+from trtcal.model.files import array_of, digest_of, is_weight, subgraphs_of
+from trtcal.model.graph import NUMBERS, STANDARD
+
+BYTES = 8
+INSIDE = " > "
+"""Stands between the name of a node and that of a node in its subgraph."""
+FUNCTION_DEPTH = 32  # functions that call functions; a deeper one counts as its bytes
+NUMBER_KINDS = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}
+COLUMNS = ("structure", "attributes", "content", "uses", "types", "labels")
+"""Digests of each node: three fingerprints, who reads its outputs, their types, and its names."""
+
+
+@dataclass(frozen=True)
+class GraphTable:
+    """A graph's nodes in their order, those of subgraphs before the node that holds them.
+
+    `signature` are sentences on inputs, outputs, opsets and what else belongs to the whole model. Each
+    other column holds a digest of `BYTES` bytes a node, in hexadecimal, one after the other.
+    """
+
+    names: tuple[str, ...]
+    operators: tuple[str, ...]
+    signature: tuple[str, ...]
+    structure: str
+    attributes: str
+    content: str
+    uses: str
+    types: str
+    labels: str
+
+    @property
+    def digest(self) -> str:
+        """Digest of all of it, names included."""
+        return digest_bytes(canonical_json(vars(self)))
+
+    def column(self, name: str) -> list[str]:
+        """Return one column's digests, one a node."""
+        text, width = getattr(self, name), 2 * BYTES
+        return [text[start : start + width] for start in range(0, len(text), width)]
+
+    def check(self) -> None:
+        """`ValueError` if the columns are of different lengths."""
+        lengths = {len(getattr(self, name)) for name in COLUMNS} | {2 * BYTES * len(self.names)}
+        if len(lengths) != 1 or len(self.operators) != len(self.names):
+            raise ValueError("its columns are of different lengths")
+
+
+class Prints(NamedTuple):
+    """What a value or a node is: without attributes and constants, without constants, and whole."""
+
+    structure: bytes
+    attributes: bytes
+    content: bytes
+
+
+Scope = MutableMapping[str, Prints]
+Digests = Mapping[str, str]
+"""Weight -> digest of its bytes, where these are not in the model."""
+
+
+def table_of(proto: onnx.ModelProto, weights: Digests | None = None) -> GraphTable:
+    """Return the table of a model; `weights` are inputs of it that stand for weights.
+
+    The time grows with the number of nodes and edges and with the bytes of the weights.
+    """
+    return _Writer(proto, weights or {}).table()
+
+
+def _hash(*parts: bytes | str) -> bytes:
+    made = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        made.update(b"%d:" % len(data))
+        made.update(data)
+    return made.digest()[:BYTES]
+
+
+def _same(*parts: bytes | str) -> Prints:
+    return Prints(*[_hash(*parts)] * 3)
+
+
+ABSENT, UNKNOWN = _same("absent"), _same("unknown")
+
+
+@dataclass
+class _Rows:
+    """The columns of a table while it is filled."""
+
+    names: list[str] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
+    columns: dict[str, list[bytes]] = field(
+        default_factory=lambda: {name: list[bytes]() for name in COLUMNS}
+    )
+
+    def add(self, name: str, operator: str, prints: Prints, **others: bytes) -> None:
+        """Add a node."""
+        self.names.append(name)
+        self.operators.append(operator)
+        for column, digest in {**prints._asdict(), **others}.items():
+            self.columns[column].append(digest)
+
+
+class _Writer:
+    """Goes through a model once, from its inputs to its outputs."""
+
+    def __init__(self, proto: onnx.ModelProto, weights: Digests) -> None:
+        self.proto, self.weights, self.rows = proto, weights, _Rows()
+        self.functions = {(one.domain, one.name): one for one in proto.functions}
+        self.bodies: dict[tuple[str, str], Prints] = {}
+        self.depth = 0
+        self.types = {value.name: _type(value) for value in proto.graph.value_info}
+
+    def table(self) -> GraphTable:
+        graph = self.proto.graph
+        inputs = [value for value in graph.input if value.name not in self.weights]
+        scope = _leaves("input", inputs)
+        for value in graph.input:
+            if value.name in self.weights:
+                scope[value.name] = _weight(value, self.weights[value.name])
+        scope.update(_constants(graph))
+        self._nodes(graph.node, scope, "", _uses(graph))
+        columns = {name: b"".join(made).hex() for name, made in self.rows.columns.items()}
+        signature = tuple(_signature(self.proto, inputs))
+        return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
+
+    def _nodes(
+        self,
+        nodes: Iterable[NodeProto],
+        scope: Scope,
+        inside: str,
+        uses: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[Prints]:
+        """Add nodes to the rows and their outputs to the scope; return their fingerprints."""
+        made = []
+        for node in nodes:
+            prints = self._node(node, scope, inside)
+            for place, name in enumerate(filter(None, node.output)):
+                scope[name] = Prints(*(_hash("output", str(place), one) for one in prints))
+            read = [
+                f"{place} {one}"
+                for place, name in _named(node)
+                for one in (uses or {}).get(name, ())
+            ]
+            types = [f"{place} {self.types.get(name, '')}" for place, name in _named(node)]
+            self.rows.add(
+                inside + node.name,
+                node.op_type,
+                prints,
+                uses=_hash(*sorted(read)),
+                types=_hash(*types),
+                labels=_hash(node.name, "|", *node.input, "|", *node.output),
+            )
+            made.append(prints)
+        return made
+
+    def _node(self, node: NodeProto, scope: Scope, inside: str) -> Prints:
+        domain = "" if node.domain in STANDARD else node.domain
+        inputs = [scope.get(name, UNKNOWN) if name else ABSENT for name in node.input]
+        bodies = [self._graph(one, scope, inside + node.name) for one in subgraphs_of(node)]
+        key = (node.domain, node.op_type)
+        if key in self.functions:
+            bodies.append(self._function(key))
+        own = _attributes(node)
+        head = (node.op_type, domain, getattr(node, "overload", ""), str(len(node.output)))
+        return Prints(
+            *(
+                _hash(
+                    *head,
+                    *parts,
+                    b"",
+                    *(one[kind] for one in inputs),
+                    b"",
+                    *(one[kind] for one in bodies),
+                )
+                for kind, parts in enumerate(own)
+            )
+        )
+
+    def _graph(self, graph: onnx.GraphProto, outer: Scope, inside: str) -> Prints:
+        """Return the fingerprint of a subgraph: of its outputs and of all of its nodes."""
+        self.depth += 1
+        own = {**_leaves(f"inner {self.depth}", graph.input), **_constants(graph)}
+        found = self._inner(
+            graph.node, ChainMap(own, outer), inside, [v.name for v in graph.output]
+        )
+        self.depth -= 1
+        return found
+
+    def _function(self, key: tuple[str, str]) -> Prints:
+        """Return the fingerprint of a function's body, whose nodes are added once."""
+        if key not in self.bodies:
+            function = self.functions[key]
+            self.bodies[key] = _same(function.SerializeToString(deterministic=True))
+            if self.depth < FUNCTION_DEPTH:
+                self.depth += 1
+                scope = {
+                    name: _same("given", str(place)) for place, name in enumerate(function.input)
+                }
+                inside = f"function {function.name}"
+                self.bodies[key] = self._inner(function.node, scope, inside, function.output)
+                self.depth -= 1
+        return self.bodies[key]
+
+    def _inner(
+        self, nodes: Iterable[NodeProto], scope: Scope, inside: str, outputs: Iterable[str]
+    ) -> Prints:
+        made = self._nodes(nodes, scope, f"{inside}{INSIDE}")
+        return _together([scope.get(name, UNKNOWN) for name in outputs], made)
+
+
+def _named(node: NodeProto) -> Iterator[tuple[int, str]]:
+    return ((place, name) for place, name in enumerate(node.output) if name)
+
+
+def _together(outputs: Sequence[Prints], nodes: Sequence[Prints]) -> Prints:
+    kinds = range(len(Prints._fields))
+    return Prints(
+        *(
+            _hash(*(one[kind] for one in outputs), b"", *sorted(one[kind] for one in nodes))
+            for kind in kinds
+        )
+    )
+
+
+def _leaves(what: str, values: Iterable[onnx.ValueInfoProto]) -> dict[str, Prints]:
+    return {value.name: _same(what, str(place)) for place, value in enumerate(values)}
+
+
+def _uses(graph: onnx.GraphProto) -> dict[str, list[str]]:
+    """Return the readers of every tensor: operators and places, and the graph's outputs."""
+    found: dict[str, list[str]] = {}
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            found.setdefault(name, []).append(f"{node.op_type} {place}")
+    for place, value in enumerate(graph.output):
+        found.setdefault(value.name, []).append(f"graph output {place}")
+    return found
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, Prints]:
+    found = {tensor.name: _tensor(tensor) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        found[sparse.values.name] = _sparse(sparse)
+    return found
+
+
+def _value(kind: str, shape: Iterable[int], digest: str) -> Prints:
+    known = _hash("constant", kind, *map(str, shape))
+    return Prints(known, known, _hash(known, digest))
+
+
+def _weight(value: onnx.ValueInfoProto, digest: str) -> Prints:
+    tensor = value.type.tensor_type
+    return _value(str(tensor.elem_type), [one.dim_value for one in tensor.shape.dim], digest)
+
+
+def _tensor(tensor: TensorProto) -> Prints:
+    return _value(str(tensor.data_type), tensor.dims, _digest(tensor))
+
+
+def _digest(tensor: TensorProto) -> str:
+    """Return the digest of a tensor's values, in whichever field and file they are."""
+    if is_weight(tensor):
+        return digest_of(tensor)
+    if tensor.data_type == TensorProto.STRING:
+        return _hash(*tensor.string_data).hex()
+    try:
+        return digest_bytes(np.ascontiguousarray(array_of(tensor)).tobytes())
+    except (OSError, TypeError, ValueError):  # the checker lets short data pass
+        return digest_bytes(tensor.SerializeToString(deterministic=True))
+
+
+def _sparse(sparse: onnx.SparseTensorProto) -> Prints:
+    parts = _tensor(sparse.values), _tensor(sparse.indices)
+    shape = ",".join(map(str, sparse.dims))
+    return Prints(*(_hash("sparse", shape, *one) for one in zip(*parts, strict=True)))
+
+
+Parts = tuple[list[bytes | str], list[bytes | str], list[bytes | str]]
+
+
+def _attributes(node: NodeProto) -> Parts:
+    """Return what a node's attributes add to each of its fingerprints, in the order of their names."""
+    found: Parts = ([], [], [])
+    for one in sorted(node.attribute, key=lambda item: item.name):
+        is_value = node.op_type == "Constant" and one.name in NUMBERS
+        prints = _plain(one, is_value)
+        for parts, print_ in zip(found, prints, strict=True):
+            parts += [print_] if print_ else []
+    return found
+
+
+def _plain(one: AttributeProto, is_value: bool) -> Prints:
+    head = ("attribute", one.name, one.ref_attr_name, str(int(one.type)))
+    tensors = [*([one.t] if one.HasField("t") else []), *one.tensors]
+    inner = [_tensor(tensor) for tensor in tensors]
+    inner += [_sparse(one.sparse_tensor)] if one.HasField("sparse_tensor") else []
+    inner += [_sparse(sparse) for sparse in one.sparse_tensors]
+    value = _number(one)
+    return Prints(
+        _hash(*(item.structure for item in inner)) if inner else b"",
+        _hash(*head, "" if is_value else value, *(item.attributes for item in inner)),
+        _hash(*head, value, *(item.content for item in inner)),
+    )
+
+
+def _number(one: AttributeProto) -> bytes:
+    """Return the bytes of an attribute that is a number, a text, or a list of them."""
+    name = NUMBER_KINDS.get(one.type)
+    if name is None:
+        kinds = (AttributeProto.TYPE_PROTO, AttributeProto.TYPE_PROTOS)
+        return bytes(one.SerializeToString(deterministic=True)) if one.type in kinds else b""
+    kept = AttributeProto(**{name: getattr(one, name)})
+    return bytes(kept.SerializeToString(deterministic=True))
+
+
+def _type(value: onnx.ValueInfoProto) -> str:
+    """Return a value's type and shape as text: `float32[batch, 3, 8, 8]`."""
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        return str(value.type.WhichOneof("value") or "")
+    kind = str(TensorProto.DataType.Name(tensor.elem_type)).lower()
+    if not tensor.HasField("shape"):
+        return kind
+    sizes = [
+        str(one.dim_value) if one.HasField("dim_value") else one.dim_param or "?"
+        for one in tensor.shape.dim
+    ]
+    return f"{kind}[{', '.join(sizes)}]"
+
+
+def _signature(proto: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> Iterator[str]:
+    """Yield a sentence on each thing that callers and readers of a model rely on."""
+    for what, values in (("input", inputs), ("output", proto.graph.output)):
+        for place, value in enumerate(values):
+            yield f"{what} {place} is {value.name}: {_type(value)}"
+    opsets: dict[str, int] = {}
+    for item in proto.opset_import:
+        opsets["" if item.domain in STANDARD else item.domain] = item.version
+    for domain, version in sorted(opsets.items()):
+        yield f"the opset of {domain or 'ai.onnx'} is {version}"
+    for function in sorted(proto.functions, key=lambda one: (one.domain, one.name)):
+        versions = ", ".join(
+            sorted(f"{one.domain or 'ai.onnx'} {one.version}" for one in function.opset_import)
+        )
+        yield f"function {function.name} is of opset {versions}"
+    yield f"the IR version is {proto.ir_version}"
+    for entry in sorted(proto.metadata_props, key=lambda one: one.key):
+        yield f"metadata {entry.key} are {digest_bytes(entry.value.encode())}"
+    kept: Any = [
+        one.SerializeToString(deterministic=True) for one in proto.graph.quantization_annotation
+    ]
+    if kept:
+        yield f"the quantization annotations are {digest_bytes(b''.join(sorted(kept)))}"
