@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
     from trtcal.runs.history import History
+    from trtcal.runs.tvm.fusion import tvm_fusions
+    from trtcal.runs.tvm.instrument import tvm_checkpoints
 
 __version__ = "0.1.0"
 
@@ -98,6 +100,8 @@ _HOMES = {
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),
     "runs.history": ("History",),
+    "runs.tvm.fusion": ("tvm_fusions",),
+    "runs.tvm.instrument": ("tvm_checkpoints",),
 }
 """Module -> the names that stand here; the same as the imports for type checkers."""
 
@@ -144,6 +148,8 @@ __all__ = [
     "report",
     "run",
     "search",
+    "tvm_checkpoints",
+    "tvm_fusions",
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import trtcal
 from tests.frameworks.conftest import needs
-from trtcal.cli.main import main
+from trtcal.cli.main import run_command as main
 from trtcal.errors import InputError, ResourceError
 from trtcal.model.frameworks import conversion
 from trtcal.model.frameworks.source import source_of
@@ -92,7 +92,7 @@ def test_a_broken_file_is_one_error(tmp_path, name):
     path = tmp_path / "net" / name
     path.parent.mkdir()
     path.write_bytes(b"\x12\x34broken" * 9)
-    with pytest.raises(InputError, match="cannot be converted to ONNX|holds programs"):
+    with pytest.raises(InputError, match=r"cannot be converted to ONNX|holds programs"):
         trtcal.load_model(path.parent if name == "saved_model.pb" else path)
 
 

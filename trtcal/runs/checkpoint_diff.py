@@ -170,7 +170,7 @@ def _delta(was: Numbered | None, now: Numbered | None) -> Delta:
 
 def _with_graph(delta: Delta, before: Checkpoints, after: Checkpoints) -> Delta:
     """Add what changed in the graph: in what a pass got if that is another, else in what it made."""
-    if delta.before is None or delta.after is None or delta.after.stage != "prepare":
+    if delta.before is None or delta.after is None:
         return delta
     side = "before" if delta.got_another else "after"
     was = before.graphs.get(getattr(delta.before, side))

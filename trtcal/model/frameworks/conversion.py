@@ -95,6 +95,7 @@ def _convert(path: Path, form: Format, folder: Path, trust: bool) -> onnx.ModelP
     if status or not answer.get("done"):
         raise _failure(path, status, answer, text)
     proto = onnx.load(folder / MODEL)
+    proto.graph.ClearField("doc_string")  # tf2onnx writes there from which path it came
     rename_values(proto, answer["names"])
     name_batch(proto)
     name_weights(proto)
