@@ -172,8 +172,8 @@ def _hint(source: Path, baseline: str) -> str:
 class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
     """Run MODEL through TVM's default pipeline: checkpoints of all passes, and the fusion check.
 
-    They are written to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Nothing is compiled
-    to machine code, and nothing is run.
+    They are written to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Only what is
+    computed from constants alone is compiled and run, by TVM's FoldConstant.
     """
 
     target: str = option("TVM's name of the target.", default="llvm")

@@ -35,10 +35,10 @@ def from_torch(
     inputs as `forward` does. With `batch` the first axis of all inputs may have any size; without it,
     it has the examples'. `outputs` names the outputs. `InputError` if torch cannot export it so.
 
-    >>> import torch
-    >>> network = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
-    >>> model = from_torch(network, [torch.zeros(2, 8)], outputs=["scores"])
-    >>> str(model.outputs[0])
+    >>> import torch  # doctest: +SKIP
+    >>> network = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())  # doctest: +SKIP
+    >>> model = from_torch(network, [torch.zeros(2, 8)], outputs=["scores"])  # doctest: +SKIP
+    >>> str(model.outputs[0])  # doctest: +SKIP
     'scores: float32[batch, 4]'
     """
     _check_installed()

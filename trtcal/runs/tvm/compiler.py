@@ -28,9 +28,9 @@ def compile_in_tvm(
 ) -> tuple[Checkpoints, Fusions]:
     """Import a model into Relax, run the target's default pipeline, and check the fusions.
 
-    `output` then holds `checkpoints.jsonl`, `graphs.npz` and `fusion.json`. `target` is TVM's. Nothing
-    is compiled to machine code, and nothing is run. `InputError` if TVM is not installed;
-    `BackendError` if it fails or crashes, `ResourceError` after `LIMIT_S`.
+    `output` then holds `checkpoints.jsonl`, `graphs.npz` and `fusion.json`. `target` is TVM's. Only
+    what is computed from constants alone is compiled and run, by TVM's FoldConstant. `InputError`
+    if TVM is not installed; `BackendError` if it fails or crashes, `ResourceError` after `LIMIT_S`.
     """
     _check_installed()
     with Workplace() as place:

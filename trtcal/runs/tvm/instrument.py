@@ -20,6 +20,8 @@ from trtcal.runs.checkpoints import write_checkpoints
 from trtcal.runs.tvm.table import table_of
 
 STAGE = "tvm"
+EVALUATES = "FoldConstant"
+"""Compiles and runs a kernel for each constant that it folds: passes over those are not recorded."""
 
 
 class Recorder:
@@ -33,24 +35,31 @@ class Recorder:
         self.checkpoints = list[Checkpoint]()
         self.tables = dict[str, GraphTable]()
         self._last: tuple[Any, str] | None = None
-        self._open = list[str]()
+        self._open = list[tuple[str, str]]()
 
     def imported(self, mod: Any, fingerprint: str) -> None:
         """Take what a model of a fingerprint was imported as."""
-        self._open.append(fingerprint)
+        self._open.append(("import", fingerprint))
         self.end(mod, "import", {})
 
-    def begin(self, mod: Any) -> None:
+    def begin(self, mod: Any, name: str) -> None:
         """Take what a pass got."""
-        self._open.append(self._digest(mod))
+        self._open.append((name, "" if self._is_inside else self._digest(mod)))
+
+    @property
+    def _is_inside(self) -> bool:
+        return any(name == EVALUATES for name, _ in self._open)
 
     def end(self, mod: Any, name: str, options: dict[str, object]) -> None:
         """Take what it made."""
+        _, before = self._open.pop()
+        if self._is_inside:
+            return
         self.checkpoints.append(
             Checkpoint(
                 STAGE,
                 name,
-                self._open.pop(),
+                before,
                 self._digest(mod),
                 options=digest_options(options),
                 subject=self.subject,
@@ -101,7 +110,7 @@ def instrument_of(recorder: Recorder) -> Any:
 
         def run_before_pass(self, mod: Any, info: Any) -> None:
             """Take what a pass gets."""
-            recorder.begin(mod)
+            recorder.begin(mod, str(info.name))
 
         def run_after_pass(self, mod: Any, info: Any) -> None:
             """Take what it made."""
