@@ -127,6 +127,8 @@ def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
     run(configured(place, conv_net, "second"))
     hand = by_hand(place)
     from trtcal.documents import digest_file
+    from trtcal.evidence.chain import read_chain
+    from trtcal.model.passes import PASSES
     from trtcal.quantization import read_plan
 
     found = stages(place / "out")
@@ -137,6 +139,8 @@ def test_every_stage_by_hand_gives_the_digests_of_the_run(place):
             assert digest(hand / "calibrations/minmax.json")  # its digest stands in there
             ranges = json.loads((hand / "calibrations/minmax.json").read_text())
             assert ranges["histograms"] == expected
+        elif output == "checkpoints.jsonl":
+            assert len(read_chain(place / "out" / output, expected)) > len(PASSES)
         elif path.suffix == ".onnx":
             assert digest_file(path) == expected
         elif output.startswith("plans/"):

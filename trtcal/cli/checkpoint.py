@@ -87,7 +87,7 @@ def _show(found: ChainDifference) -> None:
         "pass or output": "{checkpoint.name}",
         "of": "{checkpoint.subject}",
         "changed": lambda one: ", ".join(one.changed),
-        "in the graph": lambda one: str(one.graph or ""),
+        "in the graph": lambda one: "" if one.got_another else str(one.graph or ""),
     }
     if found.first is None:
         say("all passes and stages give the same outputs")

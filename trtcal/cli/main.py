@@ -38,6 +38,7 @@ COMMANDS = {
     "search": "Find the layers to leave out of INT8, and what that brings.",
     "report": "Write the HTML report of a run.",
     "checkpoint": "Show what each pass and stage made, and which gives something else.",
+    "bisect": "Find the pass, plan entry, range or option that breaks a limit.",
     "verify": "Recompute the digests in reports, documents and run folders.",
     "doctor": "Show what works on this machine, and how to get the rest.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",

@@ -15,6 +15,7 @@ from trtcal.documents import Document, Workplace, read_document
 from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.pipeline.origin import read_origin
+from trtcal.pipeline.own_passes import passes_of
 from trtcal.pipeline.stages import prepared_by, run
 from trtcal.reporting.document import KIND, VERSION
 from trtcal.runs.checkpoint_diff import ChainDifference, Delta, compare_chains
@@ -118,7 +119,7 @@ def _output(delta: Delta, checkpoints: Checkpoints) -> list[str]:
 def _prepare(config: Config, place: Path) -> Checkpoints:
     if config.model is None:
         raise InputError(f"{config.path} names no model", "set `model` in it")
-    prepared = prepared_by(load_model(config.model), config)
+    prepared = prepared_by(load_model(config.model), config, passes_of(config))
     write_checkpoints(place, checkpoints_of(prepared), prepared.graphs)
     return Checkpoints.read(place)
 

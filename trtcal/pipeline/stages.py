@@ -73,7 +73,7 @@ from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import INT8_MACS, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.frameworks.source import source_of
-from trtcal.model.passes import Prepared, prepare_with_record
+from trtcal.model.passes import Pass, Prepared, prepare_with_record
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.pipeline.own_passes import passes_of
 from trtcal.ptq.improver import OPTIMIZATIONS_FILE, Improved, improve, split_samples, write_improved
@@ -278,10 +278,14 @@ def run_stages(
     return document
 
 
-def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
+def open_inputs(
+    config: Config,
+    say: Say = lambda message: None,
+    passes: Callable[[Config], Sequence[Pass]] = passes_of,
+) -> Inputs:
     """Open the model and the data, and check what would otherwise fail only after hours."""
     model = load_model(_required(config.model, "model"))
-    prepared = prepared_by(model, config)
+    prepared = prepared_by(model, config, passes(config))
     for line in prepared.notes:
         say(f"left alone: {line}")
     for target in (*config.build.targets, config.build.tune_placement):
@@ -312,10 +316,9 @@ def open_inputs(config: Config, say: Say = lambda message: None) -> Inputs:
     return inputs
 
 
-def prepared_by(model: Model, config: Config) -> Prepared:
+def prepared_by(model: Model, config: Config, passes: Sequence[Pass]) -> Prepared:
     """Return a model prepared as a configuration says, with the graph after each pass."""
     settings = config.prepare
-    passes = passes_of(config)
     return prepare_with_record(model, settings.skip, settings.add, passes, with_graphs=True)
 
 

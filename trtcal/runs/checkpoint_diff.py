@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from trtcal.documents import Document
 from trtcal.evidence.chain import Checkpoint
 from trtcal.model.delta import GraphDelta, difference
-from trtcal.runs.checkpoints import Checkpoints
+from trtcal.runs.checkpoints import PREPARE, Checkpoints
 
+Key = TypeVar("Key", bound=Hashable)
 COMPONENTS = {
     "version": "version",
     "options": "options",
@@ -58,18 +60,21 @@ class Delta:
     def name(self) -> str:
         """Stage, pass and subject in words."""
         one = self.checkpoint
-        what = "pass" if one.stage == "prepare" else one.stage
+        what = "pass" if one.stage == PREPARE else one.stage
         return f"{what} {one.name!r}{f' of {one.subject}' if one.subject else ''}"
 
     def __str__(self) -> str:
         if self.after is None or self.before is None:
             side = "no more there" if self.after is None else "new"
-            return f"{self.name} (number {self.number}) is {side}"
-        why = (
-            f"its {' and '.join(self.changed)} changed" if self.changed else "nothing else changed"
-        )
-        shown = f": {self.graph}" if self.graph else ""
-        return f"{self.name} (number {self.number}) gives another output; {why}{shown}"
+            return f"{self.name} (number {self.number}) is {side}{self._shown_graph}"
+        what = "got another input" if self.got_another else "gives another output"
+        names = " and ".join(self.changed)
+        why = f"changed: its {names}" if names else "nothing that it is made from changed"
+        return f"{self.name} (number {self.number}) {what}{self._shown_graph}; {why}"
+
+    @property
+    def _shown_graph(self) -> str:
+        return f": {self.graph}" if self.graph else ""
 
     def to_document(self) -> Document:
         """Return the JSON form."""
@@ -114,11 +119,11 @@ def compare_chains(before: Checkpoints, after: Checkpoints) -> ChainDifference:
     """Compare two chains; passes are paired by stage, subject and name, those of one name in order."""
     first, second = (dict(_placed(one.chain)) for one in (before, after))
     deltas, same = list[Delta](), list[Delta]()
-    for place in _merged(list(first), list(second)):
+    for place in merged(list(first), list(second)):
         was, now = first.get(place), second.get(place)
         if was is None or now is None:
             if _does_something(now or was):
-                deltas.append(_delta(was, now))
+                deltas.append(_with_graph(_delta(was, now), before, after))
         elif was[1].after != now[1].after:
             deltas.append(_with_graph(_delta(was, now), before, after))
         elif was[1].key != now[1].key:
@@ -138,20 +143,20 @@ def _placed(chain: Sequence[Checkpoint]) -> Iterable[tuple[Place, Numbered]]:
         yield (*name, seen[name]), (number, one)
 
 
-def _merged(first: Sequence[Place], second: Sequence[Place]) -> Iterable[Place]:
-    """Yield the places of both chains in the order of the second, with those of the first alone."""
+def merged(first: Sequence[Key], second: Sequence[Key]) -> Iterator[Key]:
+    """Yield what is in either list: in the second's order, what is in the first alone between."""
     known, others = set(first), set(second)
-    gone: dict[Place | None, list[Place]] = {}
-    last: Place | None = None
-    for place in first:
-        if place in others:
-            last = place
+    gone: dict[Key | None, list[Key]] = {}
+    last: Key | None = None
+    for key in first:
+        if key in others:
+            last = key
         else:
-            gone.setdefault(last, []).append(place)
+            gone.setdefault(last, []).append(key)
     yield from gone.get(None, ())
-    for place in second:
-        yield place
-        yield from gone.get(place, ()) if place in known else ()
+    for key in second:
+        yield key
+        yield from gone.get(key, ()) if key in known else ()
 
 
 def _does_something(numbered: Numbered | None) -> bool:
@@ -169,10 +174,16 @@ def _delta(was: Numbered | None, now: Numbered | None) -> Delta:
 
 
 def _with_graph(delta: Delta, before: Checkpoints, after: Checkpoints) -> Delta:
-    """Add what changed in the graph: in what a pass got if that is another, else in what it made."""
-    if delta.before is None or delta.after is None:
-        return delta
+    """Add what changed in the graph: in what a pass got if that is another, else in what it made.
+
+    Of a pass that only one chain has it is what the pass does; of a stage without graphs, nothing.
+    """
     side = "before" if delta.got_another else "after"
-    was = before.graphs.get(getattr(delta.before, side))
-    now = after.graphs.get(getattr(delta.after, side))
+    if delta.before is None or delta.after is None:
+        graphs = before.graphs if delta.after is None else after.graphs
+        pair = [graphs.get(delta.checkpoint.before), graphs.get(delta.checkpoint.after)]
+    else:
+        pair = [before.graphs.get(getattr(delta.before, side))]
+        pair.append(after.graphs.get(getattr(delta.after, side)))
+    was, now = pair
     return replace(delta, graph=difference(was, now) if was and now else None)

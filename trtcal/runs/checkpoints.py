@@ -69,9 +69,10 @@ def build_checkpoints(build: Build, model: str) -> list[Checkpoint]:
         "tool": build.backend,
         "tool_version": build.backend_version,
     }
-    made, before = list[Checkpoint](), model
+    made, before, stages = list[Checkpoint](), model, list[object]()
     for stage in builder_stages(build.log):
-        after = digest_options([before, to_fields(stage)])
+        stages.append(to_fields(stage))
+        after = digest_options(stages)
         made.append(Checkpoint("build", stage.name, before, after, **about))
         before = after
     layers = digest_options([_layer(one) for one in build.layers])

@@ -1,0 +1,179 @@
+"""The story of samples/regression: a pass changes a graph in a narrow case, and it is found."""
+
+import importlib.util
+import json
+import math
+import shlex
+import shutil
+import sys
+
+import onnx
+import pytest
+
+from tests.conftest import SAMPLES
+from trtcal.backends.base import build
+from trtcal.backends.options import BuildOptions
+from trtcal.backends.registry import BACKENDS
+from trtcal.cli.main import run_command
+from trtcal.evidence.fusion.check import check_fusions
+from trtcal.evidence.layers.reading import read_engine
+from trtcal.model import load_model
+from trtcal.model.delta import difference
+from trtcal.model.passes import PASSES, prepare_with_record
+from trtcal.pipeline.own_passes import read_passes
+from trtcal.runs.checkpoints import Checkpoints
+
+SAMPLE = SAMPLES / "regression"
+RTX = BACKENDS["tensorrt-rtx"].availability()
+PASS, NODE = "tidy-batchnormalization", "block4/bn/held"
+LIMIT = "broken_fusions <= 0"
+
+
+def trtcal(text):
+    return run_command(shlex.split(text))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """Run the sample with both versions of its passes, for the CPU and without a history."""
+    place = tmp_path_factory.mktemp("regression")
+    for path in SAMPLE.iterdir():
+        if path.is_file():
+            shutil.copy(path, place)
+    for name in ("good", "bad"):
+        text = (place / f"{name}.toml").read_text()
+        text = text.replace('"sm89"', '"cpu"').replace("../../reports/", "")
+        (place / f"{name}.toml").write_text(text)
+        assert trtcal(f"run {place / name}.toml --trust --no-history -q") == 0
+    return place
+
+
+def prepared(version):
+    passes = (*PASSES, *read_passes(SAMPLE / f"passes_{version}.py"))
+    model = load_model(SAMPLE / "regression.onnx")
+    return prepare_with_record(model, passes=passes, with_graphs=True)
+
+
+def test_the_model_is_what_its_script_makes():
+    spec = importlib.util.spec_from_file_location("regression_make", SAMPLE / "make.py")
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    net = make.network()
+    shipped = onnx.load(SAMPLE / "regression.onnx")
+    head = next(one for one in shipped.graph.initializer if one.name == "head.weight")
+    assert list(head.dims) == [make.CLASSES, make.CHANNELS]
+    assert [node.name for node in net.nodes] == [node.name for node in shipped.graph.node]
+    assert sum(path.stat().st_size for path in SAMPLE.iterdir() if path.is_file()) < 500_000
+
+
+def test_of_forty_passes_one_differs_at_one_node():
+    good, bad = prepared("v1"), prepared("v2")
+    assert len(good.records) == len(bad.records) == 40
+    delta = difference(good.graphs[-1], bad.graphs[-1])
+    assert (delta.change, delta.node, delta.operator) == ("structure", NODE, "Identity")
+    assert not delta.is_gone
+
+
+def test_verify_names_pass_and_node_runs_it_again_and_alerts(story, capsys):
+    bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
+    alert = f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\").write(sys.stdin.read())'"
+    alert += f" {story / 'alert.json'}"
+    command = f"checkpoint verify {bad} --baseline {good} --trust --alert {shlex.quote(alert)}"
+    assert trtcal(command) == 1
+    said = capsys.readouterr()
+    assert f"pass '{PASS}' (number 14)" in said.err
+    assert f"structure at node '{NODE}' (Identity)" in said.err
+    assert "changed: its version" in said.err
+    assert "run once more: same again" in said.out
+    document = json.loads((story / "alert.json").read_text())
+    assert document["first"]["name"] == PASS
+    assert document["first"]["graph"]["node"] == NODE
+    assert document["rerun"] == "same again"
+
+
+def test_verify_finds_nothing_where_nothing_changed(story, capsys):
+    good = story / "regression-good"
+    assert trtcal(f"checkpoint verify {good} --baseline {good}") == 0
+    assert trtcal(f"checkpoint verify {story / 'good.toml'} --trust") == 0
+    assert "give what they gave" in capsys.readouterr().out
+
+
+def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, capsys):
+    text = (story / "good.toml").read_text().replace("passes_v1.py", "passes_v2.py")
+    (story / "changed.toml").write_text(text)
+    assert trtcal(f"checkpoint verify {story / 'changed.toml'}") == 2
+    assert "which is a program" in capsys.readouterr().err
+    assert trtcal(f"checkpoint verify {story / 'changed.toml'} --trust --json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["first"]["name"], found["first"]["graph"]["node"]) == (PASS, NODE)
+
+
+def test_bisect_finds_the_pass_in_at_most_six_executions(story, capsys):
+    both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
+    command = f"bisect {' '.join(both)} --limit '{LIMIT}' --predicted --trust --json"
+    assert trtcal(command) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["stage"], found["subsystem"], found["name"]) == ("prepare", "pass", PASS)
+    assert found["number"] == 14
+    assert NODE in found["debug_info"]
+    assert found["executions"] <= 6
+    assert found["steps"] <= math.ceil(math.log2(found["candidates"])) + 1
+    assert "from the good run" in said.err
+
+
+def test_scripts_of_a_run_are_not_run_without_trust(story, capsys):
+    both = [f"--{name} {story / f'regression-{name}'}" for name in ("good", "bad")]
+    assert trtcal(f"bisect {' '.join(both)} --limit '{LIMIT}' --predicted") == 2
+    assert "which is a program" in capsys.readouterr().err
+    bad, good = (story / f"regression-{name}" for name in ("bad", "good"))
+    assert trtcal(f"checkpoint verify {bad} --baseline {good}") == 1
+    assert "not run again" in capsys.readouterr().err
+
+
+def test_show_and_diff_print_the_chain(story, capsys):
+    good, bad = (story / f"regression-{name}" for name in ("good", "bad"))
+    assert trtcal(f"checkpoint show {good} --json") == 0
+    lines = json.loads(capsys.readouterr().out)
+    assert [line["number"] for line in lines] == [*range(1, len(lines) + 1)]
+    assert lines[13]["name"] == PASS
+    stages = {line["stage"] for line in lines}
+    assert {"prepare", "observe", "calibrate", "quantize", "build", "compare"} <= stages
+    assert trtcal(f"checkpoint show {good}") == 0
+    assert trtcal(f"checkpoint diff {good} {bad}") == 0
+    assert f"first: pass '{PASS}'" in capsys.readouterr().out
+
+
+def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path, capsys):
+    for path in story.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    shutil.copytree(story / "regression-good", tmp_path / "regression-good")
+    text = (tmp_path / "good.toml").read_text().replace("passes_v1.py", "passes_v2.py")
+    (tmp_path / "good.toml").write_text(text)
+    assert trtcal(f"run {tmp_path / 'good.toml'} --trust --no-history -q") == 0
+    folder = tmp_path / "regression-good"
+    assert Checkpoints.read(folder / "previous").chain[13].name == PASS
+    history = f"--db {tmp_path / 'none.sqlite'}"
+    assert trtcal(f"checkpoint verify {folder} {history} --trust") == 1
+    assert NODE in capsys.readouterr().err
+    assert trtcal(f"verify {folder} -q") == 0
+    chain = folder / "checkpoints.jsonl"
+    chain.write_text("".join(chain.read_text().splitlines(keepends=True)[:-1]))
+    assert trtcal(f"verify {folder} -q") == 1
+    assert "checkpoints.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it(tmp_path):
+    model = prepared("v2").model
+    backend = BACKENDS["tensorrt-rtx"]
+    built = build(model, backend, BuildOptions("sm89"), tmp_path / "build")
+    found = check_fusions(model, layers=read_engine(built.folder))
+    match = next(one for one in found.matches if one.root == "block4/act")
+    assert match.state == "broken"
+    assert NODE in str(match.breakers)
+    whole = check_fusions(prepared("v1").model)
+    assert {one.state for one in whole.matches if one.root == "block4/act"} == {"whole"}
+    verdict = found.verdicts[found.matches.index(match)]
+    assert verdict == "differs"  # TensorRT-RTX 1.7 takes the Identity out, other compilers do not
