@@ -80,6 +80,7 @@ def test_the_first_pass_that_makes_something_else_is_named_with_the_binding(tmp_
     assert compare_chains(good, again).first is None
     first = compare_chains(good, bad).first
     assert first.checkpoint.name == "InsertIdentity"
+    assert (first.graph.change, first.graph.operator) == ("structure", "identity")
     assert len(good.chain) > 10
     assert {one.artifact is not None for one in good.chain} == {True}
 

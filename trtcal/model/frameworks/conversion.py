@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_USE_LEGACY_KERAS": "0",
 }
-"""What TensorFlow and Keras are told; a user's `~/.keras` changes nothing."""
+"""What TensorFlow and Keras take from the environment; a user's `~/.keras` changes nothing."""
 
 
 def convert(path: Path, form: Format, trust: bool) -> Path:
