@@ -77,10 +77,55 @@ class Reader(tf.Module):
         return {"y": x + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)}
 
 
+class Resource(tf.saved_model.experimental.TrackableResource):
+    """Writes a file when it is loaded."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def _create_resource(self):
+        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[])
+
+    def _initialize(self):
+        tf.io.write_file(self.path, "was here")
+
+
+class Loader(tf.Module):
+    """Has a resource; its function is harmless."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.resource = Resource(path)
+        _ = self.resource.resource_handle
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
+    def __call__(self, x):
+        return {"y": x + 1.0}
+
+
+def hide_functions(path):
+    """Leave those that write files out of the list of a SavedModel's functions."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString(path.read_bytes())
+    graph = model.meta_graphs[0]
+    for function in graph.graph_def.library.function:
+        if any(node.op == "WriteFile" for node in function.node_def):
+            del graph.object_graph_def.concrete_functions[function.signature.name]
+    path.write_bytes(model.SerializeToString())
+
+
 def write_modules(folder):
     """Write SavedModels of functions: one writes a file, one reads one, one has no default."""
     for name, module in (("writer", Writer(str(folder / "written"))), ("reader", Reader())):
         tf.saved_model.save(module, str(folder / name), signatures=module.__call__)
+    for name in ("loader", "hidden"):
+        loader = Loader(str(folder / "loaded"))
+        tf.saved_model.save(loader, str(folder / name), signatures=loader.__call__)
+    hide_functions(folder / "hidden" / "saved_model.pb")
+    (folder / "loaded").unlink(missing_ok=True)
     several = Several()
     functions = {"first": several.first, "second": several.second}
     tf.saved_model.save(several, str(folder / "several"), signatures=functions)

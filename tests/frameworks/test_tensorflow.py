@@ -60,13 +60,26 @@ def test_the_onnx_says_what_it_was_converted_from(models):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("lambda.keras", "Lambda"), ("writer", "WriteFile"), ("reader", "ReadFile")],
+    [
+        ("lambda.keras", "Lambda"),
+        ("writer", "WriteFile"),
+        ("reader", "ReadFile"),
+        ("loader", "WriteFile"),
+        ("hidden", "WriteFile"),
+    ],
 )
 def test_a_model_that_holds_a_program_is_refused_and_not_run(models, name, why):
     with pytest.raises(InputError, match=f"holds programs.*{why}") as caught:
         trtcal.load_model(models / name)
     assert "--trust" in caught.value.hint
     assert not (models / "written").exists()
+    assert not (models / "loaded").exists()
+
+
+def test_with_trust_what_a_saved_model_does_when_it_is_loaded_is_done(models):
+    trtcal.load_model(models / "loader", trust=True)
+    assert (models / "loaded").read_text() == "was here"
+    (models / "loaded").unlink()
 
 
 def test_a_lambda_is_converted_where_the_user_trusts_it(models, tmp_path):

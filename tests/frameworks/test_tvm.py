@@ -1,6 +1,8 @@
 """Checkpoints of TVM's passes and the fusion check on its kernels."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -8,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import trtcal
+from tests.conftest import SAMPLES
 from tests.frameworks.conftest import needs
 from trtcal.cli.main import run_command as main
 from trtcal.model.delta import difference
@@ -117,6 +120,22 @@ def test_an_identity_between_norm_and_leaky_relu_breaks_the_kernel(norm):
     assert (match.state, seen.state) == ("broken", "several layers")
     assert [one.kind for one in broken.findings] == ["broken_fusion"]
     assert broken.verdicts == ("agrees",)
+
+
+def test_the_sample_shows_the_pass_the_binding_and_the_broken_kernel(tmp_path, capsys):
+    script = SAMPLES / "regression" / "tvm_identity.py"
+    command = [sys.executable, str(script), str(tmp_path)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    good, bad = (
+        [line for line in shown.splitlines() if line.startswith(name)] for name in ("good", "bad")
+    )
+    assert all("whole, one layer" in line for line in good)
+    assert ["broken, several layers" in line for line in bad].count(True) == 1
+    assert len(good) == len(bad) > 1
+    assert main(["checkpoint", "diff", str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "'InsertIdentity'" in first
+    assert "structure at node 'main > same' (identity)" in first
 
 
 def test_an_identity_that_is_a_kernel_is_fused_by_tvm_all_the_same():

@@ -165,7 +165,7 @@ def check_graphs(folder: Path) -> None:
 def _operators(graph: Any) -> Iterator[tuple[str, str]]:
     """Yield the functions that the object graph reaches, with the operators in them."""
     functions = {one.signature.name: one for one in graph.graph_def.library.function}
-    pending, seen = list(graph.object_graph_def.concrete_functions), set[str]()
+    pending, seen = list(_named(graph.object_graph_def)), set[str]()
     while pending:
         name = pending.pop()
         if name in seen or name not in functions:
@@ -174,6 +174,14 @@ def _operators(graph: Any) -> Iterator[tuple[str, str]]:
         for node in functions[name].node_def:
             yield name, node.op
             pending.extend((node.op, *_called(node)))
+
+
+def _named(objects: Any) -> Iterator[str]:
+    """Yield the functions that an object graph names; that its list has all of them is not checked."""
+    yield from objects.concrete_functions
+    for node in objects.nodes:
+        yield from node.function.concrete_functions
+        yield node.bare_concrete_function.concrete_function_name
 
 
 def _called(node: Any) -> Iterator[str]:
