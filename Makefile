@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks check coverage mutants bench reports messages pictures clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks check coverage mutants bench reports messages pictures lock audit dist clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -40,7 +40,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)
@@ -62,6 +62,19 @@ reports: $(READY)
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
 
+# The versions and hashes that CI installs, the newest that pyproject.toml allows.
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
+	  --extra dev --extra rtx --custom-compile-command 'make lock' -o requirements.lock pyproject.toml
+
+# Known vulnerabilities of the locked packages; asks the package index's advisories.
+audit: $(READY)
+	$(BIN)/python -m tests.release.audit
+
+# A release in dist/: sdist, wheel and SBOM, and the demo run from the wheel in a bare environment.
+dist: $(READY)
+	$(BIN)/python -m tests.release.dist
+
 # The page of the messages and findings that trtcal knows; a test checks that it is up to date.
 messages: $(READY)
 	$(BIN)/trtcal explain --markdown > docs/log-messages.md
@@ -70,12 +83,9 @@ messages: $(READY)
 pictures: $(READY)
 	$(BIN)/python -m tests.browser.pictures
 
-# TensorRT-RTX has packages for x86-64 and ARM on Linux and Windows; elsewhere trtcal installs without it.
-$(READY): pyproject.toml
+$(READY): pyproject.toml requirements.lock .ci/install
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,rtx]' \
-	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	sh .ci/install $(BIN)/python
 	touch $(READY)
 
 clean:

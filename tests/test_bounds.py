@@ -1,11 +1,14 @@
 """Bounds of the readers of what others wrote."""
 
+import faulthandler
 import gzip
 import io
 import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -196,6 +199,43 @@ def test_a_child_that_crashes_or_never_ends_is_only_that():
             pass
 
     assert in_child(endless, 0.1)[1] in (signal.SIGXCPU, signal.SIGKILL)
+
+
+def test_a_child_touches_nothing_of_its_parents_but_the_pipe_for_its_answer(tmp_path, capfd):
+    def crash():
+        print("a word", flush=True)
+        os.write(2, b"a crash")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def open_ones():
+        return " ".join(str(one) for one in range(3, 1000) if _is_open(one))
+
+    faulthandler.enable()  # as pytest does: it would write a traceback into what the parent has open
+    with (tmp_path / "held").open("w") as held:
+        before = os.fstat(held.fileno())
+        assert in_child(crash, 5) == ("", signal.SIGSEGV)
+        seen, _ = in_child(open_ones, 5)
+        assert len(seen.split()) == 1  # where the answer goes
+        assert os.fstat(held.fileno()) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def _is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def test_the_crash_of_a_child_prints_nothing_where_python_reports_faults():
+    code = (
+        "import os, signal, onnx; from trtcal.model.checking import in_child; "
+        "print(in_child(lambda: os.kill(os.getpid(), signal.SIGSEGV), 5)[1])"
+    )
+    program = [sys.executable, "-X", "faulthandler", "-c", code]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (str(int(signal.SIGSEGV)), "")
 
 
 def test_a_model_on_which_the_checker_crashes_is_an_input_error(tmp_path, monkeypatch, digits):

@@ -298,6 +298,7 @@ def test_completion_in_bash_knows_commands_and_choices(place):
         check=True,
     )
     assert done.stdout.split() == [b"calibrate", b"calibration"]
+    assert done.stderr == b""
 
 
 def completion(shell):

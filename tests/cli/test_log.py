@@ -208,13 +208,16 @@ def test_standard_input_is_read(place):
     assert len(json.loads(out)["events"]) == 5
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(place):
+def test_a_reader_that_goes_away_changes_neither_status_nor_errors(place):
     (place / "long.log").write_text(LOG * 20_000)
     with start("long.log", "--json") as child:
         child.stdout.read(100)
         child.stdout.close()
-        assert child.stderr.read() == b""
-        assert child.wait(60) == 0  # what is read no more is not judged
+        assert child.stderr.read().splitlines() == [
+            b"error: the build failed: long.log",
+            b"hint: --exit-zero ends with status 0",
+        ]
+        assert child.wait(60) == 1  # as without a pipe, however soon the reader goes
 
 
 def test_a_growing_file_is_followed_until_interrupted(place):

@@ -28,6 +28,9 @@ from trtcal.cli.main import run_command
 from trtcal.data.dataset import Array
 from trtcal.documents import canonical_json, digest_bytes, seal
 from trtcal.evidence.log.recognition import RULES
+from trtcal.model import load_model
+from trtcal.model.passes import prepare_with_record
+from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
 from trtcal.runs.history import History
 
 ROOT = Path(__file__).parent.parent.parent
@@ -184,6 +187,7 @@ def _write_others(folder: Path) -> None:
     (folder / "prices.toml").write_text(PRICES)
     (folder / "graph.json").write_text(inspected(int8_residual()))
     (folder / "profile.json").write_text(profiled(int8_residual()))
+    _write_chains(folder)
     lines = [example for rule in RULES for example in rule.example]
     (folder / "trtexec.log").write_text("\n".join(lines[::3]))
     (folder / "engine.plan").write_bytes(_engine())
@@ -195,6 +199,13 @@ def _write_others(folder: Path) -> None:
     with sqlite3.connect(folder / "history.sqlite") as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def _write_chains(folder: Path) -> None:
+    model = load_model(folder / "control.onnx")
+    for name, skip in (("chain", ()), ("other-chain", ("constants",))):
+        prepared = prepare_with_record(model, skip=skip, with_graphs=True)
+        write_checkpoints(folder / name, checkpoints_of(prepared), prepared.graphs)
 
 
 def _write_polygraphy(path: Path, feed: dict[str, Array]) -> None:
@@ -321,6 +332,14 @@ MODELS = Format(
     ("data.npz", "calibration.json", "plan.json", "other.onnx"),
 )
 
+CHAINS = {
+    path: path
+    for path in (
+        f"{folder}/{name}"
+        for folder in ("chain", "other-chain")
+        for name in ("checkpoints.jsonl", "graphs.npz")
+    )
+}
 FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
     "onnx": _of_onnx,
     "npz": Format(
@@ -495,6 +514,20 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
             "history diff 1 2 --db {} -q",
             "history list --db {} --json",
         ),
+    ),
+    "checkpoints": Format(
+        ("chain/checkpoints.jsonl",),
+        m.of_text,
+        ("checkpoint show chain -q", "checkpoint diff other-chain {} -q"),
+        extra=CHAINS,
+        placed="chain/{}",
+    ),
+    "graphs": Format(
+        ("chain/graphs.npz",),
+        m.of_npz,
+        ("checkpoint diff other-chain chain -q", "checkpoint diff chain other-chain --json"),
+        extra=CHAINS,
+        placed="chain/{}",
     ),
     "prices": Format(
         ("prices.toml",),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtcal.documents.streams import visible
 from trtcal.reporting.charts import Point, accuracy_against_latency, pareto_front
 from trtcal.reporting.svg import SVG, Box, place
-from trtcal.reporting.text import visible
 
 HOSTILE = [
     "$x^2$",

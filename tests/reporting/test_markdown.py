@@ -12,12 +12,12 @@ from markdown_it import MarkdownIt
 
 from tests.reporting.samples import accuracy, build, comparison, row, write_build, write_run
 from trtcal.cli.main import run_command
+from trtcal.documents.streams import visible
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
 from trtcal.reporting.prices import named_price, with_costs
-from trtcal.reporting.text import visible
 
 GOOD = accuracy(5, 1)
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

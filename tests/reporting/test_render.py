@@ -26,13 +26,13 @@ from tests.reporting.samples import (
     write_run,
 )
 from trtcal.documents import Document, write_document
+from trtcal.documents.streams import HIDDEN, visible
 from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.reporting.document import VERSION, assemble
 from trtcal.reporting.render import render
-from trtcal.reporting.text import HIDDEN, visible
 
 GOOD = accuracy(5, 1)
 HOSTILE = [

@@ -20,6 +20,7 @@ from trtcal.runs.checkpoints import (
     keep_previous,
     write_checkpoints,
 )
+from trtcal.runs.verify import verify
 
 
 def rename(graph):
@@ -166,6 +167,15 @@ def test_what_is_in_either_list_comes_in_the_order_of_the_second():
     assert list(merged("ab", "")) == list("ab")
     assert list(merged("", "ab")) == list("ab")
     assert list(merged("xab", "ba")) == list("xba")
+
+
+def test_verify_checks_a_chain_and_its_graphs_without_a_run(written, tmp_path):
+    written("one")
+    assert [check.holds for check in verify(tmp_path / "one")] == [True]
+    (tmp_path / "one" / GRAPHS).write_bytes(b"PK")
+    checks = verify(tmp_path / "one")
+    assert [check.holds for check in checks] == [False]
+    assert GRAPHS in checks[0].problem
 
 
 def test_a_chain_on_disk_reads_as_in_memory(written, tmp_path):

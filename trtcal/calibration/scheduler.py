@@ -22,6 +22,7 @@ from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task, count
 from trtcal.calibration.worker import TaskResult, TaskRunner
 from trtcal.data.dataset import Span
+from trtcal.documents.streams import guard
 from trtcal.errors import BackendError, TrtcalError
 from trtcal.model.isolated import ISOLATED
 
@@ -116,6 +117,7 @@ _process: TaskRunner
 def _begin(job: Job, stop: Event) -> None:
     """Make this process a worker: it leaves Ctrl-C to its parent, and ends when that does."""
     global _process
+    guard()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

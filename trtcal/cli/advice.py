@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from trtcal.errors import TrtcalError
 
@@ -63,15 +60,15 @@ def advise(options: Options, *words: str | Path | None, why: str = "") -> None:
         return
     if why:
         note(f"note: {why}")
-    _next[:] = [shlex.join(["trtcal", *map(str, words)])]
+    _next[:] = ["trtcal", *map(str, words)]
 
 
 def say_next(*, is_done: bool = True) -> None:
     """Print the command that was kept, if the work was done, and forget it."""
     if _next and is_done:
-        from trtcal.cli.output import printable  # `--help` imports nothing heavy
+        from trtcal.cli.output import say_command  # `--help` imports nothing heavy
 
-        click.echo(f"next: {printable(_next[0])}", err=True)
+        say_command(_next)
     _next.clear()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
+import tempfile
+from typing import IO, Any
 
 from trtcal.cli.options import Options, option
 from trtcal.cli.output import note
 from trtcal.errors import BackendError, InputError
 
 ALERT_LIMIT_S = 60.0
+ALERT_BYTES, ALERT_LINES = 1 << 16, 100  # of what it prints
 
 
 class AlertOptions(Options):
@@ -27,16 +29,31 @@ class AlertOptions(Options):
 
 
 def _run(command_line: str, document: dict[str, Any]) -> None:
-    """Run the user's own command, which says how it went by its status."""
-    try:
-        done = subprocess.run(  # noqa: S602 (the user's own line)
-            command_line, shell=True, input=json.dumps(document), text=True, timeout=ALERT_LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
-        return
+    """Run the user's own command, which says how it went by its status; what it prints are notes."""
+    with tempfile.TemporaryFile() as printed:
+        try:
+            done = subprocess.run(  # noqa: S602 (the user's own line)
+                command_line,
+                shell=True,
+                input=json.dumps(document).encode(),
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                timeout=ALERT_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            note(f"note: the alert {command_line!r} took more than {ALERT_LIMIT_S:.0f} s")
+            return
+        finally:
+            _note_printed(printed)
     if done.returncode:
         note(f"note: the alert {command_line!r} ended with status {done.returncode}")
+
+
+def _note_printed(printed: IO[bytes]) -> None:
+    """Print the first lines of what an alert printed."""
+    printed.seek(0)
+    for line in printed.read(ALERT_BYTES).decode("utf-8", "replace").splitlines()[:ALERT_LINES]:
+        note(f"alert: {line}")
 
 
 def _post(url: str, document: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,8 +105,9 @@ class Verify(
     """Hold RUN's checkpoints against those of a baseline; the status is 1 if one gives another output.
 
     What made the first delta is run once more. For a trtcal.toml its preparation passes are run now,
-    and the baseline is the run in its output folder. Else it is the last run before RUN in the history
-    that still lies in its folder, or the one that RUN replaced.
+    and the baseline is the run in its output folder; a delta that does not come again is no error then.
+    Else it is the last run before RUN in the history that still lies in its folder, or the one that RUN
+    replaced.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
@@ -118,7 +120,7 @@ class Verify(
     def _run(self) -> None:
         found, actions = self._of_run() if self.source.is_dir() else self._of_config()
         self.present(found.to_document(), lambda: _show_verification(found))
-        if found.finding is None:
+        if found.finding is None or not (found.is_repeated or self.source.is_dir()):
             return
         if ALERT in actions:
             self.send_alerts(found.to_document())
@@ -163,10 +165,10 @@ def _show_verification(found: Verification) -> None:
 
 
 def _hint(source: Path, baseline: str) -> str:
+    bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
-        both = f"--good {baseline} --bad {source}"
-        return f"`trtcal bisect {both} --limit LIMIT` finds what breaks a limit"
-    return f"if the change is wanted, run anew: `trtcal run {source}`"
+        return f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds what breaks a limit"
+    return f"if the change is wanted, run anew: `trtcal run {bad}`"
 
 
 class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import click
-
 from trtcal.cli.options import Options, argument
+from trtcal.cli.output import print_page
 
 
 class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
@@ -25,7 +24,7 @@ class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
         kind = get_completion_class(self.shell)
         if kind is not None:
             names = {"complete_func": f"_{PROGRAM}_completion", "complete_var": COMPLETE}
-            click.echo(kind.source_template % {**names, "prog_name": PROGRAM})
+            print_page(kind.source_template % {**names, "prog_name": PROGRAM} + "\n")
 
 
 PROGRAM = "trtcal"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import say, say_wrapped
+from trtcal.cli.output import print_page, say, say_wrapped
 
 if TYPE_CHECKING:
     from trtcal.evidence.explanations import Explanation
@@ -29,7 +29,7 @@ class Explain(JsonOptions, example="trtcal explain missing_scale"):
         if self.markdown and (self.name or self.as_json):
             raise click.UsageError("--markdown prints the whole page: leave the rest out")
         if self.markdown:
-            click.echo(to_markdown(), nl=False)
+            print_page(to_markdown())
             return
         found = explain_name(self.name) if self.name else tuple(explanations())
         show = _show if self.name else _list

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,16 @@ from trtcal.cli.options import (
     option,
     required,
 )
-from trtcal.cli.output import Columns, note, print_json, print_limits, print_table, progress, say
+from trtcal.cli.output import (
+    Columns,
+    note,
+    print_csv,
+    print_json,
+    print_limits,
+    print_table,
+    progress,
+    say,
+)
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,6 +87,7 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
 def _report_at(path: Path) -> Document:
     """Return the report at a path, made now of a folder that has none."""
     from trtcal.documents import read_document
+    from trtcal.documents.streams import shell_word
     from trtcal.reporting.document import KIND, VERSION, assemble
 
     made = path / "report.json"
@@ -91,9 +99,10 @@ def _report_at(path: Path) -> Document:
     else:
         report = read_document(made if path.is_dir() else path, KIND, VERSION)
     if report["comparison"] is None:
+        there = shell_word(str(path / "comparison.json"))
         raise InputError(
             f"{path} compares nothing with FP32, so it has no figures to follow",
-            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {path}/comparison.json`",
+            f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {there}`",
         )
     return report
 
@@ -198,20 +207,16 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
         if self.form == "json":
             print_json([entry.to_document() for entry in entries])
             return
-        writer = csv.writer(sys.stdout)
-        writer.writerow(("run", "name", "made_at", "verdict", "variant", "figure", "value"))
-        for entry in entries:
-            for (variant, figure), value in entry.figures.items():
-                row = (
-                    entry.number,
-                    entry.name,
-                    entry.made_at,
-                    entry.verdict,
-                    variant,
-                    figure,
-                    value,
-                )
-                writer.writerow(row)
+        print_csv(_rows(entries))
+
+
+def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:
+    """Yield the heading, then a row for each figure."""
+    yield ("run", "name", "made_at", "verdict", "variant", "figure", "value")
+    for entry in entries:
+        head = (entry.number, entry.name, entry.made_at, entry.verdict)
+        for (variant, figure), value in entry.figures.items():
+            yield (*head, variant, figure, value)
 
 
 def _send(entries: list[Entry], uri: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from trtcal.cli.options import GivenOptions, argument, option
 from trtcal.cli.output import say
 from trtcal.config import FILE
+from trtcal.documents.streams import shell_word
 from trtcal.errors import InputError
 
 
@@ -28,7 +29,8 @@ class Init(GivenOptions, example="trtcal init model.onnx --data images/ --test t
         _, draft = self.guess(self.model or _only_model(Path()), self.output.parent)
         write_text(self.output, draft.text)
         say(f"wrote {self.output}")
-        say(f"next: trtcal run {self.output}" if self.output != Path(FILE) else "next: trtcal run")
+        named = f" {shell_word(str(self.output))}" if self.output != Path(FILE) else ""
+        say(f"next: trtcal run{named}")
 
 
 def _only_model(folder: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import StatusLine, most, note, say, say_more, say_wrapped, warning
+from trtcal.cli.output import (
+    StatusLine,
+    is_unread,
+    json_printer,
+    most,
+    note,
+    say,
+    say_more,
+    say_wrapped,
+    warning,
+)
 from trtcal.errors import INTERRUPTED, GateFailed
 
 if TYPE_CHECKING:
@@ -63,8 +72,6 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
                 raise GateFailed(
                     f"the build failed: {', '.join(failed)}", "--exit-zero ends with status 0"
                 )
-        except BrokenPipeError:  # who read it has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -99,18 +106,19 @@ def _writer(output: Path | None, as_json: bool) -> Iterator[Callable[[bytes], No
     from trtcal.documents import replacing
 
     with contextlib.ExitStack() as stack:
-        files = [sys.stdout.buffer] if as_json else []
+        writes: list[Callable[[bytes], object]] = []
+        if as_json:
+            show = stack.enter_context(json_printer())
+            writes.append(lambda data: show(data.decode("utf-8", "surrogatepass")))
         if output:
             temporary = stack.enter_context(replacing(output))
-            files.append(stack.enter_context(temporary.open("wb")))
+            writes.append(stack.enter_context(temporary.open("wb")).write)
 
         def write(data: bytes) -> None:
-            for file in files:
-                file.write(data)
+            for one in writes:
+                one(data)
 
         yield write
-        for file in files:
-            file.flush()
 
 
 def _portions(file: str) -> Iterable[bytes]:
@@ -224,7 +232,8 @@ def _follow(file: str, as_json: bool) -> list[str]:
         for lines in _growing_portions(file):
             status.clear()
             live.read(lines)
-            sys.stdout.flush()
+            if is_unread():
+                break
             status.show(live.text())
     finally:
         status.clear()
@@ -242,8 +251,8 @@ def _growing_portions(file: str) -> Iterable[bytes]:
 def _print_found(found: Found, line: int, as_json: bool) -> None:
     event = found.event
     if as_json:
-        text = f'{{"line":{line}{found.tail}'
-        click.echo(text.encode("utf-8", "surrogatepass"))
+        with json_printer() as show:
+            show(f'{{"line":{line}{found.tail}\n')
     else:
         what = f"{line}: {event.severity} {named(event.fields.get('rule'), event.category)}"
         text = shortened(event.message.partition("\n")[0], LONGEST_MESSAGE)

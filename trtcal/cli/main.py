@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import shell_complete
 
 from trtcal import __version__
 from trtcal.errors import INTERRUPTED, TrtcalError
@@ -84,12 +85,20 @@ def cli(context: click.Context) -> None:
     4 out of memory, disk or time, 130 interrupted.
     """
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        from trtcal.cli.output import print_page
+
+        print_page(f"{context.get_help()}\n")
 
 
 def main() -> None:
     """Run the program and exit with its status."""
+    from trtcal.cli.output import warn_in_our_words
+    from trtcal.documents.streams import guard, open_missing
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, then end with 130
+    open_missing()
+    guard()  # Python's own words at its end are written through it too
+    warn_in_our_words()
     status = run_command(sys.argv[1:])
     gc.freeze()  # the search for what could be freed takes 0.1 s, and the system frees all of it
     sys.exit(status)
@@ -101,15 +110,19 @@ def run_command(arguments: list[str]) -> int:
     The last line there is the command that is worth running next, if there is one.
     """
     from trtcal.cli.advice import say_next
+    from trtcal.documents.streams import guarded
 
-    say_next(is_done=False)
-    status = _run(arguments)
-    say_next(is_done=status <= 1)
+    with guarded():
+        say_next(is_done=False)
+        status = _run(arguments)
+        say_next(is_done=status <= 1)
     return status
 
 
 def _run(arguments: list[str]) -> int:
     try:
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(cli, {}, "trtcal", COMPLETE, instruction)
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:
         return _say(error.message, error.hint, error.exit_status)
@@ -120,9 +133,6 @@ def _run(arguments: list[str]) -> int:
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
         return _say("out of memory", "use a smaller --batch", 4)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _say(f"{error.strerror or error}{where}", "make room, or check the path", 4)
@@ -139,11 +149,9 @@ def _defect(error: BaseException) -> int:
 
 
 def _say(message: str, hint: str | None, status: int) -> int:
-    from trtcal.cli.output import printable
+    from trtcal.cli.output import error
 
-    click.echo(f"error: {printable(message)}", err=True)
-    if hint:
-        click.echo(f"hint: {printable(hint)}", err=True)
+    error(message, hint)
     return status
 
 

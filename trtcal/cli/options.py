@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -32,6 +31,7 @@ import click
 from trtcal.cli.output import note, print_json, say, say_written, verbosity
 from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
 from trtcal.documents import clear_places
+from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, InputError, TrtcalError
 
@@ -91,7 +91,7 @@ class Options:
         names = ("model", "reference", "baseline")
         path = next((one for name in names if (one := getattr(self, name, None))), MODEL)
         stem = str(path).removesuffix(".onnx")
-        return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda one: shlex.quote(stem + one[1]), hint)
+        return re.sub(rf"\b{MODEL}([\w-]*\.onnx)", lambda one: shell_word(stem + one[1]), hint)
 
     @classmethod
     def command(cls) -> click.Command:

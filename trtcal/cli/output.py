@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import re
 import shutil
 import string
-import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from trtcal.documents import to_json
+from trtcal.documents.streams import (
+    AS_IS,
+    IN_JSON,
+    JOINED,
+    Guarded,
+    errors,
+    guarded,
+    output,
+    shell_word,
+    visible,
+    visible_cell,
+)
 from trtcal.errors import InputError
-from trtcal.reporting.text import visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trtcal.limits import Judgement
     from trtcal.quantization.coverage import Coverage
 
@@ -72,9 +84,38 @@ def printable(text: object) -> str:
 
 
 def print_json(document: object) -> None:
-    """Print a JSON document on standard output."""
-    sys.stdout.buffer.write(to_json(document).encode("utf-8", "surrogatepass"))
-    sys.stdout.buffer.flush()
+    """Print a JSON document on standard output, what cannot be seen in it as JSON's escapes."""
+    with json_printer() as write:
+        write(to_json(document))
+
+
+@contextlib.contextmanager
+def json_printer() -> Iterator[Callable[[str], None]]:
+    """Yield what prints pieces of JSON on standard output, and all of it at the end."""
+    stream = output(IN_JSON)
+    yield stream.utf8()
+    stream.flush()
+
+
+def print_page(text: str) -> None:
+    """Print a whole text on standard output: Markdown, a script, help."""
+    stream = output(JOINED)
+    stream.utf8()(text)
+    stream.flush()
+
+
+def print_csv(rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as CSV in which texts are quoted, visible, and no formulas; numbers stay numbers."""
+    stream = output()
+    writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    for row in rows:
+        writer.writerow([visible_cell(one) if isinstance(one, str) else one for one in row])
+    stream.flush()
+
+
+def is_unread() -> bool:
+    """Whether nobody reads standard output any more."""
+    return output().is_dropped
 
 
 class _Cells(string.Formatter):
@@ -109,13 +150,14 @@ def print_table(
     fields of the thing or places in it, or a function of it. The first column is text, the others are
     right-aligned. At most `shown` rows are printed, and how many there are more; all with -v.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
+        table.add_column(
+            Text(printable(column)), justify="right" if number else "left", overflow="fold"
+        )
     every = list(things)
     rows = None if shown is None else most(shown)
     for thing in every[:rows]:
@@ -124,11 +166,21 @@ def print_table(
             for one in columns.values()
         ]
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
-    console = Console()
+    stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
+    console = _console(stream)
     if not console.is_terminal:
-        console = Console(width=140)
-    console.print(table)
+        console.width = 140
+    with console.capture() as captured:
+        console.print(table)
+    stream.write(captured.get())
+    stream.flush()
     say_more(len(every), rows)
+
+
+def _console(stream: Guarded) -> Console:
+    from rich.console import Console
+
+    return Console(file=cast("IO[str]", stream))
 
 
 def _shortened(text: str) -> str:
@@ -137,7 +189,12 @@ def _shortened(text: str) -> str:
 
 def say(message: str) -> None:
     """Print one line on standard output."""
-    click.echo(printable(message))
+    _print_line(output(), message)
+
+
+def _print_line(stream: Guarded, text: str) -> None:
+    stream.write(f"{printable(text)}\n")
+    stream.flush()
 
 
 def say_wrapped(head: str, text: str) -> None:
@@ -146,12 +203,12 @@ def say_wrapped(head: str, text: str) -> None:
 
     wrapper = textwrap.TextWrapper(
         width=min(100, shutil.get_terminal_size((100, 24)).columns),
-        initial_indent=head,
-        subsequent_indent=" " * (len(head) or 2),
+        initial_indent=printable(head),
+        subsequent_indent=" " * (len(printable(head)) or 2),
         break_on_hyphens=False,
     )
     for line in wrapper.wrap(printable(text)):
-        click.echo(line)
+        say(line)
 
 
 def say_written(path: Path, digest: str) -> None:
@@ -162,14 +219,35 @@ def say_written(path: Path, digest: str) -> None:
 def note(message: str) -> None:
     """Print one line about the work, not its result, on standard error, unless with -q."""
     if not is_quiet():
-        click.echo(printable(message), err=True)
+        _print_line(errors(), message)
 
 
 def warning(message: str, hint: str | None = None) -> None:
     """Print on standard error what may be wrong, and what to do about it; -q leaves it."""
-    click.echo(f"warning: {printable(message)}", err=True)
+    _print_line(errors(), f"warning: {message}")
     if hint:
-        click.echo(f"hint: {printable(hint)}", err=True)
+        _print_line(errors(), f"hint: {hint}")
+
+
+def error(message: str, hint: str | None = None) -> None:
+    """Print on standard error what went wrong, and what to do about it."""
+    _print_line(errors(), f"error: {message}")
+    if hint:
+        _print_line(errors(), f"hint: {hint}")
+
+
+def say_command(words: Iterable[str]) -> None:
+    """Print the command that is worth running next, ready to paste, on standard error."""
+    _print_line(errors(), f"next: {' '.join(map(shell_word, words))}")
+
+
+def warn_in_our_words() -> None:
+    """Print what libraries warn of as our own warnings are printed, on one line."""
+
+    def show(message: object, category: type[Warning], *_: object, **__: object) -> None:
+        warning(f"{category.__name__}: {message}")
+
+    warnings.showwarning = show
 
 
 class Every:
@@ -189,10 +267,10 @@ class Every:
 @contextlib.contextmanager
 def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error where that is a terminal, else a line every 10 s."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
-    console, every, done = Console(stderr=True), Every(), 0
+    console, every, done = _console(errors(AS_IS)), Every(), 0
 
     def advance(count: int) -> None:
         nonlocal done
@@ -202,18 +280,17 @@ def progress(title: str, total: int, unit: str = "") -> Iterator[Callable[[int],
             every.show(f"{title}: {done:,} of {total:,} {unit}".rstrip())
 
     disable = is_quiet() or not console.is_terminal
-    with Progress(console=console, transient=True, disable=disable) as bars:
-        task = bars.add_task(title, total=total)
+    with Progress(console=console, transient=True, disable=disable) as bars, guarded():
+        task = bars.add_task(escape(printable(title)), total=total)
         yield advance
 
 
 @contextlib.contextmanager
 def clock(title: str) -> Iterator[Callable[[str], None]]:
     """Show the elapsed time and the latest message on standard error, without a terminal every 10 s."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console, every = Console(stderr=True), Every()
+    console, every = _console(errors(AS_IS)), Every()
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
 
     def show(text: str) -> None:
@@ -222,7 +299,7 @@ def clock(title: str) -> Iterator[Callable[[str], None]]:
             every.show(f"{title}: {text}")
 
     disable = is_quiet() or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bars:
+    with Progress(*columns, console=console, transient=True, disable=disable) as bars, guarded():
         task = bars.add_task(printable(title), total=None)
         yield show
 
@@ -231,7 +308,7 @@ class StatusLine:
     """One line on standard error that the next one replaces; without a terminal, a few lines."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = bool(errors().isatty())
         self._next_s = 0.0
 
     def show(self, text: str) -> None:
@@ -240,7 +317,7 @@ class StatusLine:
             return
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            click.echo(f"\r\x1b[2K{printable(text)[:width]}", err=True, nl=False)
+            self._put(f"\r\x1b[2K{printable(text)[:width]}")
         elif time.monotonic() >= self._next_s:
             note(text)
             self._next_s = time.monotonic() + REPORT_S
@@ -248,7 +325,12 @@ class StatusLine:
     def clear(self) -> None:
         """Make room for what is printed otherwise."""
         if self._is_terminal:
-            click.echo("\r\x1b[2K", err=True, nl=False)
+            self._put("\r\x1b[2K")
+
+    def _put(self, text: str) -> None:
+        stream = errors(AS_IS)
+        stream.write(text)
+        stream.flush()
 
 
 def print_limits(judgements: Sequence[Judgement], title: str = "limits") -> None:

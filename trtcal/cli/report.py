@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtcal.cli.options import JsonOptions, argument, config_here, option
-from trtcal.cli.output import print_json, say
+from trtcal.cli.output import print_json, print_page, say
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _write_markdown(options: Report, document: Document) -> None:
         raise InputError("both --md and --json would be printed", "give -o FILE")
     page: str = parsing(options.run, lambda: to_markdown(document))
     if output is None:
-        click.echo(page.encode(), nl=False)
+        print_page(page)
         return
     write_text(output, page)
     options.present(document, lambda: say(f"wrote {output}"))

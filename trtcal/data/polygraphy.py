@@ -22,6 +22,7 @@ import numpy as np
 from trtcal.config import script_in
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
+from trtcal.documents.streams import to_errors
 from trtcal.errors import InputError
 
 CLASS = "polygraphy_class"
@@ -120,7 +121,7 @@ def running(path: Path, hint: str) -> Iterator[None]:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with to_errors():
             yield
     except (InputError, MemoryError, KeyboardInterrupt):
         raise

@@ -2,11 +2,12 @@
 
     {"number": 3, "stage": "prepare", "name": "constants", "version": "1", "options": "sha256:...",
      "before": "sha256:...", "after": "sha256:...", "subject": "", "tool": "trtcal",
-     "tool_version": "0.4.0", "artifact": null, "previous": "sha256:...", "digest": "sha256:..."}
+     "tool_version": "0.1.0", "previous": "sha256:...", "measured": {"artifact": null},
+     "digest": "sha256:..."}
 
-`digest` is that of the line's other fields, and `previous` is the `digest` of the line before: a line
-that was changed, cut out, added or moved is found. Lines cut off at the end are found by whoever knows
-the last digest, as `run.json` does.
+`digest` is that of the line without `digest` and `measured`, and `previous` is the `digest` of the
+line before: a line that was changed, cut out, added or moved is found. Lines cut off at the end are
+found by whoever knows the last digest, as `run.json` does.
 
     write_chain(folder / FILE, checkpoints)        # returns the digest of the last line
     read_chain(folder / FILE) == tuple(checkpoints)
@@ -80,7 +81,9 @@ def chained(checkpoints: Iterable[Checkpoint]) -> list[Document]:
     """Return the lines of a chain as JSON objects."""
     lines, previous = list[Document](), None
     for number, one in enumerate(checkpoints, 1):
-        line = {"number": number, **to_fields(one), "previous": previous}
+        fields = to_fields(one)
+        measured = {"artifact": fields.pop("artifact")}
+        line = {"number": number, **fields, "previous": previous, "measured": measured}
         previous = digest_document(line)
         lines.append({**line, "digest": previous})
     return lines
@@ -105,7 +108,11 @@ def read_chain(path: Path, last: str | None = None) -> tuple[Checkpoint, ...]:
         found = str(_checked(path, lines))
         if last is not None and found != last:
             raise _broken(path, len(lines), "it is not the last line that was written")
-        return parsing(path, lambda: tuple(from_fields(Checkpoint, line) for line in lines))
+        return parsing(path, lambda: tuple(map(_checkpoint, lines)))
+
+
+def _checkpoint(line: Document) -> Checkpoint:
+    return from_fields(Checkpoint, {**line, **line["measured"]})
 
 
 def _parsed(path: Path, number: int, text: bytes) -> Document:

@@ -7,10 +7,12 @@ ends the child, and becomes an error here. Where processes cannot be forked, the
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import select
 import signal
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +98,7 @@ def in_child(work: Callable[[], str], limit_s: float) -> tuple[str, int]:
 def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
     status = 1
     try:
+        _leave_alone(writing)
         _limit(limit_s)
         os.write(writing, json.dumps(work()).encode())
         status = 0
@@ -104,6 +107,24 @@ def _answer(work: Callable[[], str], writing: int, limit_s: float) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def _leave_alone(kept: int) -> None:
+    """Let this process, which was forked, write to nothing of its parent's but one pipe."""
+    faulthandler.disable()  # it would write into what the parent has open
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    sys.stdout = sys.stderr = open(1, "w")  # noqa: SIM115 (it lasts as long as the process)
+    with contextlib.suppress(OSError):
+        for number in map(int, os.listdir("/dev/fd")):
+            if number not in (0, 1, 2, kept):
+                _close(number)
+
+
+def _close(number: int) -> None:
+    with contextlib.suppress(OSError):  # it was that of the listing itself
+        os.close(number)
 
 
 def _limit(limit_s: float) -> None:

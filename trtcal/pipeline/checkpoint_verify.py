@@ -28,7 +28,8 @@ from trtcal.runs.checkpoints import (
 )
 from trtcal.runs.history import Entry, History, entry_of
 
-AGAIN, GONE, THIRD, NOT_RUN = "same again", "gone", "another output again", "not run again"
+AGAIN, GONE, THIRD = "same again", "gone", "another output again"
+NOT_RUN, UNTRUSTED = "not run again", "not run again, as its scripts need --trust"
 """What came of running once more what gave another output than the baseline."""
 REPORT = "report.json"
 
@@ -46,6 +47,11 @@ class Verification:
     def finding(self) -> Delta | None:
         """The first delta, None if there is none."""
         return self.difference.first
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether there is a delta that was not an accident of one execution."""
+        return self.finding is not None and self.rerun != GONE
 
     @property
     def sentence(self) -> str:
@@ -98,7 +104,7 @@ def verify_passes(config: Config, baseline: Path, rerun: bool = True) -> Verific
 
 def _rerun(config: Config, delta: Delta, before: Checkpoints, found: Checkpoints) -> str:
     if delta.after is None or config.untrusted:
-        return NOT_RUN if delta.after else AGAIN
+        return UNTRUSTED if config.untrusted else NOT_RUN
     with Workplace() as place:
         make = _prepare if delta.after.stage == PREPARE else _run
         again = make(config, Path(place))

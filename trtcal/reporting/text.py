@@ -7,32 +7,11 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories of which nothing is seen: control, format (bidi, zero width), surrogates."""
+from trtcal.documents.streams import visible as visible
 
 WIDE = frozenset({"W", "F"})
 MISSING = "\u2013"
 TIMES = "\u00d7"
-
-
-def visible(text: str) -> str:
-    r"""Return `text` with every character that has no shape of its own written as its escape.
-
-    >>> visible("conv\x1b[31m")
-    'conv\\x1b[31m'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_visible_character, text))
-
-
-def _visible_character(character: str) -> str:
-    if unicodedata.category(character) not in HIDDEN:
-        return character
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def shorten(text: str, limit: int) -> str:

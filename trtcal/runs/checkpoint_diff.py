@@ -86,6 +86,7 @@ class Delta:
             "subject": self.checkpoint.subject,
             **{side: None if one is None else vars(one) for side, one in both.items()},
             "changed": list(self.changed),
+            "is_unexplained": self.is_unexplained,
             "graph": None if self.graph is None else vars(self.graph),
             "sentence": str(self),
         }

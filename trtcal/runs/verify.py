@@ -59,6 +59,8 @@ def _of_folder(folder: Path) -> Iterator[Check]:
                 yield _of_page(path)
             elif path.suffix == ".json":
                 yield from _of_document(path, path.relative_to(folder).as_posix()) or []
+            elif file == CHAIN and "run.json" not in files:
+                yield _of_chain(path.parent, path.relative_to(folder).as_posix())
 
 
 def _of_document(path: Path, name: str) -> list[Check] | None:
@@ -90,13 +92,13 @@ def _of_file(path: Path, sealed: object, what: str) -> Check:
     return Check(what, None if digest_file(path) == sealed else "changed: its digest is another")
 
 
-def _of_chain(folder: Path, last: str) -> Check:
+def _of_chain(folder: Path, what: str, last: str | None = None) -> Check:
     try:
         found = Checkpoints.read(folder, last)
         len(found.graphs)  # reads them, and checks their digests
     except InputError as error:
-        return Check(f"run: {CHAIN}", error.message)
-    return Check(f"run: {CHAIN}")
+        return Check(what, error.message)
+    return Check(what)
 
 
 def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
@@ -106,7 +108,7 @@ def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
         output = str(stage.get("output")) if isinstance(stage, dict) else ""
         path = folder / output
         if output == CHAIN:
-            yield _of_chain(folder, str(stage.get("digest")))
+            yield _of_chain(folder, f"run: {CHAIN}", str(stage.get("digest")))
         inside = not output.startswith("/") and ".." not in Path(output).parts
         if output.endswith(".json") and inside:
             what = f"run: {output}"

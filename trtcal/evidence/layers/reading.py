@@ -9,6 +9,7 @@ from typing import Any
 
 from trtcal.documents import Document, from_fields, parsing
 from trtcal.documents.bounds import parse_json, read_bytes
+from trtcal.documents.streams import shell_word
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import (
     Target,
@@ -115,7 +116,10 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
     if document is None:
         parsed = parse_file(path)
         if parsed.is_failed:
-            raise InputError(f"{path} is of a build that failed", f"see why: `trtcal log {path}`")
+            raise InputError(
+                f"{path} is of a build that failed",
+                f"see why: `trtcal log {shell_word(str(path))}`",
+            )
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
     if document.get("kind") == KIND:
         return _of_build(path), None
