@@ -82,7 +82,7 @@ def changed(kind, seed):
     return build(steps), build(other), f"main > {name}"
 
 
-def norm_and_activation(norm="batch_norm"):
+def norm_and_activation(norm="batch_norm", alpha=0.1):
     """Return batch_norm or layer_norm, with leaky_relu after it."""
     builder, x = relax.BlockBuilder(), variable("x", (1, 4, 8, 8))
     random = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def norm_and_activation(norm="batch_norm"):
             else:
                 values = [relax.const(np.ones(8, "float32")) for _ in range(2)]
                 normed = builder.emit(relax.op.nn.layer_norm(x, *values, axes=[-1]))
-            result = builder.emit_output(relax.op.nn.leakyrelu(normed, 0.1))
+            result = builder.emit_output(relax.op.nn.leakyrelu(normed, alpha))
         builder.emit_func_output(result)
     return builder.get()
 

@@ -20,7 +20,7 @@ class Bomb:
 def test_a_file_that_may_hold_a_pickle_is_refused_with_what_to_give_instead(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(InputError, match="is not read") as caught:
+    with pytest.raises(InputError, match="is not opened") as caught:
         trtcal.load_model(path)
     assert caught.value.hint
 

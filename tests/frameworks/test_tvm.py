@@ -18,7 +18,7 @@ from trtcal.runs.checkpoint_diff import compare_chains
 from trtcal.runs.checkpoints import Checkpoints
 
 pytestmark = needs("tvm")
-SEEDS = range(20)
+SEEDS = range(50)
 KINDS = "renamed", "reordered", "constants", "structure"
 
 
@@ -53,10 +53,26 @@ def test_repeats_without_a_change_are_equal():
     from tests.frameworks.relax_modules import build, changed, random_steps
     from trtcal.runs.tvm.table import table_of
 
-    for seed in range(80):
+    for seed in range(200):
         steps = random_steps(np.random.default_rng(seed))
         assert table_of(build(steps)) == table_of(build(steps)), seed
     assert len({table_of(changed("structure", seed)[0]).digest for seed in SEEDS}) == len(SEEDS)
+
+
+def test_a_number_inside_a_kernel_is_a_constant_of_it():
+    import tvm
+    from tvm.relax import transform
+
+    from tests.frameworks.relax_modules import norm_and_activation
+    from trtcal.runs.tvm.table import table_of
+
+    with tvm.target.Target("llvm"):
+        tables = [
+            table_of(transform.LegalizeOps()(norm_and_activation(alpha=alpha)))
+            for alpha in (0.125, 0.25)
+        ]
+    found = difference(*tables)
+    assert (found.change, found.node, found.operator) == ("constants", "leaky_relu", "PrimFunc")
 
 
 def checkpoints(mod, folder, *passes):

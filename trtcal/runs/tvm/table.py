@@ -1,8 +1,8 @@
 """A Relax module as the table that graphs have (`model/merkle.py`): a row for each binding and kernel.
 
-TVM's own text of a module says nothing of the values of constants, and its structural hash has 64 bits.
-So a binding's fingerprint covers the operator, its attributes and what its arguments are computed from,
-with the SHA-256 of constants; names have no part in it. `model/delta.py` then names the change.
+TVM's own text of a module says nothing of the values of constants. So a binding's fingerprint covers
+the operator, its attributes and what its arguments are computed from, with the SHA-256 of constants;
+names have no part in it. `model/delta.py` then names the change.
 """
 
 from __future__ import annotations
