@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks check coverage mutants bench reports messages pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports messages pictures lock audit dist clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -33,6 +33,11 @@ test-frameworks: $(READY)
 # Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
 	$(BIN)/python -m tests.packages.check
+
+# Mutated inputs of every format, MINUTES of each, every day others: `make test` has a few of each.
+MINUTES ?= 10
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # Everything that needs no running network; a commit is checked by the same (.pre-commit-config.yaml).
 check: $(READY)

@@ -3,9 +3,9 @@
     python -m benchmarks.deltas [--seeds 50] [--nodes 1000,10000]
 
 Every kind of change is made to networks of the tests' zoo, at a seeded place, and compared; each
-network is also written, read and compared with itself. Then one chain of nodes of each length gets its table:
-the time beside that of serializing the same model and of its SHA-256, and the bytes of the table in
-`graphs.npz` beside those of the model.
+network is also written, read and compared with itself. Then one chain of nodes of each length gets its
+table: the time beside that of serializing the same model and of its SHA-256, and the bytes of the table
+in `graphs.npz` beside those of the model.
 """
 
 from __future__ import annotations

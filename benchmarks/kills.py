@@ -38,6 +38,7 @@ from trtcal.cli.main import run_command
 from trtcal.documents import read_npz
 from trtcal.runs.history import History
 
+ROOT = Path(__file__).parent.parent  # this process works elsewhere
 NET, SAMPLES, PAGE, PROCESSES = "classifier", 24, 4096, 8
 CONFIG = """\
 model = "net.onnx"
@@ -321,7 +322,7 @@ def filled(place: Path, left: int) -> Iterator[None]:
 def mounted(place: Path) -> bool:
     """Run the part on the full disk on a tmpfs in a process of its own; False if that can't be."""
     command = ["unshare", "-Urm", sys.executable, "-m", "benchmarks.kills", "--mount", str(place)]
-    return subprocess.run(command, check=False).returncode == 0  # noqa: S603
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0  # noqa: S603
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ import math
 import pytest
 
 from tests.conftest import SAMPLES
+from trtcal.backends.registry import BACKENDS
 from trtcal.config import parse_config
 from trtcal.errors import InputError
 from trtcal.limits import parse_limit
 from trtcal.pipeline.bisect import _search, bisect
 
 DIGITS = SAMPLES / "digits"
+RTX = BACKENDS["tensorrt-rtx"].availability()
 BASE = """
 model = "digits.onnx"
 [calibration]
@@ -111,3 +113,16 @@ def test_runs_that_do_not_differ_or_ends_that_are_no_ends_are_refused():
 def test_a_variant_that_is_none_is_refused():
     with pytest.raises(InputError, match="neither a plan nor"):
         bisect(config(), config("glitch.npz"), parse_limit("fp16: top1 >= -1.0"))
+
+
+@pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
+def test_a_limit_on_builds_builds_each_mix():
+    good, bad = (
+        dataclasses.replace(one, build=dataclasses.replace(one.build, targets=("sm89",)))
+        for one in (planned(), planned("wide/conv", default="fp32"))
+    )
+    found = bisect(good, bad, parse_limit("mixed: int8_macs >= 80%"))
+    assert found.subsystem == "plan"
+    assert found.name in ("plans.mixed.default", "plans.mixed.layers.wide/conv")
+    assert found.candidates == 2
+    assert "int8_macs" in found.good

@@ -28,6 +28,7 @@ from trtcal.data.arrays import open_npy, open_npz
 from trtcal.data.slices import read_slices
 from trtcal.documents import bounds, read_json, read_npz
 from trtcal.errors import InputError, ResourceError
+from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evidence.log.files import portions_of_file
 from trtcal.model import load_model
 from trtcal.model.checking import in_child
@@ -41,6 +42,8 @@ READERS = [
     ("x.npy", open_npy),
     ("x.csv", lambda path: read_slices(path, 1)),
     ("x.cache", read_ranges),
+    ("x.onnx", load_model),
+    ("x.jsonl", lambda path: EvaluationCache(path, {})),
 ]
 
 
@@ -56,7 +59,7 @@ def test_pipes_and_devices_are_not_read(tmp_path, name, read):
     os.mkfifo(tmp_path / name)
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / name, tmp_path / "zero"):
-        with pytest.raises(InputError, match="not a regular file"):
+        with pytest.raises(InputError, match=r"is not a (regular )?file"):
             read(path)
 
 
@@ -309,17 +312,34 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
         assert status == 0, err
 
 
-@pytest.mark.parametrize("act", ["short", "type"])
-def test_small_constants_that_are_broken_are_named(tmp_path, act):
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("short", "tensor 'w' has 64 bytes"),
+        ("type", "'x' is of"),
+        ("values", r"tensor 'w' lists 2 values, its shape wants 32"),
+    ],
+)
+def test_small_constants_that_are_broken_are_named(tmp_path, act, says):
     proto = small_model()
     if act == "short":
         proto.graph.initializer[0].raw_data = bytes(64)
+    elif act == "values":
+        proto.graph.initializer[0].ClearField("raw_data")
+        proto.graph.initializer[0].float_data.extend([0.5, 0.5])
     else:
         proto.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
     onnx.save(proto, tmp_path / "net.onnx")
-    with pytest.raises(
-        InputError, match="tensor 'w' has 64 bytes" if act == "short" else "'x' is of"
-    ):
+    with pytest.raises(InputError, match=says):
+        load_model(tmp_path / "net.onnx")
+
+
+def test_a_tensor_of_a_branch_has_a_type_that_there_is(tmp_path):
+    proto = onnx.parser.parse_model(OF_TWO_RANKS.replace("WEIGHTS", ", ".join(["0.5"] * 32)))
+    branch = proto.graph.node[-1].attribute[0].g
+    branch.output[0].type.tensor_type.elem_type = 100
+    onnx.save(proto, tmp_path / "net.onnx")
+    with pytest.raises(InputError, match="'a' is of type 100"):
         load_model(tmp_path / "net.onnx")
 
 

@@ -1,5 +1,6 @@
 """The story of samples/regression: a pass changes a graph in a narrow case, and it is found."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -21,7 +22,7 @@ from trtcal.model import load_model
 from trtcal.model.delta import difference
 from trtcal.model.passes import PASSES, prepare_with_record
 from trtcal.pipeline.own_passes import read_passes
-from trtcal.runs.checkpoints import Checkpoints
+from trtcal.runs.checkpoints import Checkpoints, write_checkpoints
 
 SAMPLE = SAMPLES / "regression"
 RTX = BACKENDS["tensorrt-rtx"].availability()
@@ -177,3 +178,30 @@ def test_the_fusion_check_shows_the_break_and_that_this_compiler_fuses_across_it
     assert {one.state for one in whole.matches if one.root == "block4/act"} == {"whole"}
     verdict = found.verdicts[found.matches.index(match)]
     assert verdict == "differs"  # TensorRT-RTX 1.7 takes the Identity out, other compilers do not
+
+
+def test_a_stage_with_another_output_runs_the_whole_run_once_more(story, tmp_path, capsys):
+    good = story / "regression-good"
+    found = Checkpoints.read(good)
+    number = next(i for i, one in enumerate(found.chain) if one.stage == "calibrate")
+    chain = list(found.chain)
+    chain[number] = dataclasses.replace(chain[number], after="sha256:other")
+    write_checkpoints(tmp_path / "baseline", chain, found.graphs.values())
+    command = f"checkpoint verify {good} --baseline {tmp_path / 'baseline'} --trust --json"
+    assert trtcal(command) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["first"]["name"] == "calibrations/percentile.json"
+    assert document["first"]["is_unexplained"]
+    assert document["rerun"] == "same again"
+
+
+def test_bisect_notes_packages_of_another_version(story, tmp_path, capsys):
+    for name in ("good", "bad"):
+        shutil.copytree(story / f"regression-{name}", tmp_path / name)
+    path = tmp_path / "good" / "run.json"
+    run = json.loads(path.read_text())
+    run["measured"]["packages"]["onnxruntime"] = "1.0"
+    path.write_text(json.dumps(run))
+    command = f"bisect --good {tmp_path / 'good'} --bad {tmp_path / 'bad'} --limit '{LIMIT}'"
+    trtcal(f"{command} --predicted --trust")
+    assert "was made with onnxruntime 1.0" in capsys.readouterr().err

@@ -148,6 +148,25 @@ def test_a_list_of_changes_from_elsewhere_reaches_nothing_outside_its_folder(tmp
     assert (tmp_path / "out").is_dir()
 
 
+@pytest.mark.parametrize("part", ["old", "new"])
+def test_a_list_of_changes_moves_nothing_through_a_link(tmp_path, part):
+    write_text(tmp_path / "mine" / "key", "mine")
+    write_text(tmp_path / "out" / "key", "theirs")
+    write_text(tmp_path / "out" / COMMIT / CHANGES, '{"new": ["key"], "gone": []}')
+    (tmp_path / "out" / COMMIT / part).symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match=f"{part} is not your own folder"):
+        clear_places([tmp_path / "out"])
+    assert (tmp_path / "mine" / "key").read_text() == "mine"
+    assert (tmp_path / "out" / "key").read_text() == "theirs"
+
+
+def test_a_list_of_changes_is_no_pipe(tmp_path):
+    (tmp_path / COMMIT).mkdir()
+    os.mkfifo(tmp_path / COMMIT / CHANGES)
+    with pytest.raises(InputError, match="not a regular file"):
+        clear_places([tmp_path])
+
+
 def test_what_another_process_is_writing_is_left_alone(tmp_path):
     with replacing_entries(tmp_path, ["run.json"]) as place:
         write_text(place / "run.json", "new")

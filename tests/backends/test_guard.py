@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -126,7 +127,15 @@ def test_a_manifest_cannot_point_out_of_its_folder(build, tmp_path):
     (tmp_path / "away.onnx").write_bytes(build.engine.read_bytes())
     build.engine.unlink()
     recorded(build, engine_file="../away.onnx")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"away\.onnx does not exist"):
+        check_engine(build.folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes that lie in folders")
+def test_an_engine_is_no_pipe(build):
+    build.engine.unlink()
+    os.mkfifo(build.engine)
+    with pytest.raises(InputError, match="not a regular file"):
         check_engine(build.folder)
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from tests.networks import conv_net, samples
 from trtcal.backends.registry import targets_here
+from trtcal.cli.advice import MADE, recall, remember
 from trtcal.cli.main import run_command
+from trtcal.documents import state_path
 
 
 @pytest.fixture
@@ -75,3 +77,20 @@ def test_nothing_is_advised_where_nobody_reads_it(place, capsys, option):
 
 def test_a_failed_command_advises_nothing(place, capsys):
     assert run(capsys, ["calibrate", "none.onnx", "--data", "data.npz"]) == (2, None)
+
+
+def test_damaged_lines_about_what_was_made_say_nothing(place):
+    remember(place / "q.onnx", model=place / "a net.onnx")
+    path = state_path(MADE)
+    good = path.read_bytes()
+    lines = [
+        b"[]",
+        b"3",
+        b'{"made": 1}',
+        b"\xff",
+        b"[" * 5000,
+        b'{"made": "x", "model": [1]}',
+        good,
+    ]
+    path.write_bytes(b"\n".join(lines))
+    assert recall(place / "q.onnx") == {"model": "a net.onnx"}

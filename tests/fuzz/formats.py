@@ -1,291 +1,34 @@
-"""Every format that trtcal reads: seeds, how they are mutated, and commands that read them."""
+"""Every format that trtcal reads: what is mutated, how, and commands that read it."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import hashlib
-import io
 import json
-import random
-import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-import onnx
-import onnx.parser
-from PIL import Image
-
-from tests.evidence.layers.engines import inspected, int8_residual, profiled
 from tests.fuzz import mutations as m
-from tests.networks import rng, weight
-from tests.reporting.samples import build, comparison, improvement, write_improvement, write_run
-from tests.runs.runs import report
-from trtcal.cli.main import run_command
-from trtcal.data.dataset import Array
+from tests.fuzz.cases import Case, Chooser, Format, mutated
+from tests.fuzz.seeds import ENDINGS
 from trtcal.documents import canonical_json, digest_bytes, seal
-from trtcal.evidence.log.recognition import RULES
-from trtcal.model import load_model
-from trtcal.model.passes import prepare_with_record
-from trtcal.runs.checkpoints import checkpoints_of, write_checkpoints
-from trtcal.runs.history import History
-
-ROOT = Path(__file__).parent.parent.parent
-DIGITS = ROOT / "samples" / "digits"
-SAMPLES = 16
-Chooser = random.Random
-
-
-@dataclass(frozen=True)
-class Case:
-    """Files by their path in a folder, one of them mutated, and the command that reads them there."""
-
-    files: dict[str, bytes]
-    command: tuple[str, ...]
-
-
-NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
-control (float[n, 1, 8, 8] image) => (float[n, 4] y) {
-  shape = Shape (image)
-  zero = Constant <value: tensor = int64 {0}> ()
-  axes = Constant <value: tensor = int64[1] {0}> ()
-  first = Gather <axis = 0> (shape, zero)
-  one = Unsqueeze (first, axes)
-  rest = Constant <value: tensor = int64[1] {-1}> ()
-  wanted = Concat <axis = 0> (one, rest)
-  flat = Reshape (image, wanted)
-  four = MatMul (flat, weight)
-  half = Constant <value: tensor = float {0.5}> ()
-  total = ReduceSum <keepdims = 0> (four)
-  over = Greater (total, half)
-  y = If (over) <
-    then_branch = g1 () => (float[n, 4] a) { a = Relu (four) },
-    else_branch = g2 () => (float[n, 4] b) { b = Neg (four) }
-  >
-}"""
-CONFIG = """model = "digits.onnx"
-output = "out"
-task = "classification"
-limits = ["top1 >= -1.0", "cosine >= 0.5"]
-project = "digits"
-
-[prepare]
-skip = ["types"]
-
-[calibration]
-data = "data.npz"
-method = "percentile"
-methods = ["minmax", "entropy"]
-parameters = { percentile = { percentile = 99.9 } }
-batch = 8
-
-[evaluation]
-data = "data.npz"
-rounds = 2
-batch = 8
-
-[plans.mixed]
-method = "minmax"
-layers = { "stem/conv" = "fp32", "head/gemm" = "fp32" }
-
-[build]
-targets = ["cpu"]
-
-[report]
-price_per_hour = 0.10
-
-[[suppress]]
-kind = "fallback"
-reason = "known"
-"""
-PRICES = """[[price]]
-name = "A10G"
-per_hour = 1.0
-currency = "USD"
-seen = 2031-01-01
-devices = ["A10G"]
-"""
-IMAGES = """[images]
-channels = "gray"
-layout = "NCHW"
-resize = [8, 8]
-scale = 1.0
-mean = 0.0
-std = 1.0
-"""
-
-
-def write_seeds(folder: Path) -> None:
-    """Write the seeds of all formats into an empty folder: some seconds."""
-    (folder / "digits.onnx").write_bytes((DIGITS / "digits.onnx").read_bytes())
-    (folder / "other.onnx").write_bytes((DIGITS / "digits.onnx").read_bytes())
-    network = onnx.parser.parse_model(NETWORK)
-    network.graph.initializer.append(onnx.numpy_helper.from_array(weight(64, 4), "weight"))
-    onnx.save(network, folder / "control.onnx")
-    _write_arrays(folder)
-    _write_documents(folder)
-    _write_images(folder)
-    _write_others(folder)
-
-
-def _write_arrays(folder: Path) -> None:
-    with np.load(DIGITS / "test.npz") as arrays:
-        some = {name: arrays[name][:SAMPLES] for name in arrays.files}
-    np.savez_compressed(folder / "data.npz", **some)
-    np.save(folder / "data.npy", some["image"])
-    np.save(folder / "turned.npy", np.asfortranarray(some["image"]))
-
-
-def _write_documents(folder: Path) -> None:
-    made = [
-        ("calibrate digits.onnx --data data.npz --histograms histograms.npz -o calibration.json"),
-        ("quantize digits.onnx --calibration calibration.json -o quantized.onnx"),
-        ("compare digits.onnx quantized.onnx --data data.npz --rounds 2 -o comparison.json"),
-        ("build quantized.onnx --target cpu -o build"),
-        ("calibration export calibration.json --format tensorrt-cache --tensorrt 8.6.1 -o t.cache"),
-        *(
-            f"calibration export calibration.json --format {form} -o table.{form}"
-            for form in ("onnxruntime", "json", "text")
-        ),
-    ]
-    for command in made:
-        words = [str(folder / w) if "." in w and w[0].isalpha() else w for w in command.split()]
-        words = [str(folder / "build") if w == "build" and i else w for i, w in enumerate(words)]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            status = run_command([*words, "-q"])
-        if status:
-            raise RuntimeError(f"no seed: status {status} of {command}")
-    run = write_run(folder / "run", comparison(), build("sha256:int8", {"conv1": "int8"}))
-    write_improvement(run, improvement())
-    plan = {"layers": {"stem/conv": "fp32"}, "rules": [{"pattern": "head/*", "precision": "fp16"}]}
-    (folder / "plan.json").write_text(json.dumps(plan))
-    (folder / "report.json").write_bytes((ROOT / "reports" / "digits.json").read_bytes())
-
-
-def _write_images(folder: Path) -> None:
-    pixels = rng().integers(0, 256, (9, 11, 3)).astype(np.uint8)
-    picture = Image.fromarray(pixels)
-    for ending in ENDINGS:
-        picture.save(folder / f"picture.{ending}")
-    picture.save(folder / "packed.tif", compression="tiff_lzw")
-    picture.convert("LA").save(folder / "alpha.png")
-    (folder / "labels.csv").write_text("file,label\na.png,1\nb.png,2\nc.png,0\n")
-    tiers = "\n".join(f"{'low' if i % 3 else 'high'},{i % 2}" for i in range(SAMPLES))
-    (folder / "slices.csv").write_text(f"tier,source\n{tiers}\n")
-    images = [{"id": i, "width": 8, "height": 8, "file_name": f"{i}.png"} for i in range(SAMPLES)]
-    boxes = [{"image_id": i, "category_id": 1, "bbox": [1, 1, 4, 4.5]} for i in range(SAMPLES)]
-    coco = {"images": images, "annotations": boxes, "categories": [{"id": 1}, {"id": 7}]}
-    (folder / "coco.json").write_text(json.dumps(coco))
-
-
-def _write_others(folder: Path) -> None:
-    (folder / "trtcal.toml").write_text(CONFIG)
-    (folder / "images.toml").write_text(IMAGES)
-    (folder / "prices.toml").write_text(PRICES)
-    (folder / "graph.json").write_text(inspected(int8_residual()))
-    (folder / "profile.json").write_text(profiled(int8_residual()))
-    _write_chains(folder)
-    lines = [example for rule in RULES for example in rule.example]
-    (folder / "trtexec.log").write_text("\n".join(lines[::3]))
-    (folder / "engine.plan").write_bytes(_engine())
-    feed = {"image": rng().standard_normal((2, 1, 8, 8)).astype(np.float32)}
-    _write_polygraphy(folder / "inputs.json", feed)
-    history = History(folder / "history.sqlite")
-    for number in range(3):
-        history.record(report(number))
-    with sqlite3.connect(folder / "history.sqlite") as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.execute("PRAGMA journal_mode = DELETE")
-
-
-def _write_chains(folder: Path) -> None:
-    model = load_model(folder / "control.onnx")
-    for name, skip in (("chain", ()), ("other-chain", ("constants",))):
-        prepared = prepare_with_record(model, skip=skip, with_graphs=True)
-        write_checkpoints(folder / name, checkpoints_of(prepared), prepared.graphs)
-
-
-def _write_polygraphy(path: Path, feed: dict[str, Array]) -> None:
-    def packed(array: Array) -> dict[str, str]:
-        file = io.BytesIO()
-        np.save(file, array)
-        text = base64.b64encode(file.getvalue()).decode()
-        return {"array": text, "polygraphy_class": "ndarray"}
-
-    path.write_text(json.dumps([{name: packed(array) for name, array in feed.items()}] * 2))
-
-
-PROGRAM = b"""header {
-version=1 name="net"
-}
-descriptors {
-tensor={ id=0 name="x" type="f32" dims={ 1 3 8 8 } }
-tensor={ id=1 name="y" type="f16" dims={ 1 8 8 8 } }
-}
-main {
-function={ name="conv1 + relu" op="conv" inputs={ 0 } outputs={ 1 } }
-corrltn={ name="conv2" inputs={ 1 } outputs={ 0 } }
-}
-"""
-
-
-def _engine() -> bytes:
-    length = len(PROGRAM).to_bytes(4, "little")
-    return b"vtrt" + bytes(60) + b"NLYM" + bytes(4) + length + bytes(4) + PROGRAM + bytes(32)
-
 
 COMMON = ("digits.onnx", "other.onnx", "data.npz", "calibration.json")
-
-
-@dataclass(frozen=True)
-class Format:
-    """Mutates one of `seeds`, puts it beside the files that `commands` need, and chooses a command.
-
-    In a command `{}` is the mutated file. `placed` is its path, the seed's name if not given.
-    """
-
-    seeds: tuple[str, ...]
-    mutate: m.Mutator
-    commands: tuple[str, ...]
-    beside: tuple[str, ...] = ()
-    placed: str = ""
-    extra: dict[str, str] = field(default_factory=dict)
-
-    def __call__(self, folder: Path, chooser: Chooser) -> Case:
-        """Return a case."""
-        seed = chooser.choice(self.seeds)
-        name = self.placed.format(Path(seed).name) or Path(seed).name
-        command = chooser.choice(self.commands).format(name)
-        files = {one: (folder / one).read_bytes() for one in self.beside}
-        files |= {place: (folder / one).read_bytes() for place, one in self.extra.items()}
-        return Case({**files, name: _mutated(self.mutate, folder / seed, chooser)}, _words(command))
-
-    def whole(self, folder: Path) -> Iterator[Case]:
-        """Yield each command with each seed as it is: what is read if nothing is wrong."""
-        for seed in self.seeds:
-            for command in self.commands:
-                one = replace(self, seeds=(seed,), commands=(command,), mutate=lambda data, _: data)
-                yield one(folder, random.Random(0))  # noqa: S311
-
-
-def _mutated(mutate: m.Mutator, path: Path, chooser: Chooser) -> bytes:
-    seed = path.read_bytes()
-    try:
-        return mutate(seed, chooser)
-    except (RecursionError, ValueError):  # what can't be written can't be read
-        return m.of_bytes(seed, chooser)
-
-
-def _words(command: str) -> tuple[str, ...]:
-    return tuple(command.split())
-
-
-ENDINGS = ("bmp", "gif", "jpg", "png", "ppm", "tif", "webp")
 PICTURES = (*(f"picture.{one}" for one in ENDINGS), "packed.tif", "alpha.png")
 WRITE = "-q -o made"
+CHAINS = {
+    path: path
+    for path in (
+        f"{folder}/{name}"
+        for folder in ("chain", "other-chain")
+        for name in ("checkpoints.jsonl", "graphs.npz")
+    )
+}
+BUILD_FILES = {
+    name: name
+    for name in ("build/build.json", "build/diagnosis.json", "build/build.log", "build/engine.onnx")
+}
 RUN_FILES = (
     "run/comparison.json",
     "run/builds/0/build.json",
@@ -296,52 +39,73 @@ RUN_FILES = (
 )
 
 
-def _of_onnx(folder: Path, chooser: Chooser) -> Case:
-    """Mutate a model; the calibration says that it is of that one."""
-    case = MODELS(folder, chooser)
-    data = next(one for name, one in case.files.items() if name.endswith(".onnx"))
-    fingerprint = digest_bytes(hashlib.sha256(data).digest())
-    table = {**json.loads(case.files["calibration.json"]), "model": fingerprint}
-    return replace(case, files={**case.files, "calibration.json": canonical_json(seal(table))})
+class Models(Format):
+    """Mutates a model; the calibration says that it is of that one."""
+
+    def case(self, folder: Path, seed: str, data: bytes, command: str) -> Case:
+        """Return a case, with the model's fingerprint in the calibration."""
+        case = super().case(folder, seed, data, command)
+        fingerprint = digest_bytes(hashlib.sha256(data).digest())
+        table = {**json.loads(case.files["calibration.json"]), "model": fingerprint}
+        return replace(case, files={**case.files, "calibration.json": canonical_json(seal(table))})
 
 
-def _of_run(folder: Path, chooser: Chooser) -> Case:
-    """Mutate a file of a run folder, and make its report."""
-    found = [str(one.relative_to(folder)) for one in (folder / "run").rglob("*") if one.is_file()]
-    files = {name: (folder / name).read_bytes() for name in sorted(found)}
-    chosen = chooser.choice(sorted(one for one in files if one.endswith(".json")))
-    files[chosen] = _mutated(m.of_json, folder / chosen, chooser)
-    command = chooser.choice(
-        (f"report run {WRITE}.html", f"report run --md {WRITE}.md", "verify run")
-    )
-    return Case(files, tuple(command.split()))
+class RunFolder:
+    """Mutates a document of a run folder, and makes its report."""
+
+    commands = (f"report {{}} {WRITE}.html", f"report {{}} --md {WRITE}.md", "verify {}")
+
+    def __call__(self, folder: Path, chooser: Chooser) -> Case:
+        """Return a case: of a folder with all that a report may have, or of a real run."""
+        run = chooser.choice(("run", "out"))
+        documents = sorted(str(one.relative_to(folder)) for one in (folder / run).rglob("*.json"))
+        changed = chooser.choice(documents)
+        data = mutated(m.of_json, folder / changed, chooser)
+        return self.case(folder, changed, data, chooser.choice(self.commands))
+
+    def case(self, folder: Path, changed: str, data: bytes, command: str) -> Case:
+        """Return a case in which a document has these bytes."""
+        run = Path(changed).parts[0]
+        found = [path for path in sorted((folder / run).rglob("*")) if path.is_file()]
+        files = {str(one.relative_to(folder)): one.read_bytes() for one in found}
+        return Case({**files, changed: data}, tuple(command.format(run).split()), changed)
+
+    def whole(self, folder: Path) -> Iterator[Case]:
+        """Yield each command with both folders as they are."""
+        for changed in ("run/plan.json", "out/run.json"):
+            yield from self.every(folder, changed, (folder / changed).read_bytes())
+
+    def every(self, folder: Path, changed: str, data: bytes) -> Iterator[Case]:
+        """Yield each command with these bytes as that document."""
+        for command in self.commands:
+            yield self.case(folder, changed, data, command)
 
 
-MODELS = Format(
-    ("digits.onnx", "quantized.onnx", "control.onnx"),
-    m.of_onnx,
-    (
-        f"prepare {{}} {WRITE}.onnx",
-        f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
-        "fusion check {} -q",
-        "plan show plan.json --model {} -q",
-        f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
-        f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
-        "calibration show {} -q",
+FORMATS: dict[str, Format | RunFolder] = {
+    "onnx": Models(
+        ("digits.onnx", "quantized.onnx", "control.onnx"),
+        m.of_onnx,
+        (
+            f"prepare {{}} {WRITE}.onnx",
+            f"quantize {{}} --calibration calibration.json {WRITE}.onnx",
+            "fusion check {} -q",
+            "plan show plan.json --model {} -q",
+            f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
+            f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
+            "calibration show {} -q",
+        ),
+        ("data.npz", "calibration.json", "plan.json", "other.onnx"),
     ),
-    ("data.npz", "calibration.json", "plan.json", "other.onnx"),
-)
-
-CHAINS = {
-    path: path
-    for path in (
-        f"{folder}/{name}"
-        for folder in ("chain", "other-chain")
-        for name in ("checkpoints.jsonl", "graphs.npz")
-    )
-}
-FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
-    "onnx": _of_onnx,
+    "external data": Format(
+        ("external.onnx", "external.bin"),
+        m.of_external,
+        (
+            "calibration show external.onnx -q",
+            f"prepare external.onnx {WRITE}.onnx",
+            f"calibrate external.onnx --data data.npz --method minmax {WRITE}.json",
+        ),
+        ("external.onnx", "external.bin", "data.npz"),
+    ),
     "npz": Format(
         ("data.npz", "histograms.npz"),
         m.of_npz,
@@ -352,6 +116,34 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         ),
         ("digits.onnx",),
         extra={"good.npz": "data.npz"},
+    ),
+    "histograms": Format(
+        ("histograms.npz",),
+        m.of_npz,
+        (f"calibrate digits.onnx --data data.npz --histograms {{}} --method minmax {WRITE}.json",),
+        ("digits.onnx", "data.npz"),
+    ),
+    "checkpoint": Format(
+        ("calibration.json.unfinished",),
+        m.of_npz,
+        ("calibrate digits.onnx --data data.npz --method minmax -q --batch 4 -o calibration.json",),
+        ("digits.onnx", "data.npz"),
+    ),
+    "optimizations": Format(
+        ("improved.optimizations.npz",),
+        m.of_npz,
+        (
+            "quantize digits.onnx --calibration improved.calibration.json "
+            f"--optimizations {{}} {WRITE}.onnx",
+        ),
+        ("digits.onnx", "improved.calibration.json"),
+    ),
+    "feeds": Format(
+        ("data.npz",),
+        m.of_npz,
+        (f"calibrate digits.onnx --data folder --method minmax {WRITE}.json",),
+        ("digits.onnx",),
+        placed="folder/{}",
     ),
     "npy": Format(
         ("data.npy", "turned.npy"),
@@ -394,17 +186,19 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         m.of_json,
         ("history add {} --db h.sqlite -q", f"report {{}} {WRITE}.html", "verify {}"),
     ),
-    "run folder": _of_run,
+    "run folder": RunFolder(),
     "build": Format(
         ("build/build.json", "build/diagnosis.json"),
         m.of_json,
-        ("layers show {} -q", "diagnose build -q", "layers diff build build -q", "verify build"),
-        extra={
-            "build/build.json": "build/build.json",
-            "build/diagnosis.json": "build/diagnosis.json",
-            "build/build.log": "build/build.log",
-            "build/engine.onnx": "build/engine.onnx",
-        },
+        (
+            "layers show {} -q",
+            "diagnose build -q",
+            "layers diff build build -q",
+            "verify build",
+            "build digits.onnx --target cpu -q -o build",
+        ),
+        ("digits.onnx",),
+        extra=BUILD_FILES,
         placed="build/{}",
     ),
     "engine JSON": Format(
@@ -428,6 +222,26 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         m.of_text,
         ("log {} -q", "log {} --json -q", "diagnose --log {} -q", "layers show {} -q"),
     ),
+    "packed log": Format(
+        ("packed.gz", "packed.bz2", "packed.xz", "packed.zst"),
+        m.of_bytes,
+        ("log {} -q", "diagnose --log {} -q"),
+    ),
+    "fusions": Format(
+        ("fusions.json",),
+        m.of_json,
+        ("fusion diff {} good.json -q",),
+        extra={"good.json": "fusions.json"},
+    ),
+    "patterns": Format(
+        ("patterns.toml",),
+        m.of_toml,
+        ("fusion check digits.onnx --patterns {} -q",),
+        ("digits.onnx",),
+    ),
+    "target": Format(
+        ("target.toml",), m.of_toml, ("layers show graph.json --target {} -q",), ("graph.json",)
+    ),
     "toml": Format(
         ("trtcal.toml",),
         m.of_toml,
@@ -439,7 +253,7 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
             "diagnose build --config {} -q",
         ),
         COMMON,
-        extra={name: name for name in ("build/build.json", "build/build.log", "build/engine.onnx")},
+        extra=BUILD_FILES,
     ),
     "images.toml": Format(
         ("images.toml",),
@@ -515,10 +329,55 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
             "history list --db {} --json",
         ),
     ),
+    "page": Format(("run.html",), m.of_text, ("verify {}", "report run -q -o {}"), RUN_FILES),
+    "dashboard": Format(
+        ("pages/index.html",),
+        m.of_text,
+        ("history dashboard --db history.sqlite -q -o pages",),
+        ("history.sqlite",),
+        placed="pages/{}",
+    ),
+    "evaluations": Format(
+        ("search/evaluations.jsonl",),
+        m.of_text,
+        (
+            "search digits.onnx --calibration calibration.json --data data.npz --samples 4 "
+            "--evaluate 8 --plans 2 -q -o search",
+        ),
+        ("digits.onnx", "calibration.json", "data.npz"),
+        placed="search/{}",
+    ),
+    "state": Format(
+        ("state/trtcal/engines.jsonl", "state/trtcal/made.jsonl"),
+        m.of_text,
+        (f"compare digits.onnx build --data data.npz --rounds 2 {WRITE}.json", "diagnose build"),
+        ("digits.onnx", "data.npz"),
+        placed="state/trtcal/{}",
+        extra=BUILD_FILES,
+    ),
+    "journal": Format(
+        ("changes.json",),
+        m.of_json,
+        ("calibration show out/calibration.json -q", "verify out"),
+        placed="out/.trtcal-commit/{}",
+        extra={
+            "out/calibration.json": "calibration.json",
+            "out/old.json": "plan.json",
+            "out/.trtcal-commit/new/calibration.json": "calibration.json",
+            "out/.trtcal-commit/old/kept.json": "plan.json",
+        },
+    ),
     "checkpoints": Format(
         ("chain/checkpoints.jsonl",),
         m.of_text,
         ("checkpoint show chain -q", "checkpoint diff other-chain {} -q"),
+        extra=CHAINS,
+        placed="chain/{}",
+    ),
+    "settings": Format(
+        ("chain/settings.json",),
+        m.of_json,
+        ("checkpoint verify chain --baseline chain -q",),
         extra=CHAINS,
         placed="chain/{}",
     ),
@@ -536,12 +395,28 @@ FORMATS: dict[str, Callable[[Path, Chooser], Case]] = {
         RUN_FILES,
     ),
 }
-WHOLE = "whole"
-"""Instead of a format: every seed as it is, through every command."""
+WHOLE, KEPT = "whole", "kept"
+"""Instead of a format: every seed as it is, and what once went wrong, through every command."""
+CORPUS = Path(__file__).parent / "corpus"
+"""What once went wrong, as FORMAT/NUMBER-PATH, with `~` instead of `/`."""
 
 
 @cache
-def whole_cases(folder: Path) -> list[Case]:
-    """Return what is read if nothing is wrong."""
-    formats = [one for one in (MODELS, *FORMATS.values()) if isinstance(one, Format)]
-    return [case for one in formats for case in one.whole(folder)]
+def cases_of(form: str, folder: Path) -> list[Case]:
+    """Return the cases of `WHOLE` or `KEPT`."""
+    if form == WHOLE:
+        return [case for one in FORMATS.values() for case in one.whole(folder)]
+    return [case for path in sorted(CORPUS.glob("*/*")) for case in _kept(path, folder)]
+
+
+def _kept(path: Path, folder: Path) -> Iterator[Case]:
+    changed = path.name.partition("-")[2].replace("~", "/")
+    return FORMATS[path.parent.name].every(folder, changed, path.read_bytes())
+
+
+def keep(form: str, number: int, case: Case) -> Path:
+    """Add the changed file of a case to the corpus; return its path there."""
+    path = CORPUS / form / f"{number}-{case.changed.replace('/', '~')}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(case.files[case.changed])
+    return path

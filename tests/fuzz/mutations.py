@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from trtcal.documents import digest_document
 
@@ -253,6 +254,31 @@ def _scalar(field: Any, value: Any, chooser: Chooser) -> Any:
     return abs(made) % 2**31 if narrow or unsigned else max(-(2**63), min(made, 2**63 - 1))
 
 
+def of_external(seed: bytes, chooser: Chooser) -> bytes:
+    """Change where a model's constants lie in the file beside it; of that file, its bytes."""
+    try:
+        proto = onnx.load_from_string(seed)
+    except DecodeError:
+        return of_bytes(seed, chooser)
+    tensors = [one for one in proto.graph.initializer if one.external_data]
+    for tensor in chooser.choices(tensors, k=chooser.choice((1, 1, 2))):
+        entry = chooser.choice(tensor.external_data)
+        entry.value = chooser.choice((*PLACES, *map(str, INTEGERS), entry.value))
+        if chooser.random() < 0.3:
+            _change_field(tensor, chooser, [])
+    return bytes(proto.SerializeToString())
+
+
+PLACES = (
+    "../external.bin",
+    "/etc/passwd",
+    "/dev/zero",
+    ".",
+    "",
+    "external.onnx",
+    "x\0y",
+    "a" * 300,
+)
 HEADER = re.compile(rb"\{'descr':.*?\}", re.DOTALL)
 
 

@@ -22,6 +22,7 @@ class Outcomes:
     statuses: Counter[int] = field(default_factory=Counter)
     problems: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    cpu_s: float = 0.0
     mb: int = 0
     inputs: int = 0
 
@@ -30,6 +31,7 @@ class Outcomes:
         self.inputs += 1
         self.statuses[found["status"]] += 1
         self.seconds = max(self.seconds, found["seconds"])
+        self.cpu_s = max(self.cpu_s, found["cpu_s"])
         self.mb = max(self.mb, found["mb"])
         if found["problem"]:
             self.problems[f"{found['form']}:{found['number']}"] = found["problem"]
@@ -52,7 +54,7 @@ def run_format(
 
 def _run_chunk(form: str, first: int, stop: int, seeds: Path, outcomes: Outcomes) -> int:
     """Run one child until it is done or dead; return the number of the next input."""
-    results = seeds.parent / f"{form}-{first}.jsonl"
+    results = seeds.parent / f"{form[:40]}-{first}.jsonl"
     state = {"XDG_STATE_HOME": str(seeds.parent), "XDG_DATA_HOME": str(seeds.parent)}
     words = [str(seeds), str(results), form, str(first), str(stop)]
     child = subprocess.run(
@@ -68,5 +70,5 @@ def _run_chunk(form: str, first: int, stop: int, seeds: Path, outcomes: Outcomes
     if child.returncode == 0:
         return stop
     how = f"the process ended with {child.returncode}"
-    outcomes.add({**lines[-1], "status": -1, "seconds": 0, "mb": 0, "problem": how})
+    outcomes.add({**lines[-1], "status": -1, "seconds": 0, "cpu_s": 0, "mb": 0, "problem": how})
     return int(lines[-1]["number"]) + 1

@@ -8,6 +8,7 @@ known to be its fault, then how it went.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -17,21 +18,23 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.formats import FORMATS, WHOLE, Case, whole_cases
+from tests.fuzz.cases import Case
+from tests.fuzz.formats import FORMATS, KEPT, WHOLE, cases_of
 from trtcal.cli.main import run_command
 
-MOST_S, MOST_MB, DEAD_S = 2.0, 1024, 30
+MOST_S, MOST_MB, WAITED_S, DEAD_S = 2.0, 1024, 60.0, 30
+STATE, VARIABLE = "state", "XDG_STATE_HOME"
 ADDRESSES = 16 << 30  # bytes that this process may map: a machine is not to be filled
 
 
 def case_of(form: str, number: int, seeds: Path) -> Case:
     """Return a format's input of this number: always the same one."""
-    if form == WHOLE:
-        return whole_cases(seeds)[number]
+    if form in (WHOLE, KEPT):
+        return cases_of(form, seeds)[number]
     return FORMATS[form](seeds, random.Random(f"{form}:{number}"))  # noqa: S311
 
 
@@ -46,16 +49,18 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         os.dup2(err.fileno(), 2)
         os.chdir(folder)
         _forget_peak()
-        started = time.perf_counter()
-        signal.alarm(DEAD_S)
-        status = run_command(list(case.command))
-        signal.alarm(0)
-        took = time.perf_counter() - started
+        with _state_in(folder):
+            started, worked, childs = time.perf_counter(), _worked(), _childs_peak()
+            _end_after(DEAD_S)
+            status = run_command(list(case.command))
+            _end_after(0)
+            took, work = time.perf_counter() - started, _worked() - worked
         sys.stdout.flush()
         sys.stderr.flush()
         err.seek(0)
         text = err.read().decode("utf-8", "replace")
-    found = {"status": status, "seconds": round(took, 3), "mb": _peak()}
+    most = max(_peak(), _childs_peak() * (_childs_peak() > childs))
+    found = {"status": status, "seconds": round(took, 3), "cpu_s": round(work, 3), "mb": most}
     return {**found, "problem": problem_of(status, text, found, _files(folder) - before)}
 
 
@@ -71,13 +76,43 @@ def problem_of(status: int, text: str, found: dict[str, Any], made: set[str]) ->
         return f"{len(errors)} errors and {len(hints)} hints: {text[-300:]}"
     if left := [name for name in made if name.endswith(".part") or status >= 2]:
         return f"left {left}"
-    if found["seconds"] > MOST_S:
+    if min(found["seconds"], found["cpu_s"]) > MOST_S:
         return f"took over {MOST_S} s"
+    if found["seconds"] > WAITED_S:
+        return f"took over {WAITED_S} s, and did nothing in them"
     return f"took over {MOST_MB} MB" if found["mb"] > MOST_MB else None
 
 
 def _files(folder: Path) -> set[str]:
-    return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+    found = {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+    return {name for name in found if not name.startswith(STATE)}
+
+
+@contextlib.contextmanager
+def _state_in(folder: Path) -> Iterator[None]:
+    """Let a case that has files of the user's state have them in its own folder."""
+    before = os.environ.get(VARIABLE, "")
+    if (folder / STATE).exists():
+        os.environ[VARIABLE] = str(folder / STATE)
+    yield
+    os.environ[VARIABLE] = before
+
+
+def _end_after(seconds: int) -> None:
+    """Let this process die after so much time of the processor, or ten times as much by the clock."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(10 * seconds)
+
+
+def _worked() -> float:
+    """Return the processor's seconds of this process and of those that it waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _childs_peak() -> int:
+    """Return the most memory of any process that this one waited for, in MB."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
 
 
 def _forget_peak() -> None:

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import onnx
 import pytest
@@ -79,6 +81,15 @@ def test_external_data_outside_the_folder_are_refused(tmp_path):
     onnx.save(proto, tmp_path / "sub" / "net.onnx")
     with pytest.raises(InputError):
         load_model(tmp_path / "sub" / "net.onnx")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes that lie in folders")
+def test_external_data_are_no_pipe(tmp_path):
+    path = external(tmp_path, "weights.bin")
+    (tmp_path / "weights.bin").unlink()
+    os.mkfifo(tmp_path / "weights.bin")
+    with pytest.raises(InputError, match="not a regular file"):
+        load_model(path)
 
 
 def test_external_data_of_constants_count_too(tmp_path):

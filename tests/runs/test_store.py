@@ -1,5 +1,6 @@
 """The history's file: recorded once, kept whole by many writers, refused if it is none."""
 
+import contextlib
 import multiprocessing
 import sqlite3
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.runs.runs import report
 from trtcal.cli.main import run_command
+from trtcal.documents import bounds
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.diff import compare_runs
 from trtcal.runs.history import APPLICATION, History
@@ -81,8 +83,46 @@ def test_what_is_no_history_is_refused(tmp_path):
     with pytest.raises(InputError, match="version 99"):
         History(tmp_path / "newer")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ResourceError):
-        History(tmp_path / "folder")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("folder", "zero"):
+        with pytest.raises(InputError, match="not a regular file"):
+            History(tmp_path / name)
+
+
+ENDLESS = """
+ALTER TABLE runs RENAME TO kept;
+CREATE VIEW runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+SELECT i AS id, 'r' AS report, 'm' AS made_at, 'n' AS name, 'v' AS verdict, 'v' AS variant,
+'s' AS sentence, 'c' AS command, 'f' AS folder, '{}' AS digests FROM n;
+"""
+TRIGGER = "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END"
+
+
+@pytest.mark.parametrize(("script", "kind"), [(ENDLESS, "view"), (TRIGGER, "trigger")])
+def test_a_history_that_computes_something_is_refused(tmp_path, script, kind):
+    path = tmp_path / "history.sqlite"
+    History(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    with pytest.raises(InputError, match=f"it has a {kind}"):
+        History(path)
+
+
+MANY = """
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+INSERT INTO runs SELECT i, i, 'm', 'n', 'v', NULL, 's', NULL, NULL, '{}' FROM n
+"""
+
+
+def test_a_history_that_takes_too_long_is_not_read_on(tmp_path, monkeypatch):
+    path = tmp_path / "history.sqlite"
+    history = History(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(MANY)
+    monkeypatch.setattr(bounds, "FIRST_S", 1e-6)
+    monkeypatch.setattr(bounds, "S_PER_MB", 0.0)
+    with pytest.raises(ResourceError, match="takes over 0 s to read"):
+        history.entries()
 
 
 def test_a_history_of_an_older_version_is_refused_and_left_as_it_is(tmp_path, capfd):

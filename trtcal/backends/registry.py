@@ -21,6 +21,7 @@ from trtcal.backends.targets import (
 )
 from trtcal.backends.tensorrt import TensorRT, TensorRTRTX
 from trtcal.documents import digest_bytes
+from trtcal.documents.bounds import ARRAYS_BYTES, read_bytes
 from trtcal.errors import InputError
 from trtcal.evidence.manifest import MANIFEST, Build, read_manifest
 from trtcal.model import Model, TensorSpec
@@ -117,10 +118,7 @@ def _read_manifest(place: Path) -> tuple[Build, str]:
 
 
 def _read_engine(made: Build) -> tuple[bytes, str]:
-    try:
-        data = made.engine.read_bytes()
-    except OSError as error:
-        raise InputError(f"{made.engine} cannot be read: {error.strerror}", AGAIN) from error
+    data = read_bytes(made.engine, ARRAYS_BYTES)
     digest = digest_bytes(data)
     if digest != made.measured.get("engine_digest"):
         raise InputError(

@@ -36,14 +36,26 @@ def remember(made: Path, **sources: str | Path | None) -> None:
 def recall(made: Path) -> Files:
     """Return the files that something was last made from, of those that are still there."""
     from trtcal.documents import state_path
+    from trtcal.documents.bounds import read_bytes
 
     wanted, found = os.path.abspath(made), {}
-    with contextlib.suppress(OSError, ValueError):
-        for line in state_path(MADE).read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if entry.pop("made") == wanted:
+    with contextlib.suppress(TrtcalError):
+        for line in read_bytes(state_path(MADE)).splitlines():
+            entry = _entry(line)
+            if entry.pop("made", None) == wanted:
                 found = entry
-    return {name: _short(path) for name, path in found.items() if Path(path).exists()}
+    return {name: _short(path) for name, path in found.items() if os.path.exists(path)}
+
+
+def _entry(line: bytes) -> Files:
+    """Return what a line says, nothing if it is damaged."""
+    from trtcal.documents.bounds import parse_json
+
+    with contextlib.suppress(ValueError):
+        entry = parse_json(line)
+        if isinstance(entry, dict) and all(isinstance(one, str) for one in entry.values()):
+            return entry
+    return {}
 
 
 def _short(path: str) -> str:

@@ -42,8 +42,24 @@ class Bisect(
 
         limit = parse_limit(self.limit)
         good, bad = (read_origin(one).trusting(self.trust) for one in (self.good, self.bad))
+        for name in (self.good, self.bad):
+            _note_versions(name)
         found = bisect(good, bad, limit, self.variant, _say, self.predicted)
         self.present(found.to_document(), lambda: _show(found))
+
+
+def _note_versions(folder: Path) -> None:
+    """Note the packages of which a run had another version than this machine, which executes now."""
+    from trtcal.backends.targets import packages
+    from trtcal.documents import parsing, read_document
+    from trtcal.runs.lineage import KIND
+
+    run = folder / "run.json"
+    document = read_document(run, KIND)
+    was = parsing(run, lambda: dict(document["measured"]["packages"]))
+    for name, version in packages().items():
+        if name in was and was[name] != version:
+            note(f"note: {folder} was made with {name} {was[name]}, and here is {version}")
 
 
 def _say(line: str) -> None:

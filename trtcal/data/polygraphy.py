@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from trtcal.config import script_in
+from trtcal.data.arrays import read_header
 from trtcal.data.dataset import Array, Feeds
 from trtcal.documents import read_json
 from trtcal.documents.streams import to_errors
@@ -66,8 +67,9 @@ def _array(where: str, name: str, value: object) -> Array:
     if not isinstance(value, dict) or kind != "ndarray" or not isinstance(value.get("array"), str):
         raise InputError(f"data {where}: {name!r} is a {kind or 'dict'}, not a numpy array", HINT)
     try:
-        packed = io.BytesIO(base64.b64decode(value["array"], validate=True))
-        array: Array = np.lib.format.read_array(packed, allow_pickle=False)
+        data = base64.b64decode(value["array"], validate=True)
+        read_header(io.BytesIO(data), len(data))
+        array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError, MemoryError) as error:
         raise InputError(f"data {where}: {name!r} cannot be read: {error}", HINT) from error
     return array

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
+from trtcal.documents.bounds import parse_json, read_bytes
 from trtcal.errors import InputError, ResourceError
 
 PREFIX = ".trtcal-"
@@ -200,16 +201,11 @@ def _discard_dead(root: Path, staging: Path) -> None:
 def _finish(root: Path) -> None:
     """Make the renames that are left; all of them are undone if one fails."""
     place = root / COMMIT
-    if not _is_ours(place):  # it says which files to delete
-        raise InputError(f"{place} is not your own", "ask whose it is to run the command again")
-    try:
-        changes = json.loads((place / CHANGES).read_bytes())
-        new, gone = (list(map(_checked, changes[key])) for key in (NEW, "gone"))
-    except FileNotFoundError:  # all are made
+    _check_ours(place)
+    if not os.path.lexists(place / CHANGES):  # all are made
         _drop(place)
         return
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise InputError(f"{place / CHANGES} is damaged: {error}", "delete its folder") from None
+    new, gone = _pending(place / CHANGES)
     try:
         for name in gone:
             _move(root / name, place / OLD / name)
@@ -222,6 +218,23 @@ def _finish(root: Path) -> None:
         _drop(place)
         raise
     _drop(place)
+
+
+def _check_ours(place: Path) -> None:
+    """`InputError` unless it is this user's: it names files to delete, and a link leads elsewhere."""
+    for one in (place, place / NEW, place / OLD):
+        if os.path.lexists(one) and not _is_ours(one):
+            hint = "ask whose it is to run the command again"
+            raise InputError(f"{one} is not your own folder", hint)
+
+
+def _pending(path: Path) -> tuple[list[str], list[str]]:
+    """Return the entries that come into a folder, and those that leave it."""
+    try:
+        changes = parse_json(read_bytes(path))
+        return list(map(_checked, changes[NEW])), list(map(_checked, changes["gone"]))
+    except (ValueError, TypeError, LookupError) as error:
+        raise InputError(f"{path} is damaged: {error}", "delete its folder") from None
 
 
 def _drop(place: Path) -> None:

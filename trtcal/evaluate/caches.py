@@ -12,6 +12,7 @@ import numpy as np
 
 from trtcal.backends.sessions import Array
 from trtcal.documents import Workplace, append_line, canonical_json, digest_bytes, from_fields
+from trtcal.documents.bounds import in_time, parse_json, read_bytes
 from trtcal.evaluate.metrics import Loss
 
 
@@ -46,14 +47,16 @@ class EvaluationCache:
 
 def _read(path: Path) -> Iterator[tuple[str, Loss]]:
     """Yield keys and losses; lines that are broken or of another kind are measured again."""
-    for line in path.read_bytes().splitlines():
-        try:
-            item = json.loads(line)
-            loss = item["loss"]
-            noise = math.inf if loss["noise"] is None else loss["noise"]
-            yield str(item["key"]), from_fields(Loss, {**loss, "noise": noise})
-        except (ValueError, LookupError, TypeError, RecursionError):
-            continue
+    data = read_bytes(path)
+    with in_time(path, len(data)):
+        for line in data.splitlines():
+            try:
+                item = parse_json(line)
+                loss = item["loss"]
+                noise = math.inf if loss["noise"] is None else loss["noise"]
+                yield str(item["key"]), from_fields(Loss, {**loss, "noise": noise})
+            except (ValueError, LookupError, TypeError):
+                continue
 
 
 Arrays = dict[str, Array]

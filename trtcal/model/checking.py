@@ -2,27 +2,34 @@
 
 They are C++ that was not written for hostile models: a crash, an endless loop or too much memory there
 ends the child, and becomes an error here. Where processes cannot be forked, they run in this one.
+What the checker does not compare, types and sizes of constants, is compared here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import json
+import math
 import os
 import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
+from onnx.external_data_helper import uses_external_data
 
 from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
+from trtcal.model.files import ITEM_BYTES, all_nodes, size_of, subgraphs_of, tensors_of
 
+MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
+TYPES = frozenset(onnx.TensorProto.DataType.values())
 WAIT_S = 60.0  # beyond the time of a processor that it may take
 HINT = "export it again, or see what `python -m onnx.checker` says of it"
 
@@ -33,7 +40,7 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     `ResourceError` if that takes too long.
     """
     size = proto.ByteSize()
-    if size >= 2**31:
+    if size >= MODEL_BYTES:
         raise InputError(
             f"model {path} has 2 GiB besides the initializers of its main graph",
             "move constants out of its subgraphs and nodes",
@@ -47,6 +54,42 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
         raise InputError(f"model {path} takes over 4 GiB to check", raising())
     if answer:
         raise InputError(f"model {path} is not valid ONNX: {answer}", HINT)
+
+
+def check_sizes(proto: onnx.ModelProto) -> None:
+    """Do what the checker doesn't: it sees no weights, and does not compare types and sizes."""
+    for tensor in tensors_of(proto):
+        if tensor.data_type not in TYPES or min(tensor.dims, default=0) < 0:
+            raise ValueError(f"tensor {tensor.name!r} is of type {tensor.data_type}{tensor.dims}")
+        given, wanted = len(tensor.raw_data), size_of(tensor)
+        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BYTES and given != wanted:
+            raise ValueError(
+                f"tensor {tensor.name!r} has {given} bytes, its type and shape want {wanted}"
+            )
+        _check_values(tensor)
+    for value in _annotations(proto):
+        if value.type.tensor_type.elem_type not in TYPES:
+            raise ValueError(f"{value.name!r} is of type {value.type.tensor_type.elem_type}")
+
+
+def _annotations(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield what a model says of its tensors, those of subgraphs and functions too."""
+    for one in (proto.graph, *(part for node in all_nodes(proto) for part in subgraphs_of(node))):
+        yield from (*one.input, *one.output, *one.value_info)
+    for function in proto.functions:
+        yield from function.value_info
+
+
+def _check_values(tensor: onnx.TensorProto) -> None:
+    """Check how many values a tensor lists that has neither bytes nor external data."""
+    if tensor.HasField("raw_data") or uses_external_data(tensor):
+        return
+    if tensor.data_type not in (*ITEM_BYTES, onnx.TensorProto.STRING):
+        return  # others lie packed in their field
+    given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
+    wanted = math.prod(map(int, tensor.dims))
+    if given != wanted:
+        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape wants {wanted}")
 
 
 def _name(number: int) -> str:
@@ -115,7 +158,7 @@ def _leave_alone(kept: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
-    sys.stdout = sys.stderr = open(1, "w")  # noqa: SIM115 (it lasts as long as the process)
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(1, "r+"))  # "w" counts as making a file
     with contextlib.suppress(OSError):
         for number in map(int, os.listdir("/dev/fd")):
             if number not in (0, 1, 2, kept):

@@ -17,14 +17,13 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.documents import digest_bytes, digest_file, recover
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file
 from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
-from trtcal.model.checking import check, first_line
+from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
     EMBEDDED,
-    ITEM_BYTES,
     load_external,
-    size_of,
     stand_in,
     tensors_of,
 )
@@ -79,7 +78,6 @@ class Int8Overrides:
 
 
 Shape = tuple[int | str, ...]
-TYPES = frozenset(onnx.TensorProto.DataType.values())
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
     except (EncodeError, ValueError) as error:
         raise InputError("the model has 2 GiB or more", "save it and give its path") from error
     try:
-        _check_sizes(proto)
+        check_sizes(proto)
     except ValueError as error:
         raise InputError(
             f"the model has a weight that is broken: {error}", "export it again"
@@ -210,10 +208,11 @@ def _of_file(path: Path, embedded: int) -> Model:
     try:
         if not path.is_file():
             raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
+        check_file(path, MODEL_BYTES)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _fingerprint(path, proto)
         load_external(proto, path.parent, embedded)
-        _check_sizes(proto)
+        check_sizes(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         raise InputError(
             f"model {path} cannot be read as ONNX: {first_line(error)}",
@@ -333,22 +332,6 @@ def _combined(digests: Iterable[str]) -> str:
     return digest_bytes(raw)
 
 
-def _check_sizes(proto: onnx.ModelProto) -> None:
-    """Do what the checker doesn't: it sees no weights, and does not compare types and sizes."""
-    for tensor in tensors_of(proto):
-        if tensor.data_type not in TYPES or min(tensor.dims, default=0) < 0:
-            raise ValueError(f"tensor {tensor.name!r} is of type {tensor.data_type}{tensor.dims}")
-        given, wanted = len(tensor.raw_data), size_of(tensor)
-        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BYTES and given != wanted:
-            raise ValueError(
-                f"tensor {tensor.name!r} has {given} bytes, its type and shape want {wanted}"
-            )
-    graph = proto.graph
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type not in TYPES:
-            raise ValueError(f"{value.name!r} is of type {value.type.tensor_type.elem_type}")
-
-
 def uniquely_named(model: Model) -> Model:
     """Return the model with a name of its own for every node.
 
@@ -384,6 +367,7 @@ def _inside(folder: Path, name: str) -> Path:
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise ValueError(f"its external data {name!r} lie outside its folder")
+    check_file(file, ARRAYS_BYTES, "keep the model's external data files beside it")
     return file
 
 

@@ -294,6 +294,7 @@ OPTIONS: Sequence[Path] = (
     ("calibration", "parameters"),
     ("evaluation", "slices"),
     ("evaluation", "metric"),
+    ("build", "targets"),
     ("build", "shapes"),
     ("build", "rest"),
     ("build", "tune_placement"),

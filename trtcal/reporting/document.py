@@ -21,6 +21,7 @@ from trtcal.documents import (
     Document,
     canonical_json,
     digest_file,
+    parsing,
     read_document,
     read_json,
     seal,
@@ -72,9 +73,13 @@ def assemble(folder: Path) -> Document:
     """Return the sealed report on a run folder, or on builds alone, failed ones too.
 
     `InputError` if the folder holds nothing of that, or several comparisons, or a document that was
-    altered.
+    altered or lacks a field.
     """
     findings = collect(folder)
+    return parsing(folder, lambda: _assembled(findings))
+
+
+def _assembled(findings: Findings) -> Document:
     builds = sorted(findings.builds, key=_build_order)
     every = sorted(findings.calibrations, key=lambda one: (one.method, one.digest))
     models = {_fingerprint(record) for record in findings.optimizations}

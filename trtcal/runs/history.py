@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -17,13 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.documents import Document, from_fields, parsing
-from trtcal.documents.bounds import parse_json
+from trtcal.documents.bounds import (
+    ARRAYS_BYTES,
+    check_file,
+    parse_json,
+    seconds_for,
+    too_slow,
+)
 from trtcal.errors import InputError, ResourceError
 from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
 
 VERSION = 2
 APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
 WAIT_S = 60.0
+STEPS = 10_000  # of SQLite's machine between two looks at the clock
 FILE = "history.sqlite"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -135,13 +143,26 @@ class History:
                 f"{self.path} is a history of version {version[0]}, not {VERSION}", "update trtcal"
             )
 
+    def _refuse_code(self, connection: sqlite3.Connection) -> None:
+        """Refuse what SQLite would compute where we read a table, or write to one."""
+        connection.execute("PRAGMA trusted_schema = OFF")
+        kinds = "SELECT type FROM sqlite_master WHERE type IN ('view', 'trigger')"
+        for (kind,) in connection.execute(kinds):
+            raise InputError(f"{self.path} is no history: it has a {kind}", "give another --db")
+
     @contextlib.contextmanager
     def _open(self, uri: str | None = None) -> Iterator[sqlite3.Connection]:
+        size = check_file(self.path, ARRAYS_BYTES) if self.path.exists() else 0
+        end = time.process_time() + seconds_for(size)
         try:
             connection = sqlite3.connect(uri or self.path, timeout=WAIT_S, uri=uri is not None)
+            connection.set_progress_handler(lambda: time.process_time() > end, STEPS)
             with contextlib.closing(connection), connection:
+                self._refuse_code(connection)
                 yield connection
         except sqlite3.DatabaseError as error:
+            if str(error) == "interrupted":
+                raise too_slow(self.path, size) from error
             if isinstance(error, sqlite3.OperationalError):
                 raise ResourceError(
                     f"{self.path}: {error}", "is it in use, or the disk full?"
