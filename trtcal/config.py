@@ -514,6 +514,13 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class StoreConfig:
+    """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
+
+    url: str | None = key(TEXT, None, example='"s3://bucket/prefix"')
+
+
+@dataclass(frozen=True)
 class Config:
     """All of `trtcal.toml`, paths made absolute from the file's folder.
 
@@ -543,6 +550,7 @@ class Config:
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
     checkpoint: CheckpointConfig = key(partial(read_section, CheckpointConfig), CheckpointConfig)
+    store: StoreConfig = key(partial(read_section, StoreConfig), StoreConfig)
 
     @property
     def run_folder(self) -> Path:

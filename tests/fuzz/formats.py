@@ -81,7 +81,63 @@ class RunFolder:
             yield self.case(folder, changed, data, command)
 
 
-FORMATS: dict[str, Format | RunFolder] = {
+class Store:
+    """Mutates a Statement in a store, named by its new digest, or an object, or the marker."""
+
+    commands = (
+        "store list --store store -q",
+        "store show {} --store store -q",
+        "store show {} --store store --json",
+        "store pull {} --store store -q -o made",
+        "store trace {engine} --store store -q",
+        "store verify --store store -q",
+    )
+
+    def __call__(self, folder: Path, chooser: Chooser) -> Case:
+        """Return a case; three of four change the Statement."""
+        changed = (
+            "statement.json" if chooser.random() < 0.75 else chooser.choice(self.others(folder))
+        )
+        path = self.statement(folder) if changed == "statement.json" else folder / changed
+        mutate = m.of_json if path.suffix == ".json" else m.of_bytes
+        data = mutated(mutate, path, chooser)
+        return self.case(folder, changed, data, chooser.choice(self.commands))
+
+    @staticmethod
+    def statement(folder: Path) -> Path:
+        """Return the file of the Statement."""
+        return next((folder / "store" / "runs").iterdir())
+
+    def others(self, folder: Path) -> list[str]:
+        """Return the store's marker and its objects."""
+        found = sorted(one for one in (folder / "store").rglob("*") if one.is_file())
+        return [str(one.relative_to(folder)) for one in found if one != self.statement(folder)]
+
+    def case(self, folder: Path, changed: str, data: bytes, command: str) -> Case:
+        """Return a case in which a file of the store has these bytes."""
+        statement = self.statement(folder)
+        files = {one: (folder / one).read_bytes() for one in self.others(folder)}
+        time, digits = statement.name.split("-")[0], statement.stem.split("-")[1]
+        engine = digest_bytes(next((folder / "out" / "builds").rglob("engine.*")).read_bytes())
+        if changed == "statement.json":
+            digits = digest_bytes(data).removeprefix("sha256:")
+            changed = f"store/runs/{time}-{digits}.json"
+        else:
+            files[f"store/runs/{statement.name}"] = statement.read_bytes()
+        words = command.format(digits, engine=engine).split()
+        return Case({**files, changed: data}, tuple(words), changed)
+
+    def whole(self, folder: Path) -> Iterator[Case]:
+        """Yield each command with the store as it is."""
+        yield from self.every(folder, "statement.json", self.statement(folder).read_bytes())
+
+    def every(self, folder: Path, changed: str, data: bytes) -> Iterator[Case]:
+        """Yield each command with these bytes as that file."""
+        for command in self.commands:
+            yield self.case(folder, changed, data, command)
+
+
+FORMATS: dict[str, Format | RunFolder | Store] = {
     "onnx": Models(
         ("digits.onnx", "quantized.onnx", "control.onnx"),
         m.of_onnx,
@@ -187,6 +243,7 @@ FORMATS: dict[str, Format | RunFolder] = {
         ("history add {} --db h.sqlite -q", f"report {{}} {WRITE}.html", "verify {}"),
     ),
     "run folder": RunFolder(),
+    "store": Store(),
     "build": Format(
         ("build/build.json", "build/diagnosis.json"),
         m.of_json,

@@ -154,6 +154,7 @@ COMMANDS = (
     "search digits.onnx --calibration calibration.json --data data.npz --samples 4 --evaluate 8 "
     "--plans 2 -o search",
     "run trtcal.toml --no-history",
+    "store push out --store store",
     "report run -o run.html",
     "history dashboard --db history.sqlite -o pages",
 )

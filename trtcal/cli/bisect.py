@@ -52,7 +52,7 @@ def _note_versions(folder: Path) -> None:
     """Note the packages of which a run had another version than this machine, which executes now."""
     from trtcal.backends.targets import packages
     from trtcal.documents import parsing, read_document
-    from trtcal.runs.lineage import KIND
+    from trtcal.runs.folder import KIND
 
     run = folder / "run.json"
     document = read_document(run, KIND)

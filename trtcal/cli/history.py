@@ -163,10 +163,11 @@ class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
 
         history = self.open()
         found = compare_runs(history.entry(self.before), history.entry(self.after))
-        self.present(found.to_document(), lambda: _show_diff(found))
+        self.present(found.to_document(), lambda: show_diff(found))
 
 
-def _show_diff(found: RunDifference) -> None:
+def show_diff(found: RunDifference) -> None:
+    """Print what differs between two runs."""
     columns: Columns = {
         "variant": "{variant}",
         "figure": "{figure}",

@@ -48,9 +48,6 @@ from trtcal.data.dataset import SizeRanges, batch_for
 from trtcal.documents import (
     Document,
     digest_file,
-    is_staging,
-    read_document,
-    recover,
     replacing_entries,
     to_fields,
     write_json,
@@ -100,9 +97,10 @@ from trtcal.runs.checkpoints import (
     keep_previous,
     write_checkpoints,
 )
+from trtcal.runs.configuration import configuration_of
 from trtcal.runs.diff import against_last
+from trtcal.runs.folder import check_replaceable
 from trtcal.runs.history import History
-from trtcal.runs.lineage import KIND as RUN
 from trtcal.runs.lineage import Lineage, Step
 
 ALTERNATIVE = "fp16"
@@ -235,10 +233,12 @@ def run(
     or the folder holds something else than a run.
     """
     folder = config.run_folder
-    _check_replaceable(folder)
+    check_replaceable(folder)
     with replacing_entries(folder, OUTPUTS) as place:
         inputs = open_inputs(config, say)
         journal = Journal(place, _lineage(inputs), reporter, say)
+        if guessed is None:
+            journal.lineage.configuration = configuration_of(config.path)
         if guessed is None and config.path.absolute() == (folder / FILE).absolute():
             guessed = config.path.read_text(encoding="utf-8")
         if guessed is not None:
@@ -621,19 +621,3 @@ def report_document(journal: Journal, config: Config, history: History | None) -
         except TrtcalError as error:
             journal.say(f"not held against the last run: {error.message}")
     return document
-
-
-def _check_replaceable(folder: Path) -> None:
-    recover(folder)
-    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
-        raise InputError(
-            f"{folder} holds something that is not a trtcal run",
-            "set another `output` in trtcal.toml",
-        )
-
-
-def _is_ours(folder: Path) -> bool:
-    if all(is_staging(entry.name) for entry in folder.iterdir()):
-        return True
-    run_file = folder / "run.json"
-    return run_file.is_file() and bool(read_document(run_file, RUN))

@@ -8,8 +8,7 @@ from pathlib import Path
 from trtcal import __version__
 from trtcal.backends.targets import machine, packages
 from trtcal.documents import Document, seal, write_document
-
-KIND = "run"
+from trtcal.runs.folder import KIND
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,8 @@ class Lineage:
     `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
     were read for which purpose, `files` the model, the configuration and the run's folder, from where
     the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`,
-    `source` what the model was converted from, with its digest, if it was no ONNX.
+    `configuration` which one it was, with the commit, `source` what the model was converted from, with
+    its digest, if it was no ONNX.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Lineage:
     files: dict[str, str] = field(default_factory=dict)
     source: Document | None = None
     scripts: dict[str, str] = field(default_factory=dict)
+    configuration: Document = field(default_factory=dict)
 
     def to_document(self, command: str) -> Document:
         """Return the run as a sealed document; times and the machine stand under `measured`."""
@@ -60,6 +61,7 @@ class Lineage:
             "scripts": self.scripts,
             "measured": {
                 "files": self.files,
+                "configuration": self.configuration,
                 "seconds": {step.output: round(step.seconds, 3) for step in self.steps},
                 "machine": machine(),
                 "packages": packages(),
