@@ -21,6 +21,8 @@ COMPONENTS = {
     "tool_version": "tool version",
 }
 """What decides on an output, as fields of a checkpoint and in words."""
+WITH_GRAPHS = (PREPARE, "tvm")
+"""The stages whose passes have their graphs beside the chain."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,10 @@ def _delta(was: Numbered | None, now: Numbered | None) -> Delta:
 def _with_graph(delta: Delta, before: Checkpoints, after: Checkpoints) -> Delta:
     """Add what changed in the graph: in what a pass got if that is another, else in what it made.
 
-    Of a pass that only one chain has it is what the pass does; of a stage without graphs, nothing.
+    Of a pass that only one chain has it is what the pass does.
     """
+    if delta.checkpoint.stage not in WITH_GRAPHS:
+        return delta
     side = "before" if delta.got_another else "after"
     if delta.before is None or delta.after is None:
         graphs = before.graphs if delta.after is None else after.graphs

@@ -61,6 +61,4 @@ def refuse(path: Path) -> None:
     """`InputError` for a file that is never opened as a model, with what to give instead."""
     hint = REFUSED.get(path.suffix.lower())
     if hint and path.is_file():
-        raise InputError(
-            f"model {path} is not read: {path.suffix} files are no models to read", hint
-        )
+        raise InputError(f"model {path} is not opened: {path.suffix} files are refused", hint)

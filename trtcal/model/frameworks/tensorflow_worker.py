@@ -105,17 +105,14 @@ def _convert_saved_model(folder: Path, output: Path) -> dict[str, str]:
 
 def _convert_keras(file: Path, output: Path, trust: bool) -> dict[str, str]:
     """Convert by way of a SavedModel; the outputs are named after their layers, as Keras names them."""
-    import keras
-
     version = tuple(int(part) for part in metadata.version("keras").split(".")[:2])
     if not trust and version < SAFE_KERAS:
-        raise UnsafeError("the safe mode of Keras before 3.12 is none: install a newer one")
+        raise UnsafeError("the safe mode of Keras before 3.12 has holes: install a newer one")
     model = _load_keras(file, trust)
     folder = Path("saved_model")
     model.export(str(folder), format="tf_saved_model", verbose=False)
     _convert_saved_model(folder, output)
     names = list(getattr(model, "output_names", []))
-    keras.backend.clear_session()
     return {f"output_{number}": name for number, name in enumerate(names)}
 
 
