@@ -1,7 +1,12 @@
+import contextlib
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import SAMPLES
-from trtcal.config import read_config
+from trtcal.config import CostConfig, read_config, read_tags
 from trtcal.errors import InputError
 
 
@@ -121,3 +126,67 @@ def test_plans_take_rules(tmp_path):
 def test_what_is_not_int8_is_fp16_where_a_target_is_a_gpu(tmp_path, text, rest):
     build = read_config(written(tmp_path, f"[build]\n{text}")).build
     assert build.rest_for(build.run_targets) == rest
+
+
+def test_tags_and_what_serves_a_model_are_read(tmp_path):
+    text = (
+        '[cost]\ninferences_per_month = 4e8\ninstance = "g2-standard-4"\nprices = "p.toml"\n'
+        '[cost.tags]\nteam = "vision"\n"cost center" = "42 \u00fc"\n'
+    )
+    cost = read_config(written(tmp_path, text)).cost
+    assert cost.tags == {"team": "vision", "cost center": "42 \u00fc"}
+    assert (cost.inferences_per_month, cost.prices) == (4e8, tmp_path / "p.toml")
+    kept = cost.to_document()
+    assert "prices" not in kept
+    assert CostConfig.from_document({"cost": kept}) == replace(cost, prices=None)
+    assert read_config(written(tmp_path, "[cost]\nprices = 'p.toml'")).cost.to_document() == {}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("", "x"),
+        ("team", ""),
+        (" team", "x"),
+        ("team", "x "),
+        ("a=b", "x"),
+        ("k" * 129, "x"),
+        ("k", "v" * 257),
+        ("te\u202eam", "x"),
+        ("team", "a\u200bb"),
+        ("team", "a\x1b[31m"),
+        ("team", "a\nb"),
+        ("team", "\ud800"),
+        ("cafe\u0301", "x"),
+        ("team", 3),
+        ("team", None),
+        ("team", {"a": "b"}),
+        ("team", ["a"]),
+    ],
+)
+def test_a_tag_in_which_something_is_hidden_is_refused(pair):
+    with pytest.raises(InputError, match="must be") as refused:
+        read_tags(dict([pair]))
+    assert len(refused.value.message) < 400
+
+
+@pytest.mark.parametrize("value", [None, 3, "team=x", ["team"], {f"k{n}": "v" for n in range(51)}])
+def test_what_is_no_table_of_tags_is_refused(value):
+    with pytest.raises(InputError, match="must be a table"):
+        read_tags(value)
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=3))
+def test_tags_are_taken_as_they_are_or_refused(table):
+    taken = None
+    with contextlib.suppress(InputError):
+        taken = read_tags(table)
+    assert taken in (None, table)
+
+
+@pytest.mark.parametrize(
+    "cost", [3, {"tags": 3}, {"tags": {"a": 1}}, {"pricing": "free"}, {"instance": 4}, {"x": 1}]
+)
+def test_what_no_run_would_record_of_costs_is_an_input_error(cost):
+    with pytest.raises(InputError, match="cost"):
+        CostConfig.from_document({"cost": cost})

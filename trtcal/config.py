@@ -12,7 +12,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -163,6 +164,12 @@ NUMBER = Kind(
     "a number from 0 up", lambda value: is_finite(value) and value >= 0, float, example="1.5"
 )
 PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float, example="2.5")
+RATE = Kind(
+    "a number above 0, at most 1e12",
+    lambda value: is_finite(value) and 0 < value <= 1e12,
+    float,
+    example="2.5",
+)
 CURRENCY = Kind(
     "the three letters of a currency, like USD",
     lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Z]{3}", value)),
@@ -255,6 +262,43 @@ def by_name(read: Callable[[Any], T], value: object) -> dict[str, T]:
         with _inside(name):
             found[name] = read(one)
     return found
+
+
+MOST_TAGS, LONGEST_KEY, LONGEST_VALUE = 50, 128, 256  # as the large clouds bound theirs
+
+
+def _is_label(value: Any, longest: int) -> bool:
+    """Whether a value is text in which nothing is hidden: no control, format or lone characters."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= longest
+        and value.isprintable()
+        and value == value.strip()
+        and unicodedata.is_normalized("NFC", value)
+    )
+
+
+LABEL = Kind(
+    f"1 to {LONGEST_VALUE} printable characters, without spaces around them",
+    lambda value: _is_label(value, LONGEST_VALUE),
+    example='"text"',
+)
+
+
+def read_tags(value: object) -> dict[str, str]:
+    """Read tags: at most 50 keys of up to 128 characters, each with one value of up to 256.
+
+    Keys and values are printable, in Unicode's composed form (NFC); a key has no `=`. Each key has one
+    value that is no object and no list, as FOCUS wants of its column Tags.
+    """
+    table = TABLE(value)
+    if len(table) > MOST_TAGS:
+        raise _wrong(f"a table of at most {MOST_TAGS} tags")
+    for name in table:
+        if not _is_label(name, LONGEST_KEY) or "=" in name:
+            wanted = f"called by 1 to {LONGEST_KEY} printable characters other than `=`"
+            raise _wrong(wanted, str(name)[:LONGEST_KEY])
+    return by_name(LABEL, table)
 
 
 def _texts(value: object) -> dict[str, str]:
@@ -493,8 +537,41 @@ def explaining() -> Iterator[None]:
 class ReportConfig:
     """What an hour of the machine where latency is measured costs, for the cost of inferences."""
 
-    price_per_hour: float | None = key(PRICE, None)
+    price_per_hour: float | None = key(RATE, None)
     currency: str = key(CURRENCY, "USD")
+
+
+PRICINGS = ("on-demand", "spot", "reserved")
+
+
+@dataclass(frozen=True)
+class CostConfig:
+    """Who a run is for, and what serves the model: for costs by tag and over time.
+
+    `tags` are names of the user's own, such as a team. `instance` is the type of the machine where
+    latency is measured, as a table of prices has it, with its `region` and kind of `pricing`; `prices`
+    is that table. Without `inferences_per_month` cost is per million inferences only.
+    """
+
+    tags: dict[str, str] = key(read_tags, dict)
+    inferences_per_month: float | None = key(RATE, None)
+    instance: str | None = key(LABEL, None)
+    region: str | None = key(LABEL, None)
+    pricing: str = key(one_of(*PRICINGS), "on-demand")
+    prices: Path | None = key(FILE_NAME, None)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what a run records of it: nothing where nothing is set."""
+        found = {name: one for name, one in vars(self).items() if name != "prices"}
+        return found if replace(self, prices=None) != CostConfig() else {}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> CostConfig:
+        """Return what a run or a report records under `cost`; `InputError` if that is no such thing."""
+        with _inside("cost"):
+            found = TABLE(document.get("cost") or {})
+            known = {name: one for name, one in found.items() if one is not None}
+            return read_section(cls, known)
 
 
 RERUN, ALERT = "rerun", "alert"
@@ -549,6 +626,7 @@ class Config:
     limits: tuple[Limit, ...] = key(_limits, ())
     suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
     report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
+    cost: CostConfig = key(partial(read_section, CostConfig), CostConfig)
     checkpoint: CheckpointConfig = key(partial(read_section, CheckpointConfig), CheckpointConfig)
     store: StoreConfig = key(partial(read_section, StoreConfig), StoreConfig)
 

@@ -38,6 +38,7 @@ class Metric:
 
 
 INT8_MACS = "int8_macs"
+COST = "cost_per_million"
 METRICS: Mapping[str, Metric] = {
     "top1": Metric("top-1", "%", True),
     "top1_drop": Metric("drop of top-1", "points"),
@@ -61,6 +62,7 @@ METRICS: Mapping[str, Metric] = {
     "latency_p50": Metric("median latency", "ms"),
     "latency_p90": Metric("90th percentile of latency", "ms"),
     "latency_p99": Metric("99th percentile of latency", "ms"),
+    COST: Metric("cost of a million inferences"),
     "size_bytes": Metric("file size", "bytes"),
     "engine_bytes": Metric("engine size", "bytes"),
     "layers": Metric("engine layers", "", None),

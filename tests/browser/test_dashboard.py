@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.browser.conftest import Viewer
-from tests.runs.runs import report
+from tests.runs.runs import report, timed_report
+from trtcal.reporting.prices import named_price, with_costs
 from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
 
@@ -90,3 +91,58 @@ def test_without_a_script_every_number_is_there(viewer: Viewer, pages):
 def test_data_are_no_markup(pages):
     data = pages[1].read_text().split('id="data">', 1)[1].split("</script>", 1)[0]
     assert json.loads(data)["charts"][0]["title"] == "Top-1, %"
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory):
+    """An index with two teams' projects, one of which costs more since its second version."""
+    folder = tmp_path_factory.mktemp("costs")
+    history = History(folder / "h.sqlite")
+    for number in range(RUNS):
+        for name, team in (("detector", "vision"), ("speech", "audio <b>")):
+            p50 = 2.0 if name == "detector" and number >= 7 else 1.0
+            made = timed_report(
+                number,
+                p50=p50,
+                name=name,
+                tags={"team": team},
+                version=f"{name}-v{1 + number // 7}",
+            )
+            made["digest"] = f"sha256:{name}{number}"
+            history.record(with_costs(made, price=named_price(0.85)), name)
+    return write_dashboard(history, folder / "site")
+
+
+def test_projects_are_found_by_a_tag_and_show_their_cost(viewer: Viewer, costs):
+    with viewer.open(costs[0]) as opened:
+        rows = opened.page.locator("table.projects tbody tr")
+        assert rows.filter(has_text="50 % less than FP32").count() == 2
+        assert rows.first.locator("svg.spark").count() == 2
+        opened.page.get_by_role("button", name="team=vision").click()
+        visible = opened.page.locator("table.projects tbody tr:visible")
+        assert visible.count() == 1
+        assert "detector" in visible.inner_text()
+        opened.page.get_by_role("button", name="team=vision").click()
+        assert visible.count() == 2
+        assert (
+            opened.page.locator("section", has_text="Cost by team").locator("canvas").count() == 1
+        )
+        assert "audio <b>" in opened.page.locator("main").inner_text()
+        assert opened.complaints == []
+
+
+def test_a_project_says_which_version_changed_its_cost(viewer: Viewer, costs):
+    with viewer.open(costs[1]) as opened:
+        text = opened.page.locator("section", has_text="A million inferences by").inner_text()
+        assert "version sha256:detector-v2: +100.0 %" in text
+        assert "changed: model" in text
+        assert "50.0 %" in text
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_costs_fit_a_phone(viewer: Viewer, costs, place):
+    with viewer.open(costs[place], viewport={"width": PHONE_PX, "height": 700}) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
+        cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+        assert opened.page.evaluate(f"() => {cut}.length") == 0

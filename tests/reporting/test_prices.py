@@ -1,6 +1,7 @@
 """Cost per million inferences: right by hand, and never from another machine's price."""
 
-from datetime import date
+from dataclasses import replace
+from datetime import date, timedelta
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,13 @@ from trtcal.errors import InputError
 from trtcal.reporting.document import assemble
 from trtcal.reporting.prices import (
     UNKNOWN,
+    Machine,
+    Price,
+    PriceTable,
     cost_per_million,
     find_costs,
     load_prices,
+    machine_of,
     named_price,
     with_costs,
 )
@@ -46,7 +51,7 @@ def test_the_cost_is_what_a_pencil_gives():
 
 
 def test_without_a_price_only_the_relative_cost_is_reported():
-    found = find_costs({"int8": {"latency": LATENCY}}, {"system": "Linux", "cpus": 2})
+    found = find_costs({"int8": {"latency": LATENCY}}, machine_of({"system": "Linux", "cpus": 2}))
     assert found["price"] is None
     assert found["note"] == UNKNOWN
     shown = found["variants"]["int8"]
@@ -58,13 +63,14 @@ def test_without_a_price_only_the_relative_cost_is_reported():
 def test_a_tables_price_counts_only_for_the_device_that_was_measured(tmp_path, gpu):
     prices = load_prices(table(tmp_path, ENTRY + ENTRY.replace("0.7", "0.6")))
     variants = {"int8": {"latency": LATENCY}}
-    assert find_costs(variants, {"gpu": gpu, "timed_on": "GPU"}, prices)["price"]["per_hour"] == 0.6
+    timed = machine_of({"gpu": gpu, "timed_on": "GPU"})
+    assert find_costs(variants, timed, prices)["price"]["per_hour"] == 0.6
     for machine in ({}, {"gpu": None}, {"gpu": "NVIDIA L40"}, {"gpu": "L4"}):
         machine["timed_on"] = "GPU"
-        assert find_costs(variants, machine, prices)["price"] is None
+        assert find_costs(variants, machine_of(machine), prices)["price"] is None
     on_cpu = {"gpu": gpu, "timed_on": "CPU"}  # the machine has that GPU, and did not use it
-    assert find_costs(variants, on_cpu, prices)["price"] is None
-    assert find_costs(variants, {}, prices, named_price(2))["price"]["per_hour"] == 2.0
+    assert find_costs(variants, machine_of(on_cpu), prices)["price"] is None
+    assert find_costs(variants, Machine(), prices, named_price(2))["price"]["per_hour"] == 2.0
 
 
 def test_the_table_that_comes_along_is_dated_and_sourced():
@@ -137,3 +143,88 @@ def test_costs_stand_under_measured_and_leave_the_digest(tmp_path):
     assert with_them["measured"]["costs"]["variants"]["int8"]["cost"]["value"] > 0
     assert digest_document(with_them) == document["digest"]
     assert "costs" not in document["measured"]
+
+
+DAYS = st.dates(date(2025, 1, 1), date(2027, 12, 31))
+OFFERS = st.builds(
+    Price,
+    name=st.sampled_from(["a", "b"]),
+    per_hour=st.sampled_from([0.5, 0.7, 1.1]),
+    currency=st.sampled_from(["USD", "EUR"]),
+    seen=DAYS,
+    devices=st.just(("NVIDIA L4",)),
+    region=st.sampled_from([None, "east", "west"]),
+    pricing=st.sampled_from(["on-demand", "spot"]),
+)
+TABLES = st.lists(OFFERS, max_size=8)
+L4 = Machine("NVIDIA L4")
+
+
+@given(TABLES, DAYS)
+def test_the_price_of_a_day_is_the_newest_of_its_offer_that_is_not_after_it(prices, day):
+    quote = PriceTable(tuple(prices)).find(L4, day)
+    fitting = [one for one in prices if one.fits(L4)]
+    assert (quote.price is None) == (not fitting)
+    if quote.price is None:
+        assert "no price" in quote.why
+        return
+    same = [one.seen for one in fitting if one.offer == quote.price.offer]
+    before = [seen for seen in same if seen <= day]
+    assert quote.price.seen == (max(before) if before else min(same))
+    assert bool(quote.why) == all(one.seen > day for one in fitting)
+
+
+@given(TABLES, DAYS, st.randoms())
+def test_the_order_of_a_table_decides_nothing(prices, day, random):
+    found = PriceTable(tuple(prices)).find(L4, day).price
+    random.shuffle(prices)
+    again = PriceTable(tuple(prices)).find(L4, day).price
+    cost = lambda one: one and (one.per_hour, one.currency)  # noqa: E731
+    assert cost(found) == cost(again)
+
+
+@given(TABLES, DAYS, OFFERS)
+def test_a_price_of_a_later_day_changes_no_price_of_an_earlier_one(prices, day, late):
+    late = replace(late, seen=day + timedelta(days=1))
+    before = PriceTable(tuple(prices)).find(L4, day)
+    if before.price and not before.why:
+        assert PriceTable((*prices, late)).find(L4, day) == before
+
+
+@given(TABLES, DAYS)
+def test_no_currency_is_held_against_another(prices, day):
+    found = PriceTable(tuple(prices)).find(L4, day)
+    if found.price and not found.why:
+        dollars = [one for one in prices if one.fits(L4) and one.currency == "USD"]
+        has_dollars = any(one.seen <= day for one in dollars)
+        assert (found.price.currency == "USD") == has_dollars
+
+
+def test_an_instance_that_is_named_counts_unless_another_device_was_measured(tmp_path):
+    entry = ENTRY + 'instance = "g2"\nregion = "east"\npricing = "spot"\n'
+    on_cpu = ENTRY.replace('devices = ["NVIDIA L4"]\n', "") + 'instance = "c7"\n'
+    prices = load_prices(table(tmp_path, entry + on_cpu))
+    spot = Machine("NVIDIA L4", "g2", None, "spot")
+    assert prices.find(spot).price.instance == "g2"
+    for other in (
+        replace(spot, device=None),
+        replace(spot, device="NVIDIA T4"),
+        replace(spot, region="west"),
+        replace(spot, pricing="on-demand"),
+        replace(spot, instance="g3"),
+    ):
+        assert prices.find(other).price is None
+    assert prices.find(Machine(None, "c7")).price.instance == "c7"
+    assert prices.find(Machine("NVIDIA L4")).price is None  # not on demand, and not a CPU's
+
+
+@given(OFFERS)
+def test_a_price_comes_back_from_its_json(price):
+    assert Price.from_document(price.to_document()) == price
+    assert Price.from_document(named_price(2.5).to_document()) == named_price(2.5)
+
+
+def test_a_time_of_day_is_no_date_of_a_price(tmp_path):
+    text = ENTRY.replace("2026-11-01", "2026-11-01T10:00:00Z")
+    with pytest.raises(InputError, match=r"'price\.1\.seen' must be a date"):
+        load_prices(table(tmp_path, text))

@@ -256,3 +256,11 @@ def test_data_issues_are_in_the_page_the_markdown_and_the_figures(tmp_path):
         assert "32 of 128 samples of cal checked" in text
     assert figures_of_run(document)["digits", "data_issues"] == 1
     assert problems(document) == []
+
+
+def test_tags_stand_in_the_provenance(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
+    assert "Tags: " not in render(document)
+    cost = {"tags": {"team": "a<b>"}, "inferences_per_month": None, "instance": None}
+    tagged = {**document, "cost": {**cost, "region": None, "pricing": "on-demand"}}
+    assert "Tags: team a&lt;b&gt;." in render(tagged)

@@ -45,3 +45,37 @@ def report(
             "made_at": f"2026-11-{1 + number % 28:02d}T10:00:00+00:00",
         },
     }
+
+
+def timed_report(
+    number: int,
+    p50: float = 1.0,
+    speedup: float = 2.0,
+    version: str = "m",
+    name: str = "digits",
+    tags: dict[str, str] | None = None,
+    monthly: float | None = None,
+    gpu: str | None = None,
+    share: float = 0.01,
+) -> dict[str, Any]:
+    """Return a report whose times have intervals; `share` is half of one, `version` the model."""
+    made = report(number, p50=p50, name=name)
+    made["comparison"]["rows"][0]["model"] = f"sha256:{version}"
+    for variant, measured in made["measured"]["variants"].items():
+        ratio = 1.0 if variant == name else speedup
+        median = p50 * speedup / ratio
+        measured["latency"] = {
+            **measured["latency"],
+            "batch": 32,
+            "p50_ms": median,
+            "p50_interval_ms": [median * (1 - share), median * (1 + share)],
+            "speedup": ratio,
+            "speedup_interval": [ratio * (1 - share), ratio * (1 + share)],
+        }
+    made["measured"]["machine"] = {"cpus": 2, "gpu": gpu, "timed_on": "GPU" if gpu else "CPU"}
+    made["measured"]["failed_builds"] = {}
+    if tags or monthly:
+        plain = dict.fromkeys(("instance", "region"))
+        cost = {"tags": tags or {}, "inferences_per_month": monthly, "pricing": "on-demand"}
+        made["cost"] = {**plain, **cost}
+    return made

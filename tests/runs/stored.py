@@ -45,9 +45,9 @@ def contents(seed: object, size: int) -> bytes:
 
 
 def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> Path:
-    """Write a run; `facts` are those of `report`, `model`, `word` (the verdict) and `commit`."""
+    """Write a run; `facts` are those of `report`, `model`, `word` (the verdict), `commit` and `cost`."""
     model, word = facts.pop("model", "sha256 of a model"), facts.pop("word", "SHIP")
-    commit = facts.pop("commit", None)
+    commit, cost = facts.pop("commit", None), facts.pop("cost", {})
     made = report(number, data=digest("evaluation"), **facts)
     made["comparison"]["rows"][0]["model"] = digest(model)
     made["comparison"]["rows"][1]["quantization"]["plan"] = digest("plan")
@@ -56,7 +56,7 @@ def write_run(folder: Path, number: int = 1, engines: int = 1, **facts: Any) -> 
     made["measured"]["number"] = number
     names = [f"int8-{one}-cpu" for one in range(engines)]
     stages = [write_build(folder / "builds" / name, (number, name), name) for name in names]
-    made |= {"kind": KIND, "schema_version": VERSION}
+    made |= {"kind": KIND, "schema_version": VERSION, "cost": cost}
     stages.append({"output": "report.json", **write_document(folder / "report.json", made)})
     kept = [{"stage": "made", "output": one["output"], "digest": one["digest"]} for one in stages]
     configuration = {"digest": digest("configuration"), "commit": commit, "differs": False}

@@ -148,6 +148,21 @@ def test_tags_are_given_and_taken(url, run):
     assert store.record(record.identity).tags == ("stage=prod",)
 
 
+def test_a_runs_own_tags_are_listed_beside_those_of_the_store(tmp_path, capsys):
+    place, run = (
+        str(tmp_path / "store"),
+        write_run(tmp_path / "run", cost={"tags": {"team": "A b"}}),
+    )
+    push(ArtifactStore.make(place), run, tags=["stage=prod"])
+    listed = ["store", "list", "--store", place, "--json", "--tag"]
+    for tag, count in (("team=A b", 1), ("stage=prod", 1), ("team=B", 0)):
+        assert run_command([*listed, tag]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == count
+    assert run_command(["store", "list", "--store", place]) == 0
+    assert "team=A b, stage=prod" in capsys.readouterr().out
+    assert run_command([*listed, "team"]) == 2
+
+
 @pytest.mark.parametrize("tag", ["team", "=x", "a=", "a=b/c", "../x=y", "a=b\nc", "a b=c", "é=x"])
 def test_a_tag_that_is_none_is_refused_before_anything_is_stored(run, tag):
     store = ArtifactStore.make("memory://tags")

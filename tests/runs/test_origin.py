@@ -52,6 +52,11 @@ reason = "known"
 price_per_hour = 2.5
 [checkpoint]
 on_delta = ["rerun"]
+[store]
+url = "store"
+[cost]
+tags = { team = "vision" }
+prices = "prices.toml"
 """
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.kinds import KINDS
 from tests.networks import rng
+from tests.reporting.test_schema import schema_errors
 from trtcal.cli.main import run_command
 from trtcal.runs.history import History
 
@@ -54,3 +55,41 @@ def test_an_identical_run_is_no_better_and_no_worse(place, capsys):
 def test_a_project_has_the_name_that_it_is_given(place):
     run(place, "LSTM", 'project = "speech"')
     assert History(place / "history.sqlite").names() == ["speech"]
+
+
+def test_tags_of_a_file_and_of_the_command_reach_run_report_and_history(place, capsys):
+    name, db = "classifier", str(place / "history.sqlite")
+    run(place, name)
+    assert "cost" not in json.loads((place / name / "reports" / "run.json").read_text())
+    path = place / name / "trtcal.toml"
+    (place / name / "prices.toml").write_text(
+        '[[price]]\nname = "c7"\ninstance = "c7"\nper_hour = 0.2\ncurrency = "EUR"\n'
+        "seen = 2020-01-01\n"
+    )
+    tags = '[cost.tags]\nteam = "vision"\nproduct = "camera"\n'
+    cost = '[cost]\ninstance = "c7"\nprices = "prices.toml"\ninferences_per_month = 2e6\n'
+    path.write_text(f"{path.read_text()}{cost}{tags}")
+    words = ["--tag", "team=audio", "--tag", "environment=prod"]
+    assert run_command(["run", str(path), *words]) in (0, 1)
+    wanted = {"team": "audio", "product": "camera", "environment": "prod"}
+    folder = place / name / "reports"
+    documents = [json.loads((folder / one).read_text()) for one in ("run.json", "report.json")]
+    assert [one["cost"]["tags"] for one in documents] == [wanted, wanted]
+    assert documents[1]["measured"]["costs"]["price"]["currency"] == "EUR"
+    assert schema_errors(documents[1]) == []
+    capsys.readouterr()
+    assert run_command(["history", "list", "--db", db, "--tag", "team=audio", "--json"]) == 0
+    assert [one["tags"] for one in json.loads(capsys.readouterr().out)] == [wanted]
+    assert run_command(["cost", "--by", "team", "--db", db, "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    assert [one["group"] for one in lines] == ["audio", None]
+    assert lines[0]["per_month"]["value"] == pytest.approx(2 * lines[0]["cost"]["value"])
+    assert run_command(["history", "check", "--db", db, "--limit", "cost_per_million <= 1000"]) == 0
+
+
+@pytest.mark.parametrize("tag", ["team", "=x", "team=", "a\u202eb=c"])
+def test_a_wrong_tag_stops_a_run_before_it_begins(place, capsys, tag):
+    (place / "trtcal.toml").write_text('model = "model.onnx"\n')
+    assert run_command(["run", "--tag", tag]) == 2
+    assert "--tag" in capsys.readouterr().err
+    assert [one.name for one in place.iterdir()] == ["trtcal.toml"]

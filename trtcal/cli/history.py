@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from trtcal.cli.options import (
     argument,
     option,
     required,
+    tags_of,
 )
 from trtcal.cli.output import (
     Columns,
@@ -70,18 +71,24 @@ class Add(HistoryOptions, example="trtcal history add reports/digits"):
 
     reports: tuple[Path, ...] = argument()
     name: str | None = option("The project of these runs.  [default: their reference model]")
+    tags: tuple[str, ...] = option(
+        "A tag of these runs, before one of the same key in a report; may be repeated.",
+        "--tag",
+        metavar="KEY=VALUE",
+    )
 
     def _run(self) -> None:
         from trtcal.documents import parsing
         from trtcal.runs.history import entry_of
 
+        tags = tags_of(self.tags)
         found = [(path, _report_at(path)) for path in self.reports]
         for path, report in found:  # before a history is made for them
             parsing(path, partial(entry_of, report))
         history = self.open()
         for path, report in found:
             folder = path if path.is_dir() else path.parent
-            say(f"run {history.record(report, self.name, str(folder))}: {path}")
+            say(f"run {history.record(report, self.name, str(folder), tags)}: {path}")
 
 
 def _report_at(path: Path) -> Document:
@@ -111,23 +118,30 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --name resn
     """List the last runs."""
 
     name: str | None = option("Only runs of this name.")
+    tags: tuple[str, ...] = option(
+        "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+    )
     last: int = option("How many.", default=SHOWN, least=1)
 
     def _run(self) -> None:
         history = self.open()
-        entries = history.entries(self.name, self.last)
+        entries = history.entries(self.name, self.last, tags=tags_of(self.tags))
         if not entries:
-            _say_empty(history, self.name)
-        columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
-        columns |= {"verdict": "{verdict}", "variant": "{variant}"}
+            _say_empty(history, self.name, self.tags)
+        columns: Columns = {"name": "{name}", "run": "{number}", "made": "{made_at}"}
+        columns = {**columns, "verdict": "{verdict}", "variant": "{variant}"}
+        if any(entry.tags for entry in entries):
+            columns = {**columns, "tags": lambda entry: words_of(entry.tags)}
         document = [entry.to_document() for entry in entries]
         self.present(document, lambda: print_table(entries, columns))
 
 
-def _say_empty(history: History, name: str | None) -> None:
+def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
     """Say on standard error what there is, and how runs come into the history."""
     names = history.names()
-    if names:
+    if names and tags:
+        note(f"note: no such run in {history.path} has the tags {', '.join(tags)}")
+    elif names:
         note(f"note: no run of {name!r} in {history.path}; its projects: {', '.join(names)}")
     else:
         note(f"note: {history.path} is empty: `trtcal run` records each run, and")
@@ -146,6 +160,8 @@ class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):
 
 def _show(entry: Entry) -> None:
     say(f"run {entry.number} of {entry.name}, {entry.made_at}: {entry.verdict}: {entry.sentence}")
+    if entry.tags:
+        say(f"tags: {words_of(entry.tags)}")
     columns = {"variant": "{0[0]}", "figure": "{0[1]}", "value": "{1:.6g}"}
     print_table([*entry.figures.items()], columns)
     columns = {"made of": "{0}", "digest or version": "{1}"}
@@ -218,6 +234,11 @@ def _rows(entries: Iterable[Entry]) -> Iterator[tuple[object, ...]]:
         head = (entry.number, entry.name, entry.made_at, entry.verdict)
         for (variant, figure), value in entry.figures.items():
             yield (*head, variant, figure, value)
+
+
+def words_of(tags: Mapping[str, str]) -> str:
+    """Return tags as people write them."""
+    return ", ".join(f"{key}={value}" for key, value in tags.items())
 
 
 def _send(entries: list[Entry], uri: str) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "compare": "Compare models with their FP32 reference.",
     "ab": "Test whether one model can replace another.",
     "history": "Follow figures over runs: what changed, and since which run.",
+    "cost": "Show what inferences cost by team, product or any tag, and since which version.",
     "store": "Keep runs in a store, on disk or S3, and trace an engine back.",
     "sensitivity": "Measure what each layer loses in INT8.",
     "search": "Find the layers to leave out of INT8, and what that brings.",

@@ -29,7 +29,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 import click
 
 from trtcal.cli.output import note, print_json, say, say_written, verbosity
-from trtcal.config import FILE, TASKS, CalibrationConfig, Config, EvaluationConfig, read_config
+from trtcal.config import (
+    FILE,
+    TASKS,
+    CalibrationConfig,
+    Config,
+    EvaluationConfig,
+    naming,
+    read_config,
+    read_tags,
+)
 from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
 from trtcal.documents.trust import trusting
@@ -192,6 +201,16 @@ def required(value: Any, what: str, option: str) -> Any:
     if value is None:
         raise InputError(f"{what} is not given", f"give {option}, or set it in {FILE}")
     return value
+
+
+def tags_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the tags that `--tag KEY=VALUE` gives; `InputError` if one is none."""
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise InputError(f"{wrong[0]!r} is not KEY=VALUE", "write it like --tag team=vision")
+    found = {name: one for name, _, one in (pair.partition("=") for pair in pairs)}
+    with naming("--tag"):
+        return read_tags(found)
 
 
 def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:

@@ -72,7 +72,8 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     from trtcal.reporting.document import assemble, read_report
     from trtcal.reporting.prices import load_prices, named_price, with_costs
 
-    settings = config_here().report
+    config = config_here()
+    settings = config.report
     if amount is None and prices is None:
         amount = settings.price_per_hour
     price = None if amount is None else named_price(amount, settings.currency)
@@ -80,7 +81,7 @@ def _document(run: Path, amount: float | None, prices: Path | None) -> Document:
     costs = document["measured"].get("costs")
     if price is None and prices is None and costs:
         return document
-    table = load_prices(prices) if price is None else None
+    table = load_prices(prices or config.cost.prices) if price is None else None
     made: Document = parsing(run, lambda: with_costs(document, table, price))
     return made
 

@@ -17,9 +17,10 @@ from trtcal.cli.options import (
     TrustOptions,
     argument,
     option,
+    tags_of,
 )
 from trtcal.cli.output import note, print_limits, progress, say
-from trtcal.config import FILE, are_annotations, read_config
+from trtcal.config import FILE, are_annotations, read_config, read_tags
 from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Run(
 
     source: Path = argument(default=Path(FILE), metavar="[MODEL|CONFIG]")
     output: Path | None = option("Folder for all that is made.  [default: MODEL-run]", "-o")
+    tags: tuple[str, ...] = option(
+        "A tag of the run, before one of the same key in CONFIG; may be repeated.",
+        "--tag",
+        metavar="KEY=VALUE",
+    )
     no_history: bool = option("Do not record the run in the history.")
 
     @property
@@ -89,7 +95,9 @@ class Run(
         for name in ("data", "test", "labels"):
             if value := getattr(self, name):
                 words += [f"--{name}", Path(value).name]
-        return shlex.join([*words, *(w for one in self.targets for w in ("--target", one))])
+        repeated = (("--target", self.targets), ("--tag", self.tags))
+        words += [word for name, values in repeated for one in values for word in (name, one)]
+        return shlex.join(words)
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import Comparison
@@ -98,7 +106,7 @@ class Run(
         from trtcal.reporting.advice import next_step
 
         settings, guessed = self._settings()
-        settings = self.with_passes(settings)
+        settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
         history = None if self.no_history else _history(settings)
         result = run(settings, self._command_line, progress, _note, history, warn, guessed)
         if history is not None:
@@ -110,7 +118,7 @@ class Run(
 
         def show_all() -> None:
             show(Comparison.read(result.folder / "comparison.json"))
-            print_limits(result.limits, "limits on builds and data")
+            print_limits(result.limits, "limits on builds, data and costs")
             say(sentence)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
@@ -123,6 +131,12 @@ class Run(
 
 
 command = Run.command()
+
+
+def _tagged(config: Config, tags: dict[str, str]) -> Config:
+    """Return the configuration with tags put before its own; `InputError` if there are too many."""
+    own = read_tags({**config.cost.tags, **tags})
+    return replace(config, cost=replace(config.cost, tags=own))
 
 
 def _note(message: str) -> None:

@@ -15,6 +15,7 @@ from trtcal.cli.options import (
     argument,
     option,
     required,
+    tags_of,
 )
 from trtcal.cli.output import Columns, note, print_table, progress, say, warning
 from trtcal.errors import GateFailed
@@ -141,10 +142,11 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
     last: int = option("How many.", default=SHOWN, least=1)
 
     def _run(self) -> None:
-        from trtcal.runs.store.record import Wanted, check_tags
+        from trtcal.runs.store.record import Wanted
 
         filters = self.name, self.model, self.target, self.verdict, self.commit
-        wanted = Wanted(*filters, check_tags(self.tags))
+        tags = (f"{name}={value}" for name, value in tags_of(self.tags).items())
+        wanted = Wanted(*filters, tuple(tags))
         records, damaged = self.open().records(wanted, self.last)
         warn(damaged)
         columns: Columns = {
@@ -154,7 +156,7 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
             "verdict": lambda one: one.run.verdict,
             "targets": lambda one: ", ".join(one.targets),
             "commit": lambda one: (one.configuration.commit or "")[:12],
-            "tags": lambda one: ", ".join(one.tags),
+            "tags": lambda one: ", ".join(one.all_tags),
         }
         self.present([one.to_document() for one in records], lambda: print_table(records, columns))
 
@@ -179,7 +181,7 @@ def _show(record: Record) -> None:
     run = record.run
     say(f"run {record.identity} of {run.name}, {run.made_at}: {run.verdict}: {run.sentence}")
     say(f"commit: {record.configuration.sentence}")
-    say(f"tags: {', '.join(record.tags) or 'none'}")
+    say(f"tags: {', '.join(record.all_tags) or 'none'}")
     for title, pairs in (("file", record.subjects), ("made of", run.digests)):
         print_table(pairs.items(), {title: "{0}", "digest or version": "{1}"})
 
@@ -229,7 +231,7 @@ def _show_trace(found: Origin) -> None:
         "model": f"{record.model_name} {record.model}",
         "configuration": record.materials.get("configuration") or "no file is recorded",
         "commit": record.configuration.sentence,
-        "tags": ", ".join(record.tags) or "none",
+        "tags": ", ".join(record.all_tags) or "none",
     }
     rows |= {name: record.materials[name] for name in record.materials if name.endswith(" data")}
     if build is not None:

@@ -87,7 +87,7 @@ from trtcal.quantization import (
 )
 from trtcal.ranges import Calibration, most_stretched
 from trtcal.reporting.document import assemble
-from trtcal.reporting.prices import named_price, with_costs
+from trtcal.reporting.prices import PriceTable, judge_costs, load_prices, named_price, with_costs
 from trtcal.reporting.render import write_page
 from trtcal.runs.checkpoints import (
     GRAPHS,
@@ -172,7 +172,8 @@ class Inputs:
     @property
     def comparing(self) -> tuple[tuple[Limit, ...], CompareSettings]:
         """The limits of the comparison, and how it is made."""
-        settings, is_priced = self.config.evaluation, self.config.report.price_per_hour is not None
+        settings, config = self.config.evaluation, self.config
+        is_priced = (config.report.price_per_hour or config.cost.instance) is not None
         rounds = settings.rounds or (ROUNDS if is_priced else None)
         batch = batch_for(self.model, settings.batch)
         limits = tuple(filter(is_compared, self.config.limits))
@@ -301,6 +302,7 @@ def open_inputs(
     calibration_data = counted(data)
     if calibration.improve is not None:
         split_samples(prepared.model, calibration_data)
+    prices_of(config)
     metric, task = evaluation.metric, config.task
     config.check_trusted(metric)
     wanted = read_wanted(
@@ -372,8 +374,9 @@ def _lineage(inputs: Inputs) -> Lineage:
     typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
     scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
     digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
-    source = source_of(inputs.model.proto)
-    return Lineage(inputs.model.fingerprint, *data, files=typed, scripts=digests, source=source)
+    cost, source = config.cost.to_document(), source_of(inputs.model.proto)
+    given = inputs.model.fingerprint, *data
+    return Lineage(*given, files=typed, scripts=digests, cost=cost, source=source)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:
@@ -600,6 +603,11 @@ def compare_all(inputs: Inputs, variants: Sequence[Path], journal: Journal) -> N
         record(comparison.digest)
 
 
+def prices_of(config: Config) -> PriceTable | None:
+    """Return the table of prices that the configuration names; `InputError` if it is none."""
+    return load_prices(config.cost.prices) if config.cost.prices else None
+
+
 def record_checkpoints(inputs: Inputs, journal: Journal) -> None:
     """Write the chain of checkpoints, and the graphs that the preparation passes made."""
     with journal.step("checkpoints", CHECKPOINTS) as record:
@@ -613,7 +621,8 @@ def report_document(journal: Journal, config: Config, history: History | None) -
     settings, price = config.report, None
     if settings.price_per_hour is not None:
         price = named_price(settings.price_per_hour, settings.currency)
-    document = with_costs(document, price=price)
+    document = with_costs(document, prices_of(config), price)
+    journal.limits += judge_costs(config.limits, document)
     document["measured"]["folder"] = config.run_folder.name
     if history is not None:
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal import __version__
-from trtcal.config import Config
+from trtcal.config import Config, CostConfig
 from trtcal.documents import (
     Document,
     canonical_json,
@@ -85,6 +85,7 @@ def _assembled(findings: Findings) -> Document:
     models = {_fingerprint(record) for record in findings.optimizations}
     calibrations = [one for one in every if one.model not in models]
     optimized = [one for one in every if one.model in models]
+    cost = CostConfig.from_document(findings.run or {}).to_document()
     body = {
         "kind": KIND,
         "schema_version": VERSION,
@@ -100,6 +101,7 @@ def _assembled(findings: Findings) -> Document:
             (_known(plan.to_document(), PLANNED) for plan in findings.plans),
             key=lambda one: str(one["digest"]),
         ),
+        **({"cost": cost} if cost else {}),
         "measured": _measured(findings),
     }
     plain: Document = json.loads(canonical_json(body))

@@ -8,12 +8,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trtcal.config import CostConfig
 from trtcal.documents import Document
 from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
-from trtcal.limits import BROKEN, metric_of
+from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
 from trtcal.reporting import engines, text
@@ -35,7 +36,7 @@ GROUPS_SHOWN, WORST_SHOWN, ERRORS_SHOWN, STEPS_SHOWN, LAYERS_SHOWN = 20, 8, 5, 3
 FIGURES_SHOWN, MORE_FIGURES = 8, 60
 TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 GROWS_DB = 1.0
-RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99")  # the machine may have been slower
+RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99", COST)  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
 PLAIN = Plan().to_document()["digest"]  # of all in INT8, which needs no file
 RANGES = "ranges: "
@@ -76,6 +77,7 @@ def shown(document: Document) -> View:
         "first_steps": first_steps(document, findings["shown"], chosen),
         "the_costs": document["measured"].get("costs"),
         "cost_rows": cost_rows(document, rows),
+        "tags": CostConfig.from_document(document).tags,
         "changes": changes(document),
         "the_tests": tests(document),
         "breakdowns": slices(chosen),

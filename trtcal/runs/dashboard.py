@@ -15,12 +15,15 @@ import jinja2
 
 from trtcal.documents import together, write_text
 from trtcal.errors import InputError
-from trtcal.limits import metric_of
+from trtcal.limits import COST, metric_of
+from trtcal.reporting.prices import load_prices
 from trtcal.reporting.render import asset, embedded, policy
 from trtcal.reporting.sections import TEMPLATES as REPORT
-from trtcal.reporting.text import count, visible
+from trtcal.reporting.text import count, money, visible
 from trtcal.reporting.verdict import DO_NOT
 from trtcal.reporting.views import CLASSES
+from trtcal.runs.cost_views import cost_of_project, costs_by_tag, tags_of_last
+from trtcal.runs.costs import Pricing, RunCost, read_runs
 from trtcal.runs.history import Entry, History
 from trtcal.runs.series import Change, Series, changes_of, events_of, read_series
 
@@ -41,6 +44,7 @@ TITLES = {
     "sqnr_db": "SQNR, dB",
     "latency_p50": "Latency, median, ms",
     "speedup": "Speed-up over FP32",
+    COST: "Cost of a million inferences",
     "int8_macs": "Multiply-accumulates in INT8, %",
     "layers": "Engine layers: fewer if more was fused",
     "broken_fusions": "Broken fusions",
@@ -62,21 +66,62 @@ def write_dashboard(history: History, folder: Path, last: int | None = None) -> 
     `InputError` if one of them is there and is no page of a dashboard.
     """
     environment = _environment()
-    projects = []
+    projects, runs = [], list[RunCost]()
+    every = read_runs(history, Pricing(load_prices()))
     for number, name in enumerate(history.names(), 1):
         entries = history.entries(name, last, with_figures=False)
-        page = _project(entries, read_series(history, entries))
+        numbers = {entry.number for entry in entries}
+        own = [one for one in every if one.entry.number in numbers]
+        runs += own
+        page = {**_project(entries, read_series(history, entries)), **_costs(own)}
         projects.append({"file": f"{number}-{_slug(name)}.html", "name": name, **page})
     written = [folder / "index.html"]
     for name in (written[0].name, *(one["file"] for one in projects)):
         _check_ours(folder / name)
     projects.sort(key=lambda one: one["last"].made_at, reverse=True)
+    tags = costs_by_tag(sorted(runs, key=lambda one: (one.made, one.entry.number)))
+    shown = {"projects": projects, "tags": tags, "data": _data_by_tag(tags)}
     with together():
-        write_text(written[0], environment.get_template("index.html.j2").render(projects=projects))
+        write_text(written[0], environment.get_template("index.html.j2").render(shown))
         for one in sorted(projects, key=lambda one: one["number"]):
             written.append(folder / one["file"])
             write_text(written[-1], environment.get_template("project.html.j2").render(one))
     return written
+
+
+def _costs(runs: Sequence[RunCost]) -> View:
+    return {
+        "cost": cost_of_project(runs),
+        "tags": tags_of_last(runs),
+        "cost_of": {one.entry.number: one for one in runs},
+    }
+
+
+def _data_by_tag(tags: Sequence[View]) -> str:
+    """Return the charts of costs by tag: a line for each group and project in one currency."""
+    numbers = sorted({place for tag in tags for line in tag["lines"] for place in line["places"]})
+    places = {number: place for place, number in enumerate(numbers)}
+    charts = []
+    for tag in tags:
+        own = [line for line in tag["lines"] if line["values"]]
+        tag["currency"] = own[0]["currency"] if own else ""
+        same = [line for line in own if line["currency"] == tag["currency"]]
+        tag["undrawn"] = len(own) - len(same[:MOST_LINES])
+        lines = [
+            {
+                "variant": visible(f"{line['group']}: {line['project']}"),
+                "points": _thinned(
+                    [
+                        (places[at], one)
+                        for at, one in zip(line["places"], line["values"], strict=True)
+                    ]
+                ),
+            }
+            for line in same[:MOST_LINES]
+        ]
+        tag["is_drawn"] = bool(lines)
+        charts += [{"lines": lines, "marks": []}] if lines else []
+    return embedded({"runs": numbers, "charts": charts})
 
 
 def _check_ours(path: Path) -> None:
@@ -201,10 +246,17 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["figure"] = lambda value: f"{value:.5g}"
+    environment.filters["spark"] = lambda values: _sparkline(values[-SPARK_RUNS:])
     environment.filters["counted"] = count
+    environment.filters["money"] = money
     environment.filters["label"] = lambda figure: metric_of(figure).label
     environment.filters["tone"] = lambda verdict: CLASSES.get(verdict, "open")
-    environment.globals |= {"style": style, "script": script, "policy": policy(style, script)}
+    environment.globals |= {
+        "dict": dict,
+        "style": style,
+        "script": script,
+        "policy": policy(style, script),
+    }
     environment.globals |= {
         "generator": GENERATOR,
         "titles": TITLES,

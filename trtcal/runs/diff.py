@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trtcal.documents import Document, parsing
 from trtcal.errors import InputError
-from trtcal.limits import Figure, Judgement, Limit, metric_of
+from trtcal.limits import COST, Figure, Judgement, Limit, metric_of
+from trtcal.runs.figures import PRICED, Figures
 from trtcal.runs.history import Entry, History, entry_of
 
 Inputs = dict[str, tuple[str | None, str | None]]
@@ -65,7 +66,7 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
     inputs = changed_inputs(before, after)
     changed = [
         Changed(*key, value, now, is_noise=_is_noise(key[1], value, now, inputs))
-        for key, value in before.figures.items()
+        for key, value in _comparable(before, after).items()
         if (now := after.figures.get(key, value)) != value
     ]
     first, second = ({key[0] for key in one.figures} for one in (before, after))
@@ -77,6 +78,13 @@ def compare_runs(before: Entry, after: Entry) -> RunDifference:
         tuple(sorted(second - first)),
         inputs,
     )
+
+
+def _comparable(before: Entry, after: Entry) -> Figures:
+    """Return the figures that may be held against those of another run: no cost in another currency."""
+    prices = [one.digests.get(PRICED, "").split(",")[0].split() for one in (before, after)]
+    is_one_currency = prices[0][1:] == prices[1][1:]
+    return {k: one for k, one in before.figures.items() if is_one_currency or k[1] != COST}
 
 
 def _is_noise(figure: str, before: float, after: float, inputs: Inputs) -> bool:
@@ -92,7 +100,7 @@ def changed_inputs(before: Entry, after: Entry) -> Inputs:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup")
+TIMED = ("latency_p50", "latency_p90", "latency_p99", "speedup", COST)
 NOISE = 0.05  # of times: two runs of the same thing may differ by that
 
 
@@ -162,7 +170,8 @@ def _judge(limit: Limit, before: Entry | None, after: Entry) -> list[Judgement]:
         raise InputError(f"run {after.number} has no figure for {limit}", f"known: {known}")
     found = []
     for key in keys:
-        value = _value(limit, before.figures.get(key) if before else None, after.figures[key])
+        was = _comparable(before, after).get(key) if before else None
+        value = _value(limit, was, after.figures[key])
         figure = None if value is None else Figure.exact(value)
         found.append(Judgement(limit, key[0], figure, "" if figure else NO_BASELINE))
     return found

@@ -12,12 +12,13 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trtcal.documents import Document, from_fields, parsing
+from trtcal.config import CostConfig, read_tags
+from trtcal.documents import Document, from_fields, parsing, to_fields
 from trtcal.documents.bounds import (
     ARRAYS_BYTES,
     check_file,
@@ -26,9 +27,9 @@ from trtcal.documents.bounds import (
     too_slow,
 )
 from trtcal.errors import InputError, ResourceError
-from trtcal.runs.figures import Figures, digests_of_run, figures_of_run
+from trtcal.runs.figures import Figures, Meter, digests_of_run, figures_of_run, meter_of_run
 
-VERSION = 2
+VERSION, OLDEST = 3, 2  # what is written; from which on the tables that are missing are added
 APPLICATION = 0x7472_6361  # "trca": the file is ours, as SQLite records it in the file's header
 WAIT_S = 60.0
 STEPS = 10_000  # of SQLite's machine between two looks at the clock
@@ -55,6 +56,16 @@ CREATE TABLE IF NOT EXISTS figures (
     PRIMARY KEY (run, variant, figure)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, id);
+CREATE TABLE IF NOT EXISTS tags (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (run, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meters (
+    run INTEGER PRIMARY KEY REFERENCES runs (id),
+    meter TEXT NOT NULL
+);
 """
 
 
@@ -64,7 +75,7 @@ Columns = dict[tuple[str, str], tuple[list[int], list[float]]]
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: what it was called, its verdict, what it was made of, and its figures."""
+    """One run: what it was called, its verdict, what it was made of, its figures and tags."""
 
     number: int
     report: str
@@ -77,6 +88,7 @@ class Entry:
     folder: str | None
     digests: dict[str, str]
     figures: Figures
+    tags: dict[str, str] = field(default_factory=dict)
 
     def to_document(self) -> Document:
         """Return the JSON form, figures by variant."""
@@ -86,7 +98,7 @@ class Entry:
         return {**{k: v for k, v in vars(self).items() if k != "figures"}, "figures": figures}
 
 
-COLUMNS = tuple(field.name for field in fields(Entry))[1:-2]
+COLUMNS = tuple(one.name for one in fields(Entry))[1:-3]
 """Of a run in the file, between its number and its digests."""
 
 
@@ -138,7 +150,7 @@ class History:
                 f"{self.path} is another program's database, or an older trtcal's history",
                 "give another --db, and record the runs again: `trtcal history add REPORT.json`",
             )
-        if version not in ([0], [VERSION]):
+        if version[0] not in (0, *range(OLDEST, VERSION + 1)):
             raise InputError(
                 f"{self.path} is a history of version {version[0]}, not {VERSION}", "update trtcal"
             )
@@ -171,32 +183,60 @@ class History:
         except (LookupError, TypeError, ValueError) as error:  # of another type than we wrote
             raise InputError(f"{self.path} is damaged: {error}", "give another --db") from error
 
-    def record(self, report: Document, name: str | None = None, folder: str | None = None) -> int:
-        """Add a run by its report document; return its number. One that is there already is left."""
+    def record(
+        self,
+        report: Document,
+        name: str | None = None,
+        folder: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> int:
+        """Add a run by its report document; return its number. One that is there already is left.
+
+        `tags` stand beside those of the report, and before them. What a run that is there lacks is
+        added: tags, and what its cost follows from, which histories did not have at first.
+        """
         made: Entry = parsing(self.path, lambda: entry_of(report, name, folder))
+        own = read_tags({**made.tags, **(tags or {})})
+        meter: Meter = parsing(self.path, lambda: meter_of_run(report))
+        timings = {_storable(name): one for name, one in meter.timings.items()}
+        meter = replace(meter, reference=_storable(meter.reference), timings=timings)
         row = (*(getattr(made, key) for key in COLUMNS), json.dumps(made.digests, sort_keys=True))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             found = connection.execute(
                 "SELECT id FROM runs WHERE report = ? AND made_at = ?", row[:2]
             ).fetchone()
-            return int(found[0]) if found else _insert(connection, row, made.figures)
+            number = int(found[0]) if found else _insert(connection, row, made.figures)
+            _insert_tags(connection, number, own)
+            plain = [number, json.dumps(to_fields(meter))]
+            connection.execute("INSERT OR IGNORE INTO meters VALUES (?, ?)", plain)
+            return number
 
     def entries(
         self,
         name: str | None = None,
         last: int | None = None,
         with_figures: bool = True,
+        tags: Mapping[str, str] | None = None,
     ) -> list[Entry]:
-        """Return runs in the order of their numbers, of one name or all, the last so many."""
+        """Return runs in the order of their numbers, of one name or all, the last so many.
+
+        With `tags`, only runs that have all of them.
+        """
         with self._open() as connection:
             connection.execute("BEGIN")
             rows = connection.execute(
-                "SELECT * FROM runs WHERE ?1 IS NULL OR name = ?1 ORDER BY id DESC LIMIT ?2",
-                [name, -1 if last is None else last],
+                f"SELECT * FROM runs WHERE (?1 IS NULL OR name = ?1) AND {TAGGED} "  # noqa: S608
+                "ORDER BY id DESC LIMIT ?2",
+                [name, -1 if last is None else last, json.dumps(dict(tags or {}))],
             ).fetchall()[::-1]
-            figures = _figures(connection, [row[0] for row in rows]) if with_figures else {}
-            return [_entry(row, figures.get(row[0], {})) for row in rows]
+            return _entries(connection, rows, with_figures)
+
+    def meters(self) -> dict[int, Meter]:
+        """Return what the cost of each run follows from, by its number; older histories lack some."""
+        with self._open() as connection:
+            rows = connection.execute("SELECT run, meter FROM meters")
+            return {run: from_fields(Meter, parse_json(meter)) for run, meter in rows}
 
     def columns(self, name: str, first: int, last: int, figures: Sequence[str]) -> Columns:
         """Return figures of a name's runs from number `first` to `last`, by variant and figure."""
@@ -220,7 +260,7 @@ class History:
             row = connection.execute("SELECT * FROM runs WHERE id = ?", [number]).fetchone()
             if row is None:
                 raise InputError(f"{self.path} has no run {number}", "see `trtcal history list`")
-            return _entry(row, _figures(connection, [number]).get(number, {}))
+            return _entries(connection, [row])[0]
 
     def before(self, entry: Entry) -> Entry | None:
         """Return the last run made before this one of the same name or the same FP32 model."""
@@ -232,9 +272,7 @@ class History:
                 "report = ?2), 9e18)) ORDER BY made_at DESC, id DESC LIMIT 1",
                 [*made, entry.name, entry.digests["model"]],
             ).fetchone()
-            if row is None:
-                return None
-            return _entry(row, _figures(connection, [row[0]]).get(row[0], {}))
+            return _entries(connection, [row])[0] if row else None
 
     def names(self) -> list[str]:
         """Return the names that runs have, in the order of their first run."""
@@ -255,6 +293,36 @@ def _insert(connection: sqlite3.Connection, row: Sequence[object], figures: Figu
     return int(number or 0)
 
 
+TAGGED = (
+    "NOT EXISTS (SELECT 1 FROM json_each(?3) AS wanted WHERE NOT EXISTS (SELECT 1 FROM tags "
+    "WHERE run = runs.id AND tags.key = wanted.key AND tags.value = wanted.value))"
+)
+"""Whether a run has all tags of the JSON object that is the third parameter."""
+
+
+def _insert_tags(connection: sqlite3.Connection, number: int, tags: Mapping[str, str]) -> None:
+    rows = [(number, *pair) for pair in tags.items()]
+    connection.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?, ?)", rows)
+
+
+def _entries(
+    connection: sqlite3.Connection, rows: Sequence[Sequence[Any]], with_figures: bool = True
+) -> list[Entry]:
+    numbers = [row[0] for row in rows]
+    figures = _figures(connection, numbers) if with_figures else {}
+    tags = _tags(connection, numbers)
+    return [_entry(row, figures.get(row[0], {}), tags.get(row[0], {})) for row in rows]
+
+
+def _tags(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    ends = [min(numbers, default=0), max(numbers, default=0)]
+    rows = connection.execute("SELECT run, key, value FROM tags WHERE run BETWEEN ? AND ?", ends)
+    for run, key, value in rows:
+        found.setdefault(run, {})[key] = value
+    return found
+
+
 def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Figures]:
     found: dict[int, Figures] = {}
     if not numbers:
@@ -268,9 +336,10 @@ def _figures(connection: sqlite3.Connection, numbers: list[int]) -> dict[int, Fi
     return found
 
 
-def _entry(row: Sequence[object], figures: Figures) -> Entry:
+def _entry(row: Sequence[object], figures: Figures, tags: Mapping[str, str]) -> Entry:
     plain: dict[str, Any] = dict(zip(("number", *COLUMNS), row[:-1], strict=True))
-    return from_fields(Entry, {**plain, "digests": parse_json(str(row[-1])), "figures": figures})
+    digests = parse_json(str(row[-1]))
+    return from_fields(Entry, {**plain, "digests": digests, "figures": figures, "tags": tags})
 
 
 VERDICT = {"verdict": "word", "variant": "variant", "sentence": "sentence"}
@@ -298,6 +367,7 @@ def entry_of(report: Document, name: str | None = None, folder: str | None = Non
         **{key: _storable(one) for key, one in plain.items()},
         "digests": {_storable(key): _storable(one) for key, one in digests_of_run(report).items()},
         "figures": {(_storable(one), key): v for (one, key), v in figures_of_run(report).items()},
+        "tags": CostConfig.from_document(report).tags,
     }
     return from_fields(Entry, {"number": 0, "report": report["digest"], **made})
 

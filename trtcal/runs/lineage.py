@@ -28,8 +28,8 @@ class Lineage:
     `data_issues` are what looks wrong in the calibration data, `data_reads` how many of its samples
     were read for which purpose, `files` the model, the configuration and the run's folder, from where
     the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`,
-    `configuration` which one it was, with the commit, `source` what the model was converted from, with
-    its digest, if it was no ONNX.
+    `cost` the tags and what serves the model, if the configuration says so; `configuration` is which
+    one it was, with the commit; `source` what the model was converted from, if it was no ONNX.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Lineage:
     files: dict[str, str] = field(default_factory=dict)
     source: Document | None = None
     scripts: dict[str, str] = field(default_factory=dict)
+    cost: Document = field(default_factory=dict)
     configuration: Document = field(default_factory=dict)
 
     def to_document(self, command: str) -> Document:
@@ -59,6 +60,7 @@ class Lineage:
             "data_issues": self.data_issues,
             "data_reads": self.data_reads,
             "scripts": self.scripts,
+            **({"cost": self.cost} if self.cost else {}),
             "measured": {
                 "files": self.files,
                 "configuration": self.configuration,

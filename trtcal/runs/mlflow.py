@@ -127,7 +127,8 @@ def _send(client: Any, experiment: str, entry: Entry, identity: str) -> str:
 def _tags(entry: Entry) -> dict[str, str]:
     plain = ("report", "verdict", "variant", "sentence", "command", "folder")
     values = {key: getattr(entry, key) for key in plain}
-    return {f"trtcal.{key}": _value(value) for key, value in values.items() if value is not None}
+    own = {f"trtcal.{key}": _value(value) for key, value in values.items() if value is not None}
+    return own | {f"trtcal.tag.{_key(key)}": _value(one) for key, one in entry.tags.items()}
 
 
 def _batches(entry: Entry, moment: int) -> Iterator[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from trtcal.limits import COST
 from trtcal.runs.diff import Changed, Inputs, changed_inputs
 from trtcal.runs.history import Entry, History
 
@@ -114,7 +115,8 @@ def _level_and_scatter(before: Values) -> tuple[Values, Values]:
 
 
 WATCHED = (
-    *("map", "top1", "agreement", "sqnr_db", "latency_p50", "speedup", "int8_macs", "layers"),
+    *("map", "top1", "agreement", "sqnr_db", "latency_p50", "speedup", COST),
+    *("int8_macs", "layers"),
     *("broken_fusions", "findings", "silent_fallbacks", "uncalibrated", "data_issues"),
 )
 

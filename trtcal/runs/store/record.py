@@ -85,6 +85,12 @@ class Record:
         return self.digest.removeprefix(ALGORITHM)[:SHOWN]
 
     @property
+    def all_tags(self) -> tuple[str, ...]:
+        """The tags of the run itself (`[cost.tags]`), and those that it was given in the store."""
+        own = (f"{name}={value}" for name, value in self.run.tags.items())
+        return tuple(dict.fromkeys([*own, *self.tags]))
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """What its engines were built for."""
         return tuple(dict.fromkeys(one.target for one in self.builds))
@@ -222,7 +228,7 @@ class Wanted:
             and (self.target is None or self.target in record.targets)
             and (self.verdict is None or self.verdict.casefold() == run.verdict.casefold())
             and (self.commit is None or (configuration.commit or "").startswith(self.commit))
-            and set(self.tags) <= set(record.tags)
+            and set(self.tags) <= set(record.all_tags)
         )
 
     def _is_model(self, record: Record) -> bool:

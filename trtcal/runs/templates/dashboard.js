@@ -52,6 +52,20 @@ function draw(place, chart) {
 
 document.querySelectorAll(".plot").forEach((place, order) => draw(place, charts[order]));
 
+// A tag in a table that can be searched is a button: it leaves the rows that have it.
+for (const tag of document.querySelectorAll("table.searchable .tag")) {
+  const field = tag.closest(".scroll").previousElementSibling.querySelector("input");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "tag";
+  button.textContent = tag.textContent;
+  button.addEventListener("click", () => {
+    field.value = field.value === button.textContent ? "" : button.textContent;
+    field.dispatchEvent(new Event("input"));
+  });
+  tag.replaceWith(button);
+}
+
 const UNITS = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60]];
 for (const time of document.querySelectorAll("time")) {
   const then = new Date(time.dateTime);

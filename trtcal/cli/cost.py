@@ -1,0 +1,267 @@
+"""`trtcal cost`."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtcal.cli.history import HistoryOptions
+from trtcal.cli.options import JsonOptions, option, tags_of
+from trtcal.cli.output import Columns, most, note, print_csv, print_table, say, say_more, warning
+from trtcal.errors import InputError
+
+if TYPE_CHECKING:
+    from trtcal.reporting import prices
+    from trtcal.runs.cost_table import CostLine, CostTable, CostTotal
+    from trtcal.runs.costs import CostChange, Pricing
+
+DAY = click.DateTime(["%Y-%m-%d"])
+CHANGES_SHOWN, CAUSES_SHOWN = 10, 6
+CSV_COLUMNS = (
+    *(
+        "group",
+        "project",
+        "model",
+        "variant",
+        "device",
+        "verdict",
+        "runs",
+        "priced",
+        "run",
+        "made_at",
+    ),
+    *("currency", "per_hour", "price", "price_date", "cost_per_million", "low", "high"),
+    *("per_month", "saving_percent", "since_first_percent", "since_version_percent"),
+)
+
+
+class Cost(
+    JsonOptions,
+    HistoryOptions,
+    example="trtcal cost --by team",
+):
+    """Show what a million inferences cost by project or tag, since the first run and the last version.
+
+    The figures are estimates from measured latency and a machine's price by the hour: a machine that
+    does nothing else, batch after batch. A run has the price that it was recorded with, else that of
+    the table on its day; `--prices` and `--at` price all runs again.
+    """
+
+    by: str = option(
+        "project, model, variant, target, or the key of a tag, such as team (tag:KEY for a tag of such "
+        "a name).",
+        default="project",
+        metavar="WHAT",
+    )
+    since: datetime | None = option("Only runs of this day and later.", type=DAY)
+    project: str | None = option("Only runs of this project.")
+    tags: tuple[str, ...] = option(
+        "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+    )
+    prices: Path | None = option("A table of prices by which all runs are priced again.")
+    at: datetime | None = option("Price all runs again as on this day.", type=DAY)
+    csv: bool = option("Print the result as CSV.")
+    focus: Path | None = option(
+        "Write the runs' costs there as CSV with the columns of FOCUS 1.2.", metavar="FILE"
+    )
+    account: str = option("The BillingAccountId of --focus.", default="trtcal-estimate")
+
+    def _run(self) -> None:
+        from trtcal.runs.cost_table import cost_table
+
+        if self.csv and self.as_json:
+            raise InputError("both --csv and --json would be printed", "give one of them")
+        if self.focus is not None and self.by == "variant":
+            raise InputError(
+                "--focus has one row for a run, not for each variant", "leave --by out"
+            )
+        found = cost_table(
+            self.open(),
+            self._pricing(),
+            self.by,
+            tags_of(self.tags),
+            self.project,
+            _day(self.since),
+        )
+        if self.focus is not None:
+            _write_focus(self.focus, found, self.account)
+        if self.csv:
+            _print_csv(found)
+        else:
+            self.present(found.to_document(), lambda: _show(found))
+        _say_what_is_missing(found)
+
+    def _pricing(self) -> Pricing:
+        from trtcal.reporting.prices import load_prices
+        from trtcal.runs.costs import Pricing
+
+        is_again = self.prices is not None or self.at is not None
+        return Pricing(load_prices(self.prices), is_again, _day(self.at))
+
+
+command = Cost.command()
+
+
+def _day(given: datetime | None) -> date | None:
+    return given.date() if given else None
+
+
+def _write_focus(path: Path, found: CostTable, account: str) -> None:
+    from trtcal.documents import write_text
+    from trtcal.runs.focus import focus_rows, to_csv
+
+    if not account.strip():
+        raise InputError("--account is empty", "FOCUS wants an account: leave the option out")
+    rows = focus_rows(found.runs, account)
+    write_text(path, to_csv(rows))
+    note(f"note: wrote {len(rows)} rows, estimates and no invoice: {path}")
+
+
+def _print_csv(found: CostTable) -> None:
+    rows = [_csv_row(line) for line in found.lines]
+    print_csv([CSV_COLUMNS, *([row[name] for name in CSV_COLUMNS] for row in rows)])
+
+
+def _csv_row(line: CostLine) -> dict[str, object]:
+    latest = line.latest
+    price, cost, month, saving = latest.price, latest.cost, latest.per_month, latest.saving
+    return {
+        "group": _group(line),
+        "project": latest.entry.name,
+        "model": latest.version,
+        "variant": latest.variant,
+        "device": latest.device,
+        "verdict": latest.entry.verdict,
+        "runs": len(line.runs),
+        "priced": sum(one.cost is not None for one in line.runs),
+        "run": latest.entry.number,
+        "made_at": latest.entry.made_at,
+        "currency": price and price.currency,
+        "per_hour": price and price.per_hour,
+        "price": price and price.name,
+        "price_date": price and price.seen,
+        "cost_per_million": cost and cost.value,
+        "low": cost and cost.low,
+        "high": cost and cost.high,
+        "per_month": month and month.value,
+        "saving_percent": saving and saving.value,
+        "since_first_percent": _percent(line.since_first),
+        "since_version_percent": _percent(line.since_version),
+    }
+
+
+def _percent(change: CostChange | None) -> float | None:
+    return None if change is None else 100 * (change.value - 1)
+
+
+def _group(line: CostLine | CostTotal) -> str:
+    from trtcal.runs.cost_table import UNTAGGED
+
+    return UNTAGGED if line.group is None else line.group
+
+
+def _show(found: CostTable) -> None:
+    from trtcal.runs.cost_table import PROJECT, VARIANT
+
+    columns: Columns = {
+        found.by: _group,
+        **({} if found.by == PROJECT else {PROJECT: lambda line: line.latest.entry.name}),
+        **({} if found.by == VARIANT else {VARIANT: _variant}),
+        "runs": lambda line: len(line.runs),
+        "a million": _cost,
+        "since first run": lambda line: _change(line.since_first),
+        "since last version": lambda line: _change(line.since_version),
+        "saved of FP32, %": lambda line: _interval(line.latest.saving, 1),
+        "a month": _month,
+    }
+    print_table(found.lines, columns, "cost, with 95 % intervals")
+    for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
+        say(_total(total))
+    for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
+        say(_sentence(change))
+    say_more(len(found.changes), most(CHANGES_SHOWN), "changes")
+
+
+def _variant(line: CostLine) -> str:
+    """Return what the cost is of, with the verdict where it must not ship."""
+    from trtcal.reporting.verdict import DO_NOT
+
+    latest = line.latest
+    must_not = f" ({DO_NOT})" if latest.entry.verdict == DO_NOT else ""
+    return f"{latest.variant}{must_not}"
+
+
+def _cost(line: CostLine) -> str:
+    cost, price = line.latest.cost, line.latest.price
+    return _amount(cost, price.currency) if cost and price else "no price"
+
+
+def _amount(cost: prices.Cost, currency: str) -> str:
+    from trtcal.reporting.text import money
+
+    return f"{money(cost.value)} {currency} ({money(cost.low)} to {money(cost.high)})"
+
+
+def _total(total: CostTotal) -> str:
+    from trtcal.reporting.text import count
+
+    return (
+        f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
+        f"{_amount(total.per_million, total.currency)} a million, known of {total.known} of "
+        f"{count(total.projects, 'project')}"
+    )
+
+
+def _month(line: CostLine) -> str:
+    from trtcal.reporting.text import money
+
+    month, price = line.latest.per_month, line.latest.price
+    return f"{money(month.value)} {price.currency}" if month and price else ""
+
+
+def _interval(cost: prices.Cost | None, digits: int) -> str:
+    from trtcal.reporting.text import between, number
+
+    if cost is None:
+        return ""
+    return f"{number(cost.value, digits)} ({between(cost.low, cost.high, digits)})"
+
+
+def _change(change: CostChange | None) -> str:
+    if change is None:
+        return ""
+    ends = f"{100 * change.low - 100:+.1f} to {100 * change.high - 100:+.1f}"
+    state = "" if change.is_beyond_noise else ", within noise"
+    return f"{100 * change.value - 100:+.1f} % ({ends}{state})"
+
+
+def _sentence(change: CostChange) -> str:
+    """Return when a cost changed, by how much, and by what."""
+    from trtcal.reporting.text import some
+    from trtcal.runs.figures import PRICED
+
+    before, after = change.before, change.after
+    version = f", version {after.version[:19]}" if before.version != after.version else ""
+    causes = [PRICED] if change.by_price != 1 else []
+    causes += [name for name in change.inputs if name != PRICED]
+    return (
+        f"{after.entry.name}, {after.variant}: since run {after.entry.number} of "
+        f"{after.made:%Y-%m-%d}{version}: {_change(change)}; changed: "
+        f"{some(causes, CAUSES_SHOWN) or 'nothing that is recorded'}"
+    )
+
+
+def _say_what_is_missing(found: CostTable) -> None:
+    from trtcal.reporting.text import count
+
+    if not found.lines:
+        note("note: no such run: see `trtcal history list`")
+    if found.untagged:
+        note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
+    for why, runs in found.unpriced.items():
+        note(f"note: {count(runs, 'run has', 'runs have')} no cost: {why}")
+    for why, runs in found.warnings.items():
+        warning(f"{count(runs, 'run')}: {why}")
