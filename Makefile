@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-networks fuzz check coverage mutants bench reports messages pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports messages pictures lock audit dist clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -25,6 +25,10 @@ test-tensorrt: $(READY)
 # The tests of our PyCUDA code with PyCUDA itself on a stand-in of the driver: compiles it in 2 minutes; cc, no GPU.
 test-cuda: $(READY)
 	$(BIN)/python -m tests.cuda.check
+
+# Models of TensorFlow, Keras and PyTorch, and TVM, in an environment of their own: downloads 2 GB, no GPU.
+test-frameworks: $(READY)
+	$(BIN)/python -m tests.frameworks.check
 
 # Eleven networks that other packages ship, through every command: downloads 0.15 GB, takes about an hour.
 test-networks: $(READY)
@@ -90,4 +94,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tensorrt .venv-cuda .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/digits reports/digits-glitch reports/digits-trouble

@@ -24,6 +24,7 @@ FUNCTIONS = (
     "check_data",
     "compare",
     "diagnose",
+    "from_torch",
     "improve",
     "load_model",
     "open_dataset",
@@ -32,6 +33,8 @@ FUNCTIONS = (
     "report",
     "run",
     "search",
+    "tvm_checkpoints",
+    "tvm_fusions",
 )
 TYPES = {
     "ABOptions",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trtcal.evidence.findings import Finding
     from trtcal.evidence.manifest import Build
     from trtcal.model import Model, load_model
+    from trtcal.model.frameworks.pytorch import from_torch
     from trtcal.pipeline.api import (
         BuildLog,
         Report,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from trtcal.quantization import Plan, QuantizedModel
     from trtcal.ranges import Calibration
     from trtcal.runs.history import History
+    from trtcal.runs.tvm.fusion import tvm_fusions
+    from trtcal.runs.tvm.instrument import tvm_checkpoints
 
 __version__ = "0.1.0"
 
@@ -74,6 +77,7 @@ _HOMES = {
     "evidence.findings": ("Finding",),
     "evidence.manifest": ("Build",),
     "model": ("Model", "load_model"),
+    "model.frameworks.pytorch": ("from_torch",),
     "pipeline.api": (
         "BuildLog",
         "Report",
@@ -96,6 +100,8 @@ _HOMES = {
     "quantization": ("Plan", "QuantizedModel"),
     "ranges": ("Calibration",),
     "runs.history": ("History",),
+    "runs.tvm.fusion": ("tvm_fusions",),
+    "runs.tvm.instrument": ("tvm_checkpoints",),
 }
 """Module -> the names that stand here; the same as the imports for type checkers."""
 
@@ -133,6 +139,7 @@ __all__ = [
     "check_data",
     "compare",
     "diagnose",
+    "from_torch",
     "improve",
     "load_model",
     "open_dataset",
@@ -141,6 +148,8 @@ __all__ = [
     "report",
     "run",
     "search",
+    "tvm_checkpoints",
+    "tvm_fusions",
 ]
 
 

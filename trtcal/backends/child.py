@@ -16,11 +16,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-import trtcal
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
 from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.manifest import LOG
+from trtcal.model.isolated import command_of
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
@@ -93,12 +93,6 @@ ERROR = "error.txt"
 RAISED = "raised.json"
 KINDS = {kind.exit_status: kind for kind in (InputError, BackendError, ResourceError)}
 MONTH_S = 31 * 24 * 3600
-ISOLATED = "-I"
-START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
-"""What a child begins with: it knows the modules that its parent knows, none of the current folder."""
 AFTERWARDS_S = 0.5
 """How long output of a dead child is waited for, which a process that it started could hold back."""
 
@@ -132,7 +126,7 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,
         closing(Transcript(text, records)) as transcript,
     ):
-        status = _run(_command(module), folder, transcript, time_limit_s)
+        status = _run(command_of(module, REQUEST), folder, transcript, time_limit_s)
     measured = {"seconds": round(time.monotonic() - started, 3)}
     (folder / "measured.json").write_text(json.dumps(measured))
     if status:
@@ -181,13 +175,6 @@ def _follow(child: subprocess.Popen[bytes], transcript: Transcript, deadline: fl
                 child.wait(max(0.0, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 raise TimeoutError
-
-
-def _command(module: str) -> list[str]:
-    """Return the line that runs a module with this trtcal, installed or not, and keeps no bytecode."""
-    home = str(Path(trtcal.__file__).parent.parent)
-    paths = [*(os.path.abspath(one) for one in sys.path if one), home]
-    return [sys.executable, ISOLATED, "-B", "-c", START, json.dumps(paths), module, REQUEST]
 
 
 def _failure(status: int, folder: Path, log: Path) -> TrtcalError:

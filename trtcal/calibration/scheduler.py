@@ -18,13 +18,13 @@ from multiprocessing.synchronize import Event
 from types import ModuleType
 from typing import Protocol
 
-from trtcal.backends.child import ISOLATED
 from trtcal.calibration.accumulator import HistogramAccumulator
 from trtcal.calibration.job import Job, Task, count
 from trtcal.calibration.worker import TaskResult, TaskRunner
 from trtcal.data.dataset import Span
 from trtcal.documents.streams import guard
 from trtcal.errors import BackendError, TrtcalError
+from trtcal.model.isolated import ISOLATED
 
 TASK_S = 10.0  # about how long a worker is on its own
 LEAST_S = 1.0  # about how long at the end, where smaller pieces would cost more than they even out

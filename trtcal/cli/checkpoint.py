@@ -11,11 +11,13 @@ import click
 from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.options import (
     JsonOptions,
+    ModelOptions,
     PairOptions,
     TrustOptions,
     add_commands,
     argument,
     option,
+    required,
 )
 from trtcal.cli.output import Columns, print_table, say
 from trtcal.config import ALERT, FILE, RERUN, read_config
@@ -23,8 +25,10 @@ from trtcal.errors import GateFailed, InputError, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
+    from trtcal.evidence.fusion.check import Fusions
     from trtcal.pipeline.checkpoint_verify import Verification
     from trtcal.runs.checkpoint_diff import ChainDifference
+    from trtcal.runs.checkpoints import Checkpoints
     from trtcal.runs.history import History
 
 SHOWN = 100
@@ -167,4 +171,38 @@ def _hint(source: Path, baseline: str) -> str:
     return f"if the change is wanted, run anew: `trtcal run {bad}`"
 
 
-add_commands(command, Show, Diff, Verify)
+class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
+    """Run MODEL through TVM's default pipeline: checkpoints of all passes, and the fusion check.
+
+    They are written to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Only what is
+    computed from constants alone is compiled and run, by TVM's FoldConstant.
+    """
+
+    target: str = option("TVM's name of the target.", default="llvm")
+    output: Path | None = option("Folder for the checkpoints and the fusion check.", "-o")
+    fail_on_broken: bool = option("Status 1 if a pattern is broken.")
+
+    def _run(self) -> None:
+        from trtcal.evidence.chain import chained
+        from trtcal.runs.tvm.compiler import compile_in_tvm
+
+        output = required(self.output, "the output", "-o")
+        made, fusions = compile_in_tvm(self.load_model(), output, self.target)
+        document = {"checkpoints": chained(made.chain), "fusions": fusions.to_document()}
+        self.present(document, lambda: _show_tvm(output, made, fusions))
+        if self.fail_on_broken and fusions.broken:
+            raise GateFailed(
+                f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken in TVM",
+                f"`trtcal checkpoint diff GOOD {output}` names the pass, for a good one's folder",
+            )
+
+
+def _show_tvm(output: Path, made: Checkpoints, fusions: Fusions) -> None:
+    from trtcal.cli.fusion import show
+
+    changing = sum(one.before != one.after for one in made.chain)
+    say(f"{len(made.chain)} passes, {changing} of which change the module: {output}")
+    show(fusions)
+
+
+add_commands(command, Show, Diff, Verify, Tvm)

@@ -41,6 +41,7 @@ from trtcal.config import (
 )
 from trtcal.documents import clear_places
 from trtcal.documents.streams import shell_word
+from trtcal.documents.trust import trusting
 from trtcal.errors import MODEL, InputError, TrtcalError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Options:
 
 def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:
     clear_places(_paths(given.values()))
-    with verbosity(quiet, verbose):
+    with verbosity(quiet, verbose), trusting(given.get("trust", False)):
         options(**given)._start()
 
 
@@ -294,7 +295,8 @@ class TrustOptions(Options):
     """The option of a command that may run programs of others."""
 
     trust: bool = option(
-        f"Run scripts that {FILE} names, load engines built elsewhere: both are programs."
+        f"Run scripts that {FILE} names, load engines built elsewhere, convert models that hold code: "
+        "all are programs."
     )
 
 

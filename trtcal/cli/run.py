@@ -59,7 +59,9 @@ class Run(
 
     @property
     def _is_model(self) -> bool:
-        return self.source.suffix.lower() == ".onnx"
+        from trtcal.model.frameworks.formats import is_model
+
+        return is_model(self.source)
 
     def _settings(self) -> tuple[Config, str | None]:
         """Return what trtcal.toml says, options before the file; or what is guessed, and its text."""

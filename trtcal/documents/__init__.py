@@ -118,9 +118,17 @@ def write_text(path: Path, text: str) -> None:
 
 def state_path(name: str) -> Path:
     """Return where a file of the user's own lies: `$XDG_STATE_HOME/trtcal`, else `~/.local/state`."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
-    return home / "trtcal" / name
+    return _home("XDG_STATE_HOME", "~/.local/state") / name
+
+
+def cache_path(name: str) -> Path:
+    """Return where lies what can be made again: in `$XDG_CACHE_HOME/trtcal`, else `~/.cache/trtcal`."""
+    return _home("XDG_CACHE_HOME", "~/.cache") / name
+
+
+def _home(variable: str, default: str) -> Path:
+    given = os.environ.get(variable, "")
+    return Path(given if os.path.isabs(given) else os.path.expanduser(default), "trtcal")
 
 
 def append_line(path: Path, line: str) -> None:

@@ -16,6 +16,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
+from trtcal.model.frameworks.formats import format_of
 from trtcal.model.graph import sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
@@ -72,7 +73,7 @@ def open_variant(
 
     An engine is loaded only after `check_engine`, which `trust` and `reference` are for.
     """
-    if path.is_dir():
+    if path.is_dir() and format_of(path) is None:
         return _open_build(path, name, trust, reference)
     model = uniquely_named(load_model(path))
     session = open_session(lower(model.proto))
@@ -85,8 +86,8 @@ def open_variant(
         outputs,
         session,
         provenance(record),
-        path.stat().st_size,
-        path if any(node.op_type in QDQ for node in model.proto.graph.node) else None,
+        model.path.stat().st_size,
+        model.path if any(node.op_type in QDQ for node in model.proto.graph.node) else None,
         cut,
         weightless(model),
     )

@@ -18,6 +18,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from trtcal.documents import digest_bytes, digest_file, recover
 from trtcal.documents.bounds import ARRAYS_BYTES, check_file
+from trtcal.documents.trust import is_trusted
 from trtcal.errors import InputError
 from trtcal.model.checking import MODEL_BYTES, check, check_sizes, first_line
 from trtcal.model.files import (
@@ -26,6 +27,7 @@ from trtcal.model.files import (
     stand_in,
     tensors_of,
 )
+from trtcal.model.frameworks.formats import format_of, refuse
 from trtcal.model.ops import RECURRENT
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -98,7 +100,8 @@ class Model:
     `overrides` has what optimizations found for layers that are in INT8; the fingerprint covers it too.
     `given` is then the model before the optimizations, which also change constants of the float model.
     No initializer of `proto` is an input of its graph; `defaults` are inputs of the file that had a
-    default value, which is a constant here.
+    default value, which is a constant here. `source` is the file or folder of another framework that it
+    was converted from; `path` is then the ONNX file made of it.
     """
 
     path: Path
@@ -107,6 +110,7 @@ class Model:
     overrides: Int8Overrides = field(default_factory=Int8Overrides)
     given: onnx.ModelProto | None = None
     defaults: tuple[str, ...] = ()
+    source: Path | None = None
 
     @property
     def reference(self) -> onnx.ModelProto:
@@ -144,11 +148,12 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return max(versions, default=1)
 
 
-def load_model(source: ModelSource, embedded: int = EMBEDDED) -> Model:
-    """Load and check an ONNX model; a `Model` stays itself.
+def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:
+    """Load and check a model; a `Model` stays itself.
 
-    A file's external data of more than `embedded` bytes are left in their files. `InputError` if the
-    file is missing or corrupt, if the model is not valid ONNX, or for any other type.
+    A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if it
+    holds programs. A file's external data of more than `embedded` bytes are left in their files.
+    `InputError` if the file is missing or corrupt, if it is not valid ONNX, or for any other type.
 
     >>> model = load_model("samples/digits/digits.onnx")
     >>> model.name, str(model.inputs[0]), model.opset
@@ -161,10 +166,21 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED) -> Model:
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(
             f"an object of type {type(source).__name__} is not a model",
-            "give a path (str or Path), an onnx.ModelProto or a trtcal Model",
+            "give a path (str or Path), an onnx.ModelProto or a trtcal Model; of a PyTorch module, "
+            "trtcal.from_torch(module, examples) makes one",
         )
     recover(Path(source).parent)
-    return checked(_of_file(Path(source), embedded))
+    return checked(_of_path(Path(source), embedded, trust or is_trusted()))
+
+
+def _of_path(path: Path, embedded: int, trust: bool) -> Model:
+    refuse(path)
+    form = format_of(path)
+    if form is None:
+        return _of_file(path, embedded)
+    from trtcal.model.frameworks.conversion import convert
+
+    return replace(_of_file(convert(path, form, trust), embedded), source=path)
 
 
 def _in_memory(proto: onnx.ModelProto) -> Model:

@@ -91,7 +91,7 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     draft = Draft(
         ["# Written by trtcal. Check the lines that say guessed; docs/configuration.md has"]
     )
-    draft.lines += ["# all keys.", "", f"model = {_path(model.path, folder)}"]
+    draft.lines += ["# all keys.", "", f"model = {_path(model.source or model.path, folder)}"]
     if given.output is not None:
         draft.lines.append(f"output = {_path(given.output, folder)}")
     labels, why = _labels(given if given.test is None else given.to_calibrate)

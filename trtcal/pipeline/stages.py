@@ -69,6 +69,7 @@ from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
 from trtcal.limits import INT8_MACS, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
+from trtcal.model.frameworks.source import source_of
 from trtcal.model.passes import Pass, Prepared, prepare_with_record
 from trtcal.pipeline.origin import SCRIPTS, SETTINGS, write_origin
 from trtcal.pipeline.own_passes import passes_of
@@ -368,11 +369,14 @@ def _lineage(inputs: Inputs) -> Lineage:
     data = inputs.calibration_data.fingerprint, inputs.evaluation_data.fingerprint
     config = inputs.config
     files = {"model": inputs.model.path, "config": config.path, "folder": config.run_folder}
+    if inputs.model.source is not None:
+        files["source"] = inputs.model.source
     typed = {name: Path(os.path.relpath(path)).as_posix() for name, path in files.items()}
     scripts = {key: script_in(path) or (path,) for key, path in config.scripts.items()}
     digests = {key: digest_file(file) for key, (file, *_) in scripts.items()}
-    cost = config.cost.to_document()
-    return Lineage(inputs.model.fingerprint, *data, files=typed, scripts=digests, cost=cost)
+    cost, source = config.cost.to_document(), source_of(inputs.model.proto)
+    given = inputs.model.fingerprint, *data
+    return Lineage(*given, files=typed, scripts=digests, cost=cost, source=source)
 
 
 def checked_data(inputs: Inputs, journal: Journal) -> tuple[DataIssue, ...]:

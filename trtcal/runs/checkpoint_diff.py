@@ -21,6 +21,8 @@ COMPONENTS = {
     "tool_version": "tool version",
 }
 """What decides on an output, as fields of a checkpoint and in words."""
+WITH_GRAPHS = (PREPARE, "tvm")
+"""The stages whose passes have their graphs beside the chain."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _with_graph(delta: Delta, before: Checkpoints, after: Checkpoints) -> Delta:
 
     Of a pass that only one chain has it is what the pass does.
     """
-    if delta.checkpoint.stage != PREPARE:
+    if delta.checkpoint.stage not in WITH_GRAPHS:
         return delta
     side = "before" if delta.got_another else "after"
     if delta.before is None or delta.after is None:

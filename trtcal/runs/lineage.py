@@ -29,7 +29,7 @@ class Lineage:
     were read for which purpose, `files` the model, the configuration and the run's folder, from where
     the command was given, `scripts` the digests of those that ran, by their keys in `trtcal.toml`,
     `cost` the tags and what serves the model, if the configuration says so; `configuration` is which
-    one it was, with the commit.
+    one it was, with the commit; `source` what the model was converted from, if it was no ONNX.
     """
 
     model: str
@@ -40,6 +40,7 @@ class Lineage:
     data_issues: list[Document] = field(default_factory=list)
     data_reads: list[Document] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    source: Document | None = None
     scripts: dict[str, str] = field(default_factory=dict)
     cost: Document = field(default_factory=dict)
     configuration: Document = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Lineage:
         body = {
             "trtcal": __version__,
             "model": self.model,
+            **({"source": self.source} if self.source else {}),
             "calibration_data": self.calibration_data,
             "evaluation_data": self.evaluation_data,
             "command": command,

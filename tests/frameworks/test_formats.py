@@ -1,0 +1,56 @@
+"""What is a model of another framework, and what is never opened: nothing needs to be installed."""
+
+import pickle
+
+import pytest
+
+import trtcal
+from trtcal.errors import InputError
+from trtcal.model.frameworks.conversion import convert
+from trtcal.model.frameworks.formats import Format
+from trtcal.model.frameworks.source import digest_source
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "NET.PT", "net.h5", "net.safetensors"])
+def test_a_file_that_may_hold_a_pickle_is_refused_with_what_to_give_instead(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(InputError, match="is not opened") as caught:
+        trtcal.load_model(path)
+    assert caught.value.hint
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path):
+    path = tmp_path / "net.keras"
+    path.write_bytes(b"")
+    form = Format("keras", "tensorflow_worker", ("no-such-package-of-trtcal",), "tensorflow")
+    with pytest.raises(
+        InputError, match="no-such-package-of-trtcal, which is not installed"
+    ) as caught:
+        convert(path, form, trust=False)
+    assert "pip install 'trtcal[tensorflow]'" in caught.value.hint
+
+
+def test_a_folders_digest_covers_names_and_contents_and_refuses_links(tmp_path):
+    folder = tmp_path / "net"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "variables" / "0").write_bytes(b"weights")
+    digest = digest_source(folder)
+    (folder / "variables" / "0").rename(folder / "variables" / "1")
+    renamed = digest_source(folder)
+    (folder / "variables" / "1").write_bytes(b"weightz")
+    assert len({digest, renamed, digest_source(folder)}) == 3
+    (folder / "link").symlink_to("/etc/hostname")
+    with pytest.raises(InputError, match="has a link in it"):
+        digest_source(folder)
+
+
+def test_a_folder_without_a_saved_model_is_no_model(tmp_path):
+    with pytest.raises(InputError, match="does not exist or is not a file"):
+        trtcal.load_model(tmp_path)

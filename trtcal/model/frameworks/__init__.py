@@ -1,0 +1,1 @@
+"""Models of other frameworks become ONNX: TensorFlow, Keras, TFLite and PyTorch."""

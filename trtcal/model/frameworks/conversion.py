@@ -1,0 +1,141 @@
+"""A model of another framework becomes ONNX: in a child process, once for each digest."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from trtcal.documents import (
+    Workplace,
+    cache_path,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    read_json,
+    write_json,
+)
+from trtcal.documents.bounds import raising, scaled
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.model.files import write_onnx
+from trtcal.model.frameworks.formats import Format
+from trtcal.model.frameworks.source import digest_source, mark
+from trtcal.model.frameworks.tidy import name_batch, name_weights, rename_values
+from trtcal.model.isolated import run_module
+
+LIMIT_S = 900.0
+REQUEST, ANSWER, MODEL = "request.json", "answer.json", "model.onnx"
+UNSAFE = "unsafe"
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",  # a conversion needs no GPU, and must not wait for one
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_USE_LEGACY_KERAS": "0",
+}
+"""What TensorFlow and Keras take from the environment; a user's `~/.keras` changes nothing."""
+
+
+def convert(path: Path, form: Format, trust: bool) -> Path:
+    """Return the ONNX file of a model, which is made if this user has none of the same digest.
+
+    Such files lie in `$XDG_CACHE_HOME/trtcal/models`, and may be deleted. A model that holds programs
+    is converted only with `trust`. `InputError` if it cannot be converted, or a package is missing;
+    `ResourceError` if it takes longer than `LIMIT_S`.
+    """
+    source = {"format": form.name, "digest": digest_source(path), "packages": _versions(path, form)}
+    code = {
+        one: digest_file(Path(__file__).with_name(f"{one}.py")) for one in (form.worker, "tidy")
+    }
+    key = digest_bytes(canonical_json([source, code])).removeprefix("sha256:")
+    place = cache_path(f"models/{key[:32]}") / f"{_name(path)}.onnx"
+    if not place.is_file():
+        with Workplace() as folder:
+            proto = _convert(path, form, Path(folder), trust)
+            mark(proto, source)
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_onnx(place, proto)
+    return place
+
+
+def _name(path: Path) -> str:
+    path = Path(os.path.abspath(path))
+    return path.name if path.is_dir() else path.stem
+
+
+def _versions(path: Path, form: Format) -> dict[str, str]:
+    """Return the versions of what converts a format; `InputError` if it is not installed."""
+    try:
+        return {name: metadata.version(name) for name in form.packages}
+    except metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"model {path} is converted by {error.name}, which is not installed",
+            f"pip install 'trtcal[{form.extra}]', or convert it elsewhere and give the ONNX file",
+        ) from error
+
+
+def _convert(path: Path, form: Format, folder: Path, trust: bool) -> onnx.ModelProto:
+    request = {"path": os.path.abspath(path), "format": form.name, "trust": trust}
+    write_json(folder / REQUEST, request)
+    module = f"trtcal.model.frameworks.{form.worker}"
+    environment = {**ENVIRONMENT, "KERAS_HOME": str(folder)}
+    try:
+        status, text = run_module(module, folder, limit := scaled(LIMIT_S), environment)
+    except subprocess.TimeoutExpired:
+        raise ResourceError(
+            f"the conversion of {path} was stopped after {limit:g} s", raising("times")
+        ) from None
+    answer = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
+    if status or not answer.get("done"):
+        raise _failure(path, status, answer, text)
+    proto = onnx.load(folder / MODEL)
+    proto.graph.ClearField("doc_string")  # tf2onnx writes there from which path it came
+    rename_values(proto, answer["names"])
+    name_batch(proto)
+    name_weights(proto)
+    return proto
+
+
+def _failure(path: Path, status: int, answer: dict[str, Any], text: str) -> TrtcalError:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if status < 0:
+        name = signal.Signals(-status).name
+        return BackendError(
+            f"the converter of {path} crashed ({name}); last line: {(lines or ['(none)'])[-1][:300]}",
+            "the system kills what takes too much memory; else convert it elsewhere and give the ONNX",
+        )
+    if UNSAFE in answer:
+        command = f"trtcal prepare {shlex.quote(str(path))} --trust -o model.onnx"
+        return InputError(
+            f"model {path} holds programs, and is converted only on request: {answer[UNSAFE]}",
+            f"if you trust who made it: `{command}`",
+        )
+    reason = answer.get("error") or (lines or ["it printed nothing"])[-1]
+    return InputError(
+        f"model {path} cannot be converted to ONNX: {reason[:300]}",
+        answer.get("hint") or "convert it with its framework's own tools, and give the ONNX file",
+    )
+
+
+class UnsafeError(Exception):
+    """In a worker: the model holds a program."""
+
+
+def work(convert: Callable[[dict[str, Any], Path], dict[str, str]]) -> None:
+    """In a worker: convert what the request says, and answer with names to change, or what is wrong."""
+    request = read_json(Path(REQUEST))
+    try:
+        answer = {"done": True, "names": convert(request, Path(MODEL))}
+    except UnsafeError as error:
+        answer = {UNSAFE: str(error)}
+    except TrtcalError as error:
+        answer = {"error": error.message, "hint": error.hint}
+    except Exception as error:  # converters raise what they like
+        answer = {"error": f"{type(error).__name__}: {error}".strip()}
+    write_json(Path(ANSWER), answer)

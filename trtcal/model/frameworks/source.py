@@ -1,0 +1,65 @@
+"""What a converted model came from: its format and digest, kept in the metadata of the ONNX."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from trtcal.documents import Document, canonical_json, digest_file
+from trtcal.documents.bounds import ARRAYS_BYTES, check_file, parse_json, scaled
+from trtcal.errors import InputError
+
+KEY = "trtcal.source"
+FILES = 10_000
+MARKED_BYTES = 1 << 16
+
+
+def digest_source(path: Path) -> str:
+    """Return the digest of a file, or of a folder: of the names and digests of all its files.
+
+    `InputError` if something in it is a link, a device or a pipe, or if it has over `FILES` entries.
+    """
+    if not path.is_dir():
+        check_file(path, ARRAYS_BYTES)
+        return digest_file(path)
+    digest = hashlib.sha256()
+    for file in sorted(_files(path)):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{digest_file(file)}\n".encode())
+    return "sha256:" + digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for number, path in enumerate(folder.rglob("*")):
+        if number >= scaled(FILES):
+            raise InputError(
+                f"model {folder} has over {number} files", "give the model's own folder"
+            )
+        if path.is_symlink():
+            raise InputError(f"model {folder} has a link in it: {path}", "copy what it points to")
+        if not path.is_dir():
+            check_file(path, ARRAYS_BYTES)
+            yield path
+
+
+def mark(proto: onnx.ModelProto, source: Document) -> None:
+    """Write down in a model what it was converted from."""
+    kept = [item for item in proto.metadata_props if item.key != KEY]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    proto.metadata_props.add(key=KEY, value=canonical_json(source).decode())
+
+
+def source_of(proto: onnx.ModelProto) -> Document | None:
+    """Return what a model was converted from, None if it says nothing that can be read.
+
+    Its fields are `format`, `digest`, and `packages`: name -> version of what converted it.
+    """
+    text = next((item.value for item in proto.metadata_props if item.key == KEY), "")
+    try:
+        source = parse_json(text) if len(text) <= MARKED_BYTES else None
+    except ValueError:
+        return None
+    return source if isinstance(source, dict) else None

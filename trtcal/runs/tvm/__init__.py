@@ -1,0 +1,1 @@
+"""Apache TVM's Relax: checkpoints of its passes, and which operators share a kernel."""

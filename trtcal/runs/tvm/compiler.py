@@ -1,0 +1,70 @@
+"""An ONNX model through TVM, in a child process: checkpoints of all passes, and the fusion check."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from trtcal.documents import Workplace, from_fields, read_json, together, write_document, write_json
+from trtcal.documents.bounds import raising, scaled
+from trtcal.errors import BackendError, InputError, ResourceError
+from trtcal.evidence.fusion.check import Fusions
+from trtcal.evidence.fusion.patterns import Patterns
+from trtcal.model import Model
+from trtcal.model.files import write_onnx
+from trtcal.model.isolated import run_module
+from trtcal.runs.checkpoints import Checkpoints, write_checkpoints
+from trtcal.runs.tvm.fusion import fusions_of
+from trtcal.runs.tvm.kernels import Step
+
+LIMIT_S = 900.0
+REQUEST, ANSWER, MODEL, MADE = "request.json", "answer.json", "model.onnx", "made"
+FUSIONS = "fusion.json"
+
+
+def compile_in_tvm(
+    model: Model, output: Path, target: str = "llvm", patterns: Patterns | None = None
+) -> tuple[Checkpoints, Fusions]:
+    """Import a model into Relax, run the target's default pipeline, and check the fusions.
+
+    `output` then holds `checkpoints.jsonl`, `graphs.npz` and `fusion.json`. `target` is TVM's. Only
+    what is computed from constants alone is compiled and run, by TVM's FoldConstant. `InputError`
+    if TVM is not installed; `BackendError` if it fails or crashes, `ResourceError` after `LIMIT_S`.
+    """
+    _check_installed()
+    with Workplace() as place:
+        folder = Path(place)
+        write_onnx(folder / MODEL, model.reference)
+        write_json(folder / REQUEST, {"target": target, "model": model.fingerprint})
+        steps = _run(model, folder)
+        made = Checkpoints.read(folder / MADE)
+        fusions = fusions_of(steps, model.name, patterns)
+        with together():
+            write_checkpoints(output, made.chain, made.graphs.values())
+            write_document(output / FUSIONS, fusions.to_document())
+    return Checkpoints.read(output), fusions
+
+
+def _check_installed() -> None:
+    try:
+        metadata.version("apache-tvm")
+    except metadata.PackageNotFoundError as error:
+        raise InputError("TVM is not installed", "pip install 'trtcal[tvm]'") from error
+
+
+def _run(model: Model, folder: Path) -> tuple[Step, ...]:
+    limit = scaled(LIMIT_S)
+    try:
+        status, text = run_module("trtcal.runs.tvm.worker", folder, limit, {})
+    except subprocess.TimeoutExpired:
+        raise ResourceError(f"TVM was stopped after {limit:g} s", raising("times")) from None
+    answer = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
+    if "steps" not in answer:
+        last = ([line.strip() for line in text.splitlines() if line.strip()] or ["(none)"])[-1]
+        reason = answer.get("error") or f"it ended with status {status}; last line: {last}"
+        raise BackendError(
+            f"TVM cannot compile {model.path.name}: {reason[:300]}",
+            "its importer knows fewer operators than ONNX has: `trtcal prepare` may bring it to those",
+        )
+    return tuple(from_fields(Step, step) for step in answer["steps"])
