@@ -43,6 +43,7 @@ KEPT = 1 << 17
 MANY = 1 << 14  # values for whose counting it pays to have the bins in the cache
 SIGN = 0x80000000
 COUNT_LIMIT = 2**32 - 1  # values that a 32-bit count is sure to hold
+MOST = 1 << 62  # values that are counted, so that sums fit in 64 bits
 SCALARS = ("zeros", "nan", "positive_inf", "negative_inf")
 
 Edges = npt.NDArray[np.float64]
@@ -277,6 +278,7 @@ class Histogram:
         """Rebuild a histogram; `ValueError` or `KeyError` if the arrays are not one."""
         patterns, counts = arrays["bins"], arrays["counts"]
         _check_bins(patterns, counts)
+        _check_numbers(arrays["scalars"], arrays["extent"])
         histogram = cls()
         if counts.sum() <= KEPT:
             histogram._keep(np.repeat(patterns, counts).view(np.int32))
@@ -306,12 +308,21 @@ class Histogram:
 def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
     if patterns.dtype != np.uint32 or counts.dtype != np.int64 or patterns.ndim != 1:
         raise ValueError("bins and counts are of other types")
+    if counts.sum(dtype=np.float64) > MOST:
+        raise ValueError("counts are more than can be counted")
     if patterns.shape != counts.shape or (counts <= 0).any() or (np.diff(patterns) == 0).any():
         raise ValueError("bins and counts do not fit together")
     if (patterns[1:] < patterns[:-1]).any() or (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
         raise ValueError("bins do not rise, or are none of finite values")
     if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
         raise ValueError("bins are finer than they should be for so many values")
+
+
+def _check_numbers(scalars: npt.NDArray[Any], extent: npt.NDArray[Any]) -> None:
+    if scalars.dtype != np.int64 or scalars.shape != (len(SCALARS),) or extent.shape != (2,):
+        raise ValueError("scalars or extent are of other types")
+    if (scalars < 0).any() or (scalars > MOST).any():
+        raise ValueError("scalars are no counts")
 
 
 def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:

@@ -96,6 +96,8 @@ class Checkpoint:
 
     def _parse(self, arrays: dict[str, Any]) -> tuple[HistogramAccumulator, list[list[str]]]:
         accumulator = HistogramAccumulator(unpack(arrays))
+        if arrays["done"].dtype != np.int64:
+            raise ValueError("done is of another type")
         for number, start, stop in arrays["done"].tolist():
             accumulator.finish(number, [(start, stop)])
         passes = [arrays[f"pass/{number}"].tolist() for number in range(int(arrays["passes"]))]
