@@ -271,9 +271,9 @@ def at_once(place: Path) -> bool:
     names = [f"data{number}" for number in range(PROCESSES)]
     for number, name in enumerate(names):
         write_data(place, name, 10 + number)
+        (place / f"{name}.toml").write_text(CONFIG.format(data=name, history="shared"))
         ended(started(lambda name=name: silent(f"run {name}.toml --no-history")))
         states.append(_own(state(Path("run"))))
-        (place / f"{name}.toml").write_text(CONFIG.format(data=name, history="shared"))
     alone, began = time.monotonic() - began, time.monotonic()
     children = [started(lambda name=name: silent(f"run {name}.toml")) for name in names]
     statuses = [ended(child) for child in children]
