@@ -277,6 +277,7 @@ PRINTERS = {
     "backends/onnxruntime_worker.py": "a child process, whose parent writes its log",
     "backends/tensorrt_worker.py": "a child process, whose parent writes its log",
     "model/checking.py": "a forked child gives up both streams",
+    "runs/bundle/verifying.py": "runs alone on a device, and escapes what it prints",
 }
 
 

@@ -2,10 +2,13 @@
 
 import pickle
 
+import onnx
 import pytest
 
 import trtcal
+from tests.networks import conv_net
 from trtcal.errors import InputError
+from trtcal.model.frameworks import conversion
 from trtcal.model.frameworks.conversion import convert
 from trtcal.model.frameworks.formats import Format
 from trtcal.model.frameworks.source import digest_source
@@ -54,3 +57,22 @@ def test_a_folders_digest_covers_names_and_contents_and_refuses_links(tmp_path):
 def test_a_folder_without_a_saved_model_is_no_model(tmp_path):
     with pytest.raises(InputError, match=r"is a folder without saved_model\.pb"):
         trtcal.load_model(tmp_path)
+
+
+def test_a_model_that_changes_while_it_is_converted_is_not_kept_under_its_old_digest(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "net.tflite"
+    path.write_bytes(b"before")
+
+    def converting(path, *others):
+        path.write_bytes(b"after")
+        return onnx.load(conv_net(tmp_path / "made"))
+
+    monkeypatch.setattr(conversion, "_convert", converting)
+    form = Format("tflite", "tensorflow_worker", (), "tensorflow")
+    with pytest.raises(InputError, match="changed while it was converted"):
+        convert(path, form, trust=False)
+    assert not list(tmp_path.rglob("net.onnx"))
+    assert convert(path, form, trust=False).is_file()

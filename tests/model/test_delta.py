@@ -206,3 +206,123 @@ def test_a_graph_of_ten_thousand_nodes_takes_time_in_proportion():
 
     chain(100)
     assert chain(20_000) < 40 * chain(1000) + 0.5
+
+
+def graph_of(nodes, outputs, inputs=(), weights=()):
+    return helper.make_graph(nodes, "g", list(inputs), list(outputs), list(weights))
+
+
+def whole(nodes, inputs=("x",), weights=(), functions=()):
+    """A model from `x`, and from typed inputs, to `y`."""
+    given = [info(one, [2]) if isinstance(one, str) else one for one in inputs]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    graph = graph_of(nodes, [info("y", [2])], given, weights)
+    return helper.make_model(graph, functions=list(functions), opset_imports=opsets)
+
+
+CONDITION = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+
+
+def branching(*branches):
+    """An If whose branches stand in this order: (attribute, operator)."""
+    made = node("If", ["c"], ["y"], "if")
+    for name, operator in branches:
+        body = graph_of([node(operator, ["x"], ["b"], operator)], [info("b", [2])])
+        made.attribute.append(helper.make_attribute(name, body))
+    return whole([made], ["x", CONDITION])
+
+
+def test_branches_that_changed_places_are_a_change_and_their_order_in_the_file_is_none():
+    plain = branching(("then_branch", "Relu"), ("else_branch", "Abs"))
+    swapped = branching(("else_branch", "Relu"), ("then_branch", "Abs"))
+    assert difference(plain, swapped).change == "structure"
+    assert difference(plain, branching(("else_branch", "Abs"), ("then_branch", "Relu"))) is None
+
+
+def function(operator, overload="", default=None):
+    opsets, given = [helper.make_opsetid("", 17)], []
+    if default is not None:
+        given = [helper.make_attribute("alpha", default)]
+    nodes = [node(operator, ["a"], ["b"], "inner")]
+    made = helper.make_function("own", "F", ["a"], ["b"], nodes, opsets, [], given)
+    if given:
+        made.node[0].attribute.add(name="alpha", ref_attr_name="alpha", type=1)
+    if overload:
+        made.overload = overload
+    return made
+
+
+def call(source="x", target="y", overload=""):
+    made = node("F", [source], [target], f"call{overload}", domain="own")
+    if overload:
+        made.overload = overload
+    return made
+
+
+def test_a_functions_default_is_seen_where_it_is_called():
+    one, other = (
+        whole([call()], functions=[function("LeakyRelu", default=alpha)]) for alpha in (0.1, 0.9)
+    )
+    found = difference(one, other)
+    assert (found.change, found.node) == ("attributes", "call")
+
+
+@pytest.mark.skipif(not hasattr(onnx.FunctionProto(), "overload"), reason="ONNX before 1.16")
+def test_each_overload_of_a_function_is_seen():
+    nodes = [call("x", "m", "1"), call("m", "y", "2")]
+    one, other = (
+        whole(nodes, functions=[function(first, "1"), function("Abs", "2")])
+        for first in ("Relu", "Tanh")
+    )
+    assert difference(one, other).change == "structure"
+
+
+def test_a_function_that_nothing_calls_is_seen():
+    one, other = (
+        whole([node("Relu", ["x"], ["y"], "relu")], functions=[function(operator)])
+        for operator in ("Relu", "Abs")
+    )
+    assert difference(one, other).change == "structure"
+
+
+def test_an_output_that_no_node_makes_is_seen():
+    one, other = (
+        whole([], weights=[numpy_helper.from_array(np.float32([value, 0]), "y")])
+        for value in (1, 2)
+    )
+    assert "output 0" in difference(one, other).detail
+
+
+def test_which_output_of_a_node_is_read_is_structure_where_others_are_left_out():
+    reader = node("Relu", ["a"], ["y"], "relu")
+    one, other = (
+        whole([node("Top", ["x"], names, "top", domain="own"), reader])
+        for names in (["a", ""], ["", "a"])
+    )
+    found = difference(one, other)
+    assert (found.change, found.node) == ("structure", "relu")
+
+
+def test_the_type_of_a_sequences_elements_is_the_signature():
+    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    one, other = (
+        whole(
+            [node("SequenceAt", ["s", "i"], ["y"], "at")],
+            [helper.make_tensor_sequence_value_info("s", kind, None), number],
+        )
+        for kind in (TensorProto.FLOAT, TensorProto.INT8)
+    )
+    assert difference(one, other).change == "signature"
+
+
+def test_types_that_a_subgraph_notes_are_seen():
+    def loop(kind):
+        carried, made = (helper.make_tensor_value_info(name, kind, [2]) for name in ("v", "vo"))
+        turn = helper.make_tensor_value_info("it", TensorProto.INT64, [])
+        go, on = (helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("g", "go"))
+        nodes = [node("Identity", ["g"], ["go"], "on"), node("Identity", ["v"], ["vo"], "same")]
+        body = graph_of(nodes, [on, made], [turn, go, carried])
+        return whole([node("Loop", ["", "c", "x"], ["y"], "loop", body=body)], ["x", CONDITION])
+
+    found = difference(loop(TensorProto.FLOAT), loop(TensorProto.DOUBLE))
+    assert (found.change, found.node) == ("types", "loop")

@@ -30,7 +30,8 @@ def tree(tmp_path):
 
 
 def install(tree, python=sys.executable, **settings):
-    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tree), **settings}
+    own = {name: one for name, one in os.environ.items() if name != "LOCKED"}
+    environment = {**own, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tree), **settings}
     command = [tree / ".ci" / "install", python]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -783,3 +783,9 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "obstore", None)
     assert run_command(["store", "list", "--store", str(tmp_path)]) == 2
     assert "pip install 'trtcal[store]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["a" * 300, "/" + "x" * 5000])
+def test_what_is_too_long_for_a_name_is_no_digest(text):
+    with pytest.raises(InputError, match="is no file and no digest"):
+        digest_wanted(text)

@@ -549,3 +549,68 @@ def test_the_verifier_imports_pythons_library_alone_and_is_understood_by_python_
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path, wanted):
     assert verify(tmp_path, wanted).status == 2
     assert "is no folder" in verify(tmp_path / "none", wanted).verdict
+
+
+@pytest.mark.parametrize("name", ["engines/cpu/engine.onnx", "golden.npz"])
+def test_a_file_that_is_exchanged_after_it_was_checked_is_not_loaded(
+    bundle, wanted, monkeypatch, name
+):
+    found = verifying._runtime
+
+    def exchanging(engine):
+        source = bundle / ("model/int8-percentile.onnx" if "onnx" in name else "golden.npz")
+        (bundle / name).write_bytes(source.read_bytes() + b"\0")
+        return found(engine)
+
+    monkeypatch.setattr(verifying, "_runtime", exchanging)
+    result = verify(bundle, wanted)
+    assert result.status == 2
+    assert "was changed while it was checked" in result.verdict
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("samples", 0), ("tolerances", {}), ("tolerances", {"logits": float("1e999")})],
+)
+def test_golden_outputs_that_nothing_can_differ_from_are_refused(bundle, wanted, keys, part, value):
+    rewrite(bundle, keys, lambda statement: statement["predicate"]["golden"].update({part: 1}))
+    text = json.dumps(value).replace("Infinity", "1e999")  # a number, to JSON
+    payload = (
+        (bundle / MANIFEST)
+        .read_bytes()
+        .replace(f'"{part}":1'.encode(), f'"{part}":{text}'.encode())
+    )
+    (bundle / MANIFEST).write_bytes(payload)
+    (bundle / SIGNATURE).write_text(json.dumps(envelope(payload, read_signer(keys.private))))
+    assert "that nothing can differ from" in refusal(bundle, wanted)
+
+
+def test_a_bundle_without_engines_is_refused(bundle, wanted, keys):
+    rewrite(bundle, keys, lambda statement: statement["predicate"].update(engines=[]))
+    assert "names no engine" in refusal(bundle, wanted)
+
+
+def test_an_engine_of_what_is_not_known_is_refused(bundle, wanted, keys):
+    def change(statement):
+        statement["predicate"]["engines"][0]["product"] = "tensorflow"
+
+    rewrite(bundle, keys, change)
+    assert "which this verifier does not know" in refusal(bundle, wanted)
+
+
+def test_a_link_to_the_public_key_is_followed(bundle, keys, tmp_path):
+    link = tmp_path / "public.pem"
+    link.symlink_to(keys.public)
+    assert verify(bundle, Wanted(link)).verdict == "READY"
+    link.unlink()
+    link.symlink_to(link)
+    assert "cannot be read" in refusal(bundle, Wanted(link))
+
+
+def test_files_are_counted_over_all_folders(bundle, wanted, monkeypatch):
+    monkeypatch.setattr(verifying, "FILES", 30)
+    for number in range(60):
+        place = bundle / "extra" / str(number % 4)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / str(number)).touch()
+    assert "has more than 30 files" in refusal(bundle, wanted)

@@ -5,14 +5,16 @@ import http.server
 import io
 import json
 import re
+import socket
 import threading
 
 import pytest
 
 from tests.networks import conv_net, samples
 from tests.runs.runs import report
+from trtcal.cli.alerts import _post
 from trtcal.cli.main import run_command
-from trtcal.errors import InputError
+from trtcal.errors import BackendError, InputError
 from trtcal.runs.dashboard import write_dashboard
 from trtcal.runs.history import History
 
@@ -147,3 +149,21 @@ def test_hostile_names_add_nothing_to_the_page(tmp_path, name):
     assert shapes[0] == shapes[1]
     assert all(file.parent == tmp_path / "site-b" for file in pages[1])
     assert "\u202e" not in pages[1][1].read_text()
+
+
+def test_a_webhook_of_an_odd_address_or_with_an_odd_answer_is_one_error():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        here = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        for url in (here, "http://h:abc/", "http://a b/", f"http://{'a' * 70}/", "http://[::1/"):
+            with pytest.raises(BackendError, match="the webhook http"):
+                _post(url, {})
+        thread.join()

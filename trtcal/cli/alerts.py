@@ -58,14 +58,14 @@ def _note_printed(printed: IO[bytes]) -> None:
 
 def _post(url: str, document: dict[str, Any]) -> None:
     """Post JSON to an address that the user gave."""
-    import urllib.error
     import urllib.request
+    from http.client import HTTPException
 
     if not url.startswith(("https://", "http://")):
         raise InputError(f"{url!r} is no web address", "give one with https://")
     data = json.dumps(document).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
     try:
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
         urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, ValueError, HTTPException) as error:  # of an odd address, or an odd answer
         raise BackendError(f"the webhook {url} failed: {error}", "check the address") from error

@@ -96,7 +96,8 @@ def read_manifest(place: Path) -> tuple[Build, str]:
     """Read a build, and the digest of its manifest, whichever trtcal wrote it."""
     path = place / MANIFEST if place.is_dir() else place
     document = read_document(path, KIND, command="trtcal build")
-    file = {"folder": str(path.parent), "engine_file": Path(document.get("engine_file", "")).name}
+    name = str(document.get("engine_file", ""))
+    file = {"folder": str(path.parent), "engine_file": Path(name).name}
     return parsing(path, lambda: from_fields(Build, {**document, **file})), str(document["digest"])
 
 

@@ -199,8 +199,8 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 
 def subgraphs_of(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the subgraphs that a node holds itself."""
-    for attribute in node.attribute:
+    """Yield the subgraphs that a node holds itself, in the order of their attributes' names."""
+    for attribute in sorted(node.attribute, key=lambda one: one.name):
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs

@@ -37,6 +37,7 @@ NUMBER_KINDS = {
     AttributeProto.INTS: "ints",
     AttributeProto.STRINGS: "strings",
 }
+WHOLE = (AttributeProto.UNDEFINED, AttributeProto.TYPE_PROTO, AttributeProto.TYPE_PROTOS)
 COLUMNS = ("structure", "attributes", "content", "uses", "types", "labels")
 """Digests of each node: three fingerprints, who reads its outputs, their types, and its names."""
 
@@ -85,6 +86,8 @@ class Prints(NamedTuple):
 
 
 Scope = MutableMapping[str, Prints]
+Key = tuple[str, str, str]
+"""A function's domain, name and overload."""
 Digests = Mapping[str, str]
 """Weight -> digest of its bytes, where these are not in the model."""
 
@@ -136,8 +139,8 @@ class _Writer:
 
     def __init__(self, proto: onnx.ModelProto, weights: Digests) -> None:
         self.proto, self.weights, self.rows = proto, weights, _Rows()
-        self.functions = {(one.domain, one.name): one for one in proto.functions}
-        self.bodies: dict[tuple[str, str], Prints] = {}
+        self.functions = {_key(one.domain, one.name, one): one for one in proto.functions}
+        self.bodies: dict[Key, Prints] = {}
         self.depth = 0
         self.types = {value.name: _type(value) for value in proto.graph.value_info}
 
@@ -149,30 +152,32 @@ class _Writer:
             if value.name in self.weights:
                 scope[value.name] = _weight(value, self.weights[value.name])
         scope.update(_constants(graph))
-        self._nodes(graph.node, scope, "", _uses(graph))
+        constants = dict(scope)
+        self._nodes(graph.node, scope, "", [value.name for value in graph.output])
+        for key in self.functions:  # those that nothing calls too
+            self._function(key)
         columns = {name: b"".join(made).hex() for name, made in self.rows.columns.items()}
-        signature = tuple(_signature(self.proto, inputs))
+        signature = (*_signature(self.proto, inputs), *_unmade(graph, constants))
         return GraphTable(tuple(self.rows.names), tuple(self.rows.operators), signature, **columns)
 
     def _nodes(
         self,
-        nodes: Iterable[NodeProto],
+        nodes: Sequence[NodeProto],
         scope: Scope,
         inside: str,
-        uses: Mapping[str, Sequence[str]] | None = None,
+        outputs: Iterable[str],
     ) -> list[Prints]:
         """Add nodes to the rows and their outputs to the scope; return their fingerprints."""
-        made = []
+        made, uses = [], _uses(nodes, outputs)
         for node in nodes:
             prints = self._node(node, scope, inside)
-            for place, name in enumerate(filter(None, node.output)):
+            for place, name in _named(node):
                 scope[name] = Prints(*(_hash("output", str(place), one) for one in prints))
-            read = [
-                f"{place} {one}"
-                for place, name in _named(node)
-                for one in (uses or {}).get(name, ())
-            ]
+            read = [f"{place} {one}" for place, name in _named(node) for one in uses.get(name, ())]
             types = [f"{place} {self.types.get(name, '')}" for place, name in _named(node)]
+            types += [
+                _type(value) for one in subgraphs_of(node) for value in (*one.input, *one.output)
+            ]
             self.rows.add(
                 inside + node.name,
                 node.op_type,
@@ -188,10 +193,10 @@ class _Writer:
         domain = "" if node.domain in STANDARD else node.domain
         inputs = [scope.get(name, UNKNOWN) if name else ABSENT for name in node.input]
         bodies = [self._graph(one, scope, inside + node.name) for one in subgraphs_of(node)]
-        key = (node.domain, node.op_type)
+        key = _key(node.domain, node.op_type, node)
         if key in self.functions:
             bodies.append(self._function(key))
-        own = _attributes(node)
+        own = _attributes(node.attribute, node.op_type == "Constant")
         head = (node.op_type, domain, getattr(node, "overload", ""), str(len(node.output)))
         return Prints(
             *(
@@ -211,14 +216,13 @@ class _Writer:
         """Return the fingerprint of a subgraph: of its outputs and of all of its nodes."""
         self.depth += 1
         own = {**_leaves(f"inner {self.depth}", graph.input), **_constants(graph)}
-        found = self._inner(
-            graph.node, ChainMap(own, outer), inside, [v.name for v in graph.output]
-        )
+        scope, outputs = ChainMap(own, outer), [value.name for value in graph.output]
+        found = self._inner(graph, scope, inside, outputs)
         self.depth -= 1
         return found
 
-    def _function(self, key: tuple[str, str]) -> Prints:
-        """Return the fingerprint of a function's body, whose nodes are added once."""
+    def _function(self, key: Key) -> Prints:
+        """Return the fingerprint of a function, its defaults included; its nodes are added once."""
         if key not in self.bodies:
             function = self.functions[key]
             self.bodies[key] = _same(function.SerializeToString(deterministic=True))
@@ -228,15 +232,29 @@ class _Writer:
                     name: _same("given", str(place)) for place, name in enumerate(function.input)
                 }
                 inside = f"function {function.name}"
-                self.bodies[key] = self._inner(function.node, scope, inside, function.output)
+                body = self._inner(function, scope, inside, function.output)
+                defaults = _attributes(function.attribute_proto)
+                pairs = zip(defaults, body, strict=True)
+                self.bodies[key] = Prints(*(_hash(*given, b"", one) for given, one in pairs))
                 self.depth -= 1
         return self.bodies[key]
 
     def _inner(
-        self, nodes: Iterable[NodeProto], scope: Scope, inside: str, outputs: Iterable[str]
+        self,
+        body: onnx.GraphProto | onnx.FunctionProto,
+        scope: Scope,
+        inside: str,
+        outputs: Sequence[str],
     ) -> Prints:
-        made = self._nodes(nodes, scope, f"{inside}{INSIDE}")
+        outer, own = self.types, {value.name: _type(value) for value in body.value_info}
+        self.types = {**outer, **own} if own else outer
+        made = self._nodes(body.node, scope, f"{inside}{INSIDE}", outputs)
+        self.types = outer
         return _together([scope.get(name, UNKNOWN) for name in outputs], made)
+
+
+def _key(domain: str, name: str, of: NodeProto | onnx.FunctionProto) -> Key:
+    return "" if domain in STANDARD else domain, name, getattr(of, "overload", "")
 
 
 def _named(node: NodeProto) -> Iterator[tuple[int, str]]:
@@ -257,15 +275,22 @@ def _leaves(what: str, values: Iterable[onnx.ValueInfoProto]) -> dict[str, Print
     return {value.name: _same(what, str(place)) for place, value in enumerate(values)}
 
 
-def _uses(graph: onnx.GraphProto) -> dict[str, list[str]]:
+def _uses(nodes: Iterable[NodeProto], outputs: Iterable[str]) -> dict[str, list[str]]:
     """Return the readers of every tensor: operators and places, and the graph's outputs."""
     found: dict[str, list[str]] = {}
-    for node in graph.node:
+    for node in nodes:
         for place, name in enumerate(node.input):
             found.setdefault(name, []).append(f"{node.op_type} {place}")
-    for place, value in enumerate(graph.output):
-        found.setdefault(value.name, []).append(f"graph output {place}")
+    for place, name in enumerate(outputs):
+        found.setdefault(name, []).append(f"graph output {place}")
     return found
+
+
+def _unmade(graph: onnx.GraphProto, leaves: Mapping[str, Prints]) -> Iterator[str]:
+    """Yield what outputs are that no node makes: an input, or a constant."""
+    for place, value in enumerate(graph.output):
+        if value.name in leaves:
+            yield f"output {place} is no node's: {leaves[value.name].content.hex()}"
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, Prints]:
@@ -310,12 +335,11 @@ def _sparse(sparse: onnx.SparseTensorProto) -> Prints:
 Parts = tuple[list[bytes | str], list[bytes | str], list[bytes | str]]
 
 
-def _attributes(node: NodeProto) -> Parts:
-    """Return what a node's attributes add to each of its fingerprints, in the order of their names."""
+def _attributes(attributes: Iterable[AttributeProto], is_constant: bool = False) -> Parts:
+    """Return what attributes add to each of the fingerprints, in the order of their names."""
     found: Parts = ([], [], [])
-    for one in sorted(node.attribute, key=lambda item: item.name):
-        is_value = node.op_type == "Constant" and one.name in NUMBERS
-        prints = _plain(one, is_value)
+    for one in sorted(attributes, key=lambda item: item.name):
+        prints = _plain(one, is_constant and one.name in NUMBERS)
         for parts, print_ in zip(found, prints, strict=True):
             parts += [print_] if print_ else []
     return found
@@ -336,20 +360,25 @@ def _plain(one: AttributeProto, is_value: bool) -> Prints:
 
 
 def _number(one: AttributeProto) -> bytes:
-    """Return the bytes of an attribute that is a number, a text, or a list of them."""
+    """Return the bytes of an attribute that is a number, a text, a type, or a list of them.
+
+    Of another one it is the number of its graphs, whose fingerprints follow each other.
+    """
     name = NUMBER_KINDS.get(one.type)
     if name is None:
-        kinds = (AttributeProto.TYPE_PROTO, AttributeProto.TYPE_PROTOS)
-        return bytes(one.SerializeToString(deterministic=True)) if one.type in kinds else b""
+        if one.type in WHOLE:
+            return bytes(one.SerializeToString(deterministic=True))
+        return b"%d" % len(one.graphs)
     kept = AttributeProto(**{name: getattr(one, name)})
     return bytes(kept.SerializeToString(deterministic=True))
 
 
 def _type(value: onnx.ValueInfoProto) -> str:
-    """Return a value's type and shape as text: `float32[batch, 3, 8, 8]`."""
-    tensor = value.type.tensor_type
-    if not value.type.HasField("tensor_type"):
-        return str(value.type.WhichOneof("value") or "")
+    """Return a value's type and shape as text, `float32[batch, 3, 8, 8]`; other types by digest."""
+    tensor, what = value.type.tensor_type, value.type.WhichOneof("value")
+    if what != "tensor_type":
+        whole = digest_bytes(value.type.SerializeToString(deterministic=True))
+        return f"{what} {whole}" if what else ""
     kind = str(TensorProto.DataType.Name(tensor.elem_type)).lower()
     if not tensor.HasField("shape"):
         return kind

@@ -58,6 +58,8 @@ def convert(path: Path, form: Format, trust: bool) -> Path:
     if not place.is_file():
         with Workplace() as folder:
             proto = _convert(path, form, Path(folder), trust)
+            if digest_source(path) != source["digest"]:
+                raise InputError(f"model {path} changed while it was converted", "start again")
             mark(proto, source)
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_onnx(place, proto)

@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ HOLDS, UNCHECKED, REBUILD, REFUSED = "holds", "not checked", "rebuild", "refused
 VERDICTS = {HOLDS: "READY", REBUILD: "REBUILD RECOMMENDED", REFUSED: "REFUSED"}
 STATUSES = {HOLDS: 0, REBUILD: 1, REFUSED: 2}
 Manifest = Mapping[str, Any]
+Digests = Mapping[str, str]
+"""File -> SHA-256 of its bytes, in hexadecimal."""
 
 
 class RefusedError(ValueError):
@@ -137,9 +140,9 @@ def verify(folder: Path, wanted: Wanted | None = None) -> Result:
     checks: list[Check] = []
     manifest: Manifest = {}
     try:
-        manifest = open_bundle(folder, wanted, checks)
+        manifest, digests = open_bundle(folder, wanted, checks)
         checks += [_header(folder, engine) for engine in manifest["engines"]]
-        checks += _run(folder, manifest, wanted)
+        checks += _run(folder, manifest, digests, wanted)
     except RefusedError as error:
         checks.append(Check("bundle", REFUSED, str(error)))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -151,8 +154,11 @@ def verify(folder: Path, wanted: Wanted | None = None) -> Result:
     return Result(tuple(checks), manifest)
 
 
-def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> Manifest:
-    """Return the manifest's predicate once signature and every file hold; else `RefusedError`."""
+def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> tuple[Manifest, Digests]:
+    """Return the manifest's predicate once signature and every file hold; else `RefusedError`.
+
+    With it come the digests that it has of the files, and its own: what is loaded later has to be that.
+    """
     if not folder.is_dir():
         raise RefusedError(f"{folder} is no folder")
     envelope = _json(_read(folder / SIGNATURE, JSON_BYTES), SIGNATURE)
@@ -167,8 +173,9 @@ def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> Manifest:
         raise RefusedError(f"{MANIFEST} is no bundle that this verifier knows")
     checks.append(_files(folder, statement))
     manifest: Manifest = statement["predicate"]
-    _check_named(manifest, {one["name"] for one in statement["subject"]})
-    return manifest
+    digests = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
+    _check_named(manifest, digests)
+    return manifest, {**digests, MANIFEST: hashlib.sha256(payload).hexdigest()}
 
 
 def pae(kind: str, payload: bytes) -> bytes:
@@ -215,7 +222,7 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
     except ImportError:
         raise RefusedError("the signature is unchecked: `cryptography` is not installed") from None
     try:
-        key = load_pem_public_key(_read(path, JSON_BYTES))
+        key = load_pem_public_key(_read(Path(os.path.realpath(path)), JSON_BYTES))
     except (ValueError, OSError, TypeError) as error:
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -294,7 +301,9 @@ def _files(folder: Path, statement: Manifest) -> Check:
     wanted = {_contained(one["name"]): one["digest"]["sha256"] for one in subjects}
     if len(wanted) < len(subjects):
         raise RefusedError(f"{MANIFEST} names a file twice")
-    found = set(_walk(folder)) - {MANIFEST, SIGNATURE}
+    found = set(islice(_walk(folder), FILES + 3)) - {MANIFEST, SIGNATURE}
+    if len(found) > FILES:
+        raise RefusedError(f"{shown(folder)} has more than {FILES} files")
     for name in sorted(found ^ set(wanted)):
         where = f"is in the folder and not in {MANIFEST}" if name in found else "is missing"
         raise RefusedError(f"{shown(name)} {where}")
@@ -339,17 +348,25 @@ def _check_file(path: Path, name: str, size: int, wanted: str) -> None:
         raise RefusedError(f"{name} was changed: its digest is another")
 
 
-def _check_named(manifest: Manifest, names: set[str]) -> None:
-    """`RefusedError` if the manifest speaks of a file that it has no digest of."""
-    golden = manifest["golden"]
-    for name in [*(engine["file"] for engine in manifest["engines"]), golden["file"]]:
-        if name not in names:
+def _check_named(manifest: Manifest, digests: Digests) -> None:
+    """`RefusedError` if the manifest speaks of a file that it has no digest of, or tests nothing."""
+    engines, golden = manifest["engines"], manifest["golden"]
+    for name in [*(engine["file"] for engine in engines), golden["file"]]:
+        if name not in digests:
             raise RefusedError(f"{MANIFEST} has no digest of {shown(name)}")
+    tolerances = golden["tolerances"].values()
+    bounded = all(0 <= one < float("inf") for one in tolerances)
+    if not engines or not tolerances or not bounded or golden["samples"] < 1:
+        raise RefusedError(
+            f"{MANIFEST} names no engine, or golden outputs that nothing can differ from"
+        )
 
 
 HEADER = 64
 PLAN, RTX = b"ftrt", b"vtrt"
 MAGIC = {"tensorrt": PLAN, "tensorrt-rtx": RTX}
+PACKAGES = (*MAGIC, "onnxruntime")
+"""What engines are of, each a Python package of that name too."""
 
 
 def _header(folder: Path, engine: Manifest) -> Check:
@@ -359,6 +376,8 @@ def _header(folder: Path, engine: Manifest) -> Check:
         head, size = file.read(HEADER), os.fstat(file.fileno()).st_size
     if head.hex() != engine["header"]:
         raise RefusedError(f"{name} does not begin as {MANIFEST} says")
+    if product not in PACKAGES:
+        raise RefusedError(f"{name} is of {shown(product)!r}, which this verifier does not know")
     if product not in MAGIC:
         return Check("header", HOLDS, f"{name} is ONNX, of {size} bytes")
     if len(head) < HEADER or head[:4] != MAGIC[product]:
@@ -458,15 +477,12 @@ def choose(engines: Sequence[Manifest], device: Device) -> tuple[Manifest, Check
     return min(pairs, key=lambda pair: ORDER.index(pair[1].state))
 
 
-PACKAGES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt-rtx", "onnxruntime": "onnxruntime"}
-
-
 def _runtime(engine: Manifest) -> Check:
     """Return whether the runtime installed is of the engine's version."""
     product, built = shown(engine["product"]), shown(engine["version"])
     try:
-        here = version(PACKAGES[product])
-    except (KeyError, PackageNotFoundError):
+        here = version(product)
+    except PackageNotFoundError:
         return Check("version", UNCHECKED, f"no Python package of {product} {built} is here")
     if here == built:
         return Check("version", HOLDS, f"{product} {here} is the one that built it")
@@ -480,7 +496,7 @@ def _lacking(engine: Manifest) -> str:
     return ", ".join(name for name in wanted if find_spec(name) is None)
 
 
-def _run(folder: Path, manifest: Manifest, wanted: Wanted) -> Iterator[Check]:
+def _run(folder: Path, manifest: Manifest, digests: Digests, wanted: Wanted) -> Iterator[Check]:
     """Yield the checks of device and version, and the self-test if nothing before is refused."""
     engines, device = manifest["engines"], Device(platform=platform.machine())
     if wanted.device is False:
@@ -506,23 +522,25 @@ def _run(folder: Path, manifest: Manifest, wanted: Wanted) -> Iterator[Check]:
         why = f", for want of {lacking}" if lacking else ""
         yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}: none are saved")
     else:
-        yield _self_test(folder, manifest, engine, replace(wanted, device=device))
+        wanted = replace(wanted, device=device)
+        yield _self_test(folder, manifest["golden"], digests, engine, wanted)
 
 
-def _self_test(folder: Path, manifest: Manifest, engine: Manifest, wanted: Wanted) -> Check:
+def _self_test(
+    folder: Path, golden: Manifest, digests: Digests, engine: Manifest, wanted: Wanted
+) -> Check:
     """Return what came of the golden inputs, run in a child process."""
-    golden = manifest["golden"]
     device: Any = wanted.device
     request = {
         "product": engine["product"],
-        "engine": [str(folder.absolute() / engine["file"]), _digest_of(folder / engine["file"])],
-        "golden": [str(folder.absolute() / golden["file"]), _digest_of(folder / golden["file"])],
+        "engine": [str(folder.absolute() / engine["file"]), digests[engine["file"]]],
+        "golden": [str(folder.absolute() / golden["file"]), digests[golden["file"]]],
         "tolerances": golden["tolerances"],
         "inputs": golden["inputs"],
         "samples": golden["samples"],
         "save": wanted.save_outputs and str(wanted.save_outputs.absolute()),
         "about": {
-            "manifest": _digest_of(folder / MANIFEST),
+            "manifest": digests[MANIFEST],
             "tier": wanted.tier or device.name,
             "device": vars(device),
             "engine": {key: engine[key] for key in ("target", "product", "version")},
@@ -532,17 +550,9 @@ def _self_test(folder: Path, manifest: Manifest, engine: Manifest, wanted: Wante
     if answer.get("lacking"):
         found = f"its outputs were not tested, for want of {shown(answer['lacking'])}"
         return Check("self-test", UNCHECKED, found)
-    if answer["problem"]:
+    if answer.get("problem"):
         return Check("self-test", REFUSED, f"{engine['file']}: {shown(answer['problem'])}")
     return Check("self-test", HOLDS, f"{golden['samples']} golden inputs give the outputs expected")
-
-
-def _digest_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with _open(path) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:

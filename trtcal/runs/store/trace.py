@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def digest_wanted(text: str) -> str:
     `InputError` if it is neither.
     """
     path = Path(text)
-    if path.exists():
+    if os.path.exists(path):  # False too for what is longer than a name may be
         check_file(path, ARRAYS_BYTES)
         return digest_file(path)
     digits = text.removeprefix(ALGORITHM)
