@@ -55,7 +55,7 @@ def test_a_folders_digest_covers_names_and_contents_and_refuses_links(tmp_path):
 
 
 def test_a_folder_without_a_saved_model_is_no_model(tmp_path):
-    with pytest.raises(InputError, match="does not exist or is not a file"):
+    with pytest.raises(InputError, match=r"is a folder without saved_model\.pb"):
         trtcal.load_model(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_a_truncated_model_is_refused(tmp_path):
 def test_a_missing_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         load_model(tmp_path / "none.onnx")
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match=r"is a folder without saved_model\.pb"):
         load_model(tmp_path)
 
 

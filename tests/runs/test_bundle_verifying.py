@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cuda.stand_in import build as build_driver
 from tests.runs.conftest import TARGETS, write_keys
+from trtcal.cli.main import run_command
 from trtcal.documents import canonical_json, digest_file, read_npz, write_npz
 from trtcal.errors import InputError
 from trtcal.evidence.layers.costs import find_target
@@ -160,6 +161,15 @@ def test_a_signature_taken_off_is_refused_where_a_key_is_given(bundle, wanted):
 def test_a_signed_bundle_without_a_key_to_check_it_by_is_refused(bundle):
     assert "no public key is given" in refusal(bundle, Wanted())
     assert verify(bundle, Wanted(allow_unsigned=True)).status == 0
+
+
+def test_the_hint_asks_for_a_key_only_where_none_is_given(bundle, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TRTCAL_PUBLIC_KEY", raising=False)
+    assert run_command(["bundle", "verify", str(bundle)]) == 2
+    assert "hint: give the signer's public key: --public-key FILE" in capsys.readouterr().err
+    other = write_keys(tmp_path).public
+    assert run_command(["bundle", "verify", str(bundle), "--public-key", str(other)]) == 2
+    assert "hint: load nothing of it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END"])

@@ -97,6 +97,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         return next((path for path in found if path.is_file()), None)
 
     def _run(self) -> None:
+        from trtcal.documents.streams import shell_word
         from trtcal.runs.bundle.building import check_place, make_bundle
 
         check_place(self.output)
@@ -104,6 +105,9 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         for line in made.notes:
             note(f"note: {line}")
         self.present(_document(made), lambda: _show_made(made))
+        if self.key is not None:
+            where = shell_word(str(self.output))
+            note(f"note: `trtcal bundle verify {where} --public-key FILE` checks the signature")
         advise(self, "bundle", "matrix", self.output)
 
     def _request(self) -> Request:
@@ -175,7 +179,7 @@ def _show_made(made: Bundle) -> None:
         "product": "{product}",
         "version": "{version}",
         "INT8 %": lambda one: _percent(one["precision"]["int8_macs_percent"]),
-        "lost": lambda one: str(len(one["precision"]["lost"])),
+        "nodes not INT8": lambda one: str(len(one["precision"]["lost"])),
         "smallest driver": lambda one: (one["smallest_driver"] or {}).get("linux", "-"),
     }
     about = made.manifest["predicate"]
@@ -235,7 +239,12 @@ def _show_result(result: Result) -> None:
 
 
 def _hint(result: Result) -> str:
-    kind = next(check.what for check in result.checks if check.state == result.state)
+    from trtcal.runs.bundle.verifying import NO_KEY
+
+    check = next(check for check in result.checks if check.state == result.state)
+    kind = check.what
+    if check.found == NO_KEY:
+        return f"give the signer's public key: --public-key FILE, or {KEY_VARIABLE}"
     if kind in ("device", "version"):
         return "build the quantized model in model/ for it: `trtcal build`; `trtcal bundle matrix`"
     if kind == "self-test":

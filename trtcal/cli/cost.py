@@ -47,7 +47,7 @@ class Cost(
 
     The figures are estimates from measured latency and a machine's price by the hour: a machine that
     does nothing else, batch after batch. A run has the price that it was recorded with, else that of
-    the table on its day; `--prices` and `--at` price all runs again.
+    the table on its day; `--prices` and `--at` price runs again, except those whose price was given.
     """
 
     by: str = option(
@@ -61,8 +61,8 @@ class Cost(
     tags: tuple[str, ...] = option(
         "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    prices: Path | None = option("A table of prices by which all runs are priced again.")
-    at: datetime | None = option("Price all runs again as on this day.", type=DAY)
+    prices: Path | None = option("A table of prices by which runs are priced again.")
+    at: datetime | None = option("Price runs again as on this day.", type=DAY)
     csv: bool = option("Print the result as CSV.")
     focus: Path | None = option(
         "Write the runs' costs there as CSV with the columns of FOCUS 1.2.", metavar="FILE"
@@ -258,7 +258,7 @@ def _say_what_is_missing(found: CostTable) -> None:
     from trtcal.reporting.text import count
 
     if not found.lines:
-        note("note: no such run: see `trtcal history list`")
+        note("note: no such run: `trtcal history list` shows all; --db names another history")
     if found.untagged:
         note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
     for why, runs in found.unpriced.items():

@@ -145,7 +145,10 @@ def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
         note(f"note: no run of {name!r} in {history.path}; its projects: {', '.join(names)}")
     else:
         note(f"note: {history.path} is empty: `trtcal run` records each run, and")
-        note("      `trtcal history add FOLDER` one that was made stage by stage")
+        note(
+            "      `trtcal history add FOLDER` one that was made stage by stage; where trtcal.toml"
+        )
+        note("      has `history = FILE`, give --db FILE")
 
 
 class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):

@@ -110,8 +110,13 @@ class Options:
             callback=partial(_start, cls),
             params=[*_parameters(cls), *_verbosities()],
             help=inspect.getdoc(cls),
+            short_help=_first_paragraph(cls),
             epilog=f"Example: {cls.example}",
         )
+
+
+def _first_paragraph(options: type[Options]) -> str:
+    return " ".join((inspect.getdoc(options) or "").split("\n\n")[0].split())
 
 
 def _start(options: type[Options], *, quiet: bool, verbose: bool, **given: Any) -> None:

@@ -50,7 +50,7 @@ class StoreOptions(ConfigOptions):
         """The store's URL, and the folder from which a relative one is taken."""
         if self.store is not None:
             return self.store, Path()
-        url = required(self.config.store.url, "the store", "--store")
+        url = required(self.config.store.url, "the store (url under [store])", "--store URL")
         return url, self.config.path.parent
 
     def open(self) -> ArtifactStore:
@@ -94,7 +94,7 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
             done = push(store, self.run, record, tags, self.rewrite, advance)
         facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
         where = store.location.shown
-        how = "pushed" if done.is_new else "was there already:"
+        how = "pushed to" if done.is_new else "was there already:"
 
         def show() -> None:
             say(f"run {done.record.identity} {how} {where}")
@@ -151,7 +151,7 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
         warn(damaged)
         columns: Columns = {
             "run": "{identity}",
-            "made": lambda one: one.run.made_at,
+            "made": lambda one: one.run.made_at[:16].replace("T", " "),
             "project": lambda one: one.run.name,
             "verdict": lambda one: one.run.verdict,
             "targets": lambda one: ", ".join(one.targets),

@@ -204,10 +204,17 @@ def _in_memory(proto: onnx.ModelProto) -> Model:
     return _normalized(Path(f"{name}.onnx"), proto, _combined([digest]))
 
 
+def _absence(path: Path) -> tuple[str, str]:
+    if path.is_dir():
+        where = f"model {path} is a folder without saved_model.pb"
+        return where, "give an .onnx file, or the folder of a TensorFlow SavedModel"
+    return f"model {path} does not exist or is not a file", "check the path of the model"
+
+
 def _of_file(path: Path, embedded: int) -> Model:
     try:
         if not path.is_file():
-            raise InputError(f"model {path} does not exist or is not a file", "give an .onnx file")
+            raise InputError(*_absence(path))
         check_file(path, MODEL_BYTES)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         fingerprint = _fingerprint(path, proto)

@@ -285,7 +285,7 @@ def _verdict_note(verdict: Document, variant: str) -> list[str]:
         is_fine = verdict["word"].startswith("SHIP")
         return [] if is_fine else [f"the run's verdict on {variant} is {verdict['word']}"]
     limits = verdict["limits_of_this"] or "not judged"
-    return [f"the run's verdict is on {verdict['variant']}; the limits of {variant}: {limits}"]
+    return [f"the run's verdict is on {verdict['variant']}; limits of {variant}: {limits}"]
 
 
 def _copy_about(request: Request, place: Path) -> tuple[str | None, str | None]:

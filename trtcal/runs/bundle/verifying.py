@@ -39,6 +39,7 @@ MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:trtcal:bundle:v1"
 PAYLOAD = "application/vnd.in-toto+json"
+NO_KEY = "the bundle is signed, and no public key is given to check it by"
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 JSON_BYTES, GOLDEN_BYTES = 32 << 20, 4 << 30
@@ -196,7 +197,7 @@ def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
         raise RefusedError(f"{SIGNATURE} has more than {SIGNATURES} signatures")
     if wanted.public_key is None:
         if signatures and not wanted.allow_unsigned:
-            raise RefusedError("the bundle is signed, and no public key is given to check it by")
+            raise RefusedError(NO_KEY)
         what = "its signature is not checked" if signatures else "it is not signed"
         return Check("signature", UNCHECKED, f"{what}: digests show accidents, not who made it")
     if not signatures:
