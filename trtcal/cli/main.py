@@ -135,8 +135,6 @@ def _run(arguments: list[str]) -> int:
         return _say(error.format_message(), f"see `{command} --help`", 2)
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
-    except UnicodeEncodeError as error:  # a lone surrogate in a name of a file
-        return _say(f"{error.object!r} is no name of a file", "check the path", 2)
     except MemoryError:
         return _say("out of memory", "use a smaller --batch", 4)
     except OSError as error:
@@ -148,6 +146,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _defect(error: BaseException) -> int:
+    if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
+        return _say(f"{error.object!r} is no name of a file", "check the path", 2)
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
