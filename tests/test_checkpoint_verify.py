@@ -90,6 +90,9 @@ def test_a_pass_that_breaks_its_word_is_named_with_its_script(tmp_path, capsys):
         "def failing(graph):\n    1 / 0": "ZeroDivisionError",
         "def output(graph):\n    graph.outputs[0].name = 'y'\n    return 1": "of the graph changed",
         "def casts(graph):\n    return 0": "there is a pass 'casts' already",
+        "def invalid(graph):\n    graph.nodes[0].op = 'Nothing'\n    return 1": (
+            "own.py: after these passes model"
+        ),
     }
     for text, problem in wrong.items():
         name = text.split("(")[0].removeprefix("def ")

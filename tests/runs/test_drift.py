@@ -82,6 +82,15 @@ def test_outputs_of_another_bundle_or_of_none_are_refused(made_bundle, tmp_path,
         drift(made_bundle, [tmp_path / "out.npz"], 95.0)
 
 
+def test_a_file_without_outputs_and_one_given_twice_are_refused(made_bundle, saved, tmp_path):
+    write_npz(tmp_path / "data.npz", {"x": np.zeros(3)}.items())
+    with pytest.raises(InputError, match=r"data\.npz holds no saved outputs"):
+        drift(made_bundle, [tmp_path / "data.npz"], 95.0)
+    path = saved("t4.npz", "T4")
+    with pytest.raises(InputError, match="given twice"):
+        drift(made_bundle, [path, path.parent / "." / path.name], 95.0)
+
+
 def test_outputs_that_lack_an_array_or_have_another_shape_are_refused(made_bundle, saved):
     path = saved("t4.npz", "T4")
     arrays = read_npz(path)

@@ -20,7 +20,7 @@ from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
 from trtcal.evidence.log.lines import split_line
 from trtcal.evidence.log.rules import in_words
 from trtcal.evidence.manifest import LOG
-from trtcal.model.isolated import command_of
+from trtcal.model.isolated import command_of, signal_name
 
 OURS = re.compile(r"\[([EWIV])\] ?")
 SEVERITIES = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
@@ -186,7 +186,7 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
         )
     if status < 0:
         return BackendError(
-            f"the builder crashed ({_signal(-status)}); last line: {_last_line(log)}",
+            f"the builder crashed ({signal_name(-status)}); last line: {_last_line(log)}",
             "read the build log; a crash in its parser usually comes from the last node named there",
         )
     if (folder / RAISED).exists():
@@ -195,13 +195,6 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
     error = folder / ERROR
     text = error.read_text() if error.exists() else _last_line(log)
     return BackendError(f"the builder failed: {in_words(text)}", hint)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _last_line(log: Path) -> str:

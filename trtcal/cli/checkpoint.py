@@ -10,12 +10,14 @@ import click
 
 from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.options import (
+    DB,
     JsonOptions,
     ModelOptions,
     PairOptions,
     TrustOptions,
     add_commands,
     argument,
+    history_path,
     option,
     required,
 )
@@ -113,9 +115,7 @@ class Verify(
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
     baseline: Path | None = option("The folder of the run to hold against.")
     against: int | None = option("The baseline's number in the history.")
-    db: Path | None = option(
-        "The history's file.  [default: trtcal/history.sqlite in the user's data folder]"
-    )
+    db: Path | None = option(DB)
 
     def _run(self) -> None:
         found, actions = self._of_run() if self.source.is_dir() else self._of_config()
@@ -145,9 +145,9 @@ class Verify(
         return verify_passes(config, baseline, RERUN in actions), actions
 
     def _history(self) -> History | None:
-        from trtcal.runs.history import History, default_path
+        from trtcal.runs.history import History
 
-        path = self.db or default_path()
+        path = history_path(self.db)
         try:
             return History(path) if path.exists() or self.db else None
         except TrtcalError:

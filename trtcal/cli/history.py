@@ -12,11 +12,13 @@ import click
 
 from trtcal.cli.alerts import AlertOptions
 from trtcal.cli.options import (
+    DB,
     JsonOptions,
     LimitOptions,
     Options,
     add_commands,
     argument,
+    history_path,
     option,
     required,
     tags_of,
@@ -51,15 +53,13 @@ def command() -> None:
 class HistoryOptions(Options):
     """The option of every command on the history."""
 
-    db: Path | None = option(
-        "The history's file.  [default: trtcal/history.sqlite in the user's data folder]"
-    )
+    db: Path | None = option(DB)
 
     def open(self) -> History:
         """Return the history."""
-        from trtcal.runs.history import History, default_path
+        from trtcal.runs.history import History
 
-        return History(self.db or default_path())
+        return History(history_path(self.db))
 
 
 class Add(HistoryOptions, example="trtcal history add reports/digits"):
@@ -145,10 +145,8 @@ def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
         note(f"note: no run of {name!r} in {history.path}; its projects: {', '.join(names)}")
     else:
         note(f"note: {history.path} is empty: `trtcal run` records each run, and")
-        note(
-            "      `trtcal history add FOLDER` one that was made stage by stage; where trtcal.toml"
-        )
-        note("      has `history = FILE`, give --db FILE")
+        note("      `trtcal history add FOLDER` one that was made stage by stage;")
+        note("      --db names another file")
 
 
 class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):

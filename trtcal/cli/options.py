@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from trtcal.pipeline.guess import Draft
 
 PATH = click.Path(path_type=Path)
+DB = (
+    f"The history's file.  [default: `history` in {FILE} of this folder, else "
+    "trtcal/history.sqlite in the user's data folder]"
+)
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
@@ -199,6 +203,13 @@ def config_here(path: Path | None = None) -> Config:
         return read_config(path)
     default = Path(FILE)
     return read_config(default) if default.is_file() else Config(default)
+
+
+def history_path(given: Path | None) -> Path:
+    """Return which history is meant: the one given, that of trtcal.toml here, or the user's own."""
+    from trtcal.runs.history import default_path
+
+    return given or config_here().history or default_path()
 
 
 def required(value: Any, what: str, option: str) -> Any:

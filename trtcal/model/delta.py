@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import onnx
 
@@ -61,8 +62,8 @@ def difference(
     kinds: Sequence[Callable[[GraphTable, GraphTable], GraphDelta | None]] = (
         _of_nodes,
         _of_signature,
-        _of_uses,
-        _of_types,
+        partial(_beside_content, "uses", STRUCTURE),
+        partial(_beside_content, "types", TYPES),
         _of_order,
         _of_names,
     )
@@ -128,27 +129,16 @@ def _of_signature(before: GraphTable, after: GraphTable) -> GraphDelta | None:
     return GraphDelta(SIGNATURE, detail=detail)
 
 
-def _of_uses(before: GraphTable, after: GraphTable) -> GraphDelta | None:
-    """Return where equal values are read from another node than before: no value shows that."""
+def _beside_content(
+    column: str, change: str, before: GraphTable, after: GraphTable
+) -> GraphDelta | None:
+    """Return where equal values have another fingerprint in a column that no value shows."""
     left, right = (
-        [*zip(one.column("content"), one.column("uses"), strict=True)] for one in (before, after)
+        ["".join(one) for one in zip(table.column("content"), table.column(column), strict=True)]
+        for table in (before, after)
     )
-    if Counter(left) == Counter(right):
-        return None
-    joined = ["".join(one) for one in left], ["".join(one) for one in right]
-    new = _unmatched(after.names, joined[1], before.names, joined[0])
-    return _at(STRUCTURE, after, new[0], len(new))
-
-
-def _of_types(before: GraphTable, after: GraphTable) -> GraphDelta | None:
-    left, right = (
-        [*zip(one.column("content"), one.column("types"), strict=True)] for one in (before, after)
-    )
-    if Counter(left) == Counter(right):
-        return None
-    joined = ["".join(one) for one in left], ["".join(one) for one in right]
-    new = _unmatched(after.names, joined[1], before.names, joined[0])
-    return _at(TYPES, after, new[0], len(new))
+    new = _unmatched(after.names, right, before.names, left)
+    return _at(change, after, new[0], len(new)) if new else None
 
 
 def _of_order(before: GraphTable, after: GraphTable) -> GraphDelta | None:

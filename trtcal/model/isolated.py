@@ -1,4 +1,4 @@
-"""How a module of Python is run in a process of its own: what it knows, and how it is ended."""
+"""How a module of Python runs in a process of its own: what it knows, is asked, and how it is ended."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trtcal
+from trtcal.documents import read_json, write_json
+from trtcal.errors import TrtcalError
 
 ISOLATED = "-I"
+REQUEST, ANSWER = "request.json", "answer.json"
 START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -26,13 +32,48 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, ISOLATED, "-B", "-c", START, json.dumps(paths), module, *arguments]
 
 
-def run_module(
-    module: str, folder: Path, limit_s: float, environment: dict[str, str]
-) -> tuple[int, str]:
-    """Run a module in a folder; return its status, and the end of what it printed.
+@dataclass(frozen=True)
+class Answer:
+    """What a child answered, nothing if it did not come to that; its status, and its last line."""
+
+    found: dict[str, Any]
+    status: int
+    last_line: str
+
+
+def ask(
+    module: str,
+    request: Mapping[str, Any],
+    folder: Path,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run a module that calls `answer` in a folder, and return what it found.
 
     `subprocess.TimeoutExpired` after `limit_s` seconds; no process of its group outlives this call.
     """
+    write_json(folder / REQUEST, request)
+    status, text = _run(module, folder, limit_s, environment or {})
+    found = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return Answer(found, status, (lines or ["(none)"])[-1][:300])
+
+
+def answer(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """In the child: write what `work` makes of the request, or `error` and perhaps `hint`."""
+    try:
+        found = work(read_json(Path(REQUEST)))
+    except TrtcalError as error:
+        found = {"error": error.message, "hint": error.hint}
+    except Exception as error:  # frameworks raise what they like
+        found = {"error": f"{type(error).__name__}: {error}".strip()}
+    write_json(Path(ANSWER), found)
+
+
+def _run(
+    module: str, folder: Path, limit_s: float, environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Return the status of a module, and the end of what it printed."""
     log = folder / "log.txt"
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  # our own interpreter and module
@@ -49,6 +90,14 @@ def run_module(
         finally:
             _end(child)
     return status, _tail(log)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, SIGSEGV for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

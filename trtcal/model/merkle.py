@@ -117,7 +117,7 @@ ABSENT, UNKNOWN = _same("absent"), _same("unknown")
 
 
 @dataclass
-class _Rows:
+class Rows:
     """The columns of a table while it is filled."""
 
     names: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class _Writer:
     """Goes through a model once, from its inputs to its outputs."""
 
     def __init__(self, proto: onnx.ModelProto, weights: Digests) -> None:
-        self.proto, self.weights, self.rows = proto, weights, _Rows()
+        self.proto, self.weights, self.rows = proto, weights, Rows()
         self.functions = {_key(one.domain, one.name, one): one for one in proto.functions}
         self.bodies: dict[Key, Prints] = {}
         self.depth = 0

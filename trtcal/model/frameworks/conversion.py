@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable
 from importlib import metadata
@@ -19,8 +18,6 @@ from trtcal.documents import (
     canonical_json,
     digest_bytes,
     digest_file,
-    read_json,
-    write_json,
 )
 from trtcal.documents.bounds import raising, scaled
 from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
@@ -28,10 +25,10 @@ from trtcal.model.files import write_onnx
 from trtcal.model.frameworks.formats import Format
 from trtcal.model.frameworks.source import digest_source, mark
 from trtcal.model.frameworks.tidy import name_batch, name_weights, rename_values
-from trtcal.model.isolated import run_module
+from trtcal.model.isolated import Answer, answer, ask, signal_name
 
 LIMIT_S = 900.0
-REQUEST, ANSWER, MODEL = "request.json", "answer.json", "model.onnx"
+MODEL = "model.onnx"
 UNSAFE = "unsafe"
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",  # a conversion needs no GPU, and must not wait for one
@@ -84,44 +81,42 @@ def _versions(path: Path, form: Format) -> dict[str, str]:
 
 def _convert(path: Path, form: Format, folder: Path, trust: bool) -> onnx.ModelProto:
     request = {"path": os.path.abspath(path), "format": form.name, "trust": trust}
-    write_json(folder / REQUEST, request)
     module = f"trtcal.model.frameworks.{form.worker}"
     environment = {**ENVIRONMENT, "KERAS_HOME": str(folder)}
     try:
-        status, text = run_module(module, folder, limit := scaled(LIMIT_S), environment)
+        made = ask(module, request, folder, limit := scaled(LIMIT_S), environment)
     except subprocess.TimeoutExpired:
         raise ResourceError(
             f"the conversion of {path} was stopped after {limit:g} s", raising("times")
         ) from None
-    answer = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
-    if status or not answer.get("done"):
-        raise _failure(path, status, answer, text)
+    if made.status or "names" not in made.found:
+        raise _failure(path, made)
     proto = onnx.load(folder / MODEL)
     proto.graph.ClearField("doc_string")  # tf2onnx writes there from which path it came
-    rename_values(proto, answer["names"])
+    rename_values(proto, made.found["names"])
     name_batch(proto)
     name_weights(proto)
     return proto
 
 
-def _failure(path: Path, status: int, answer: dict[str, Any], text: str) -> TrtcalError:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if status < 0:
-        name = signal.Signals(-status).name
+def _failure(path: Path, made: Answer) -> TrtcalError:
+    if made.status < 0:
         return BackendError(
-            f"the converter of {path} crashed ({name}); last line: {(lines or ['(none)'])[-1][:300]}",
+            f"the converter of {path} crashed ({signal_name(-made.status)}); "
+            f"last line: {made.last_line}",
             "the system kills what takes too much memory; else convert it elsewhere and give the ONNX",
         )
-    if UNSAFE in answer:
+    if UNSAFE in made.found:
         command = f"trtcal prepare {shlex.quote(str(path))} --trust -o model.onnx"
         return InputError(
-            f"model {path} holds programs, and is converted only on request: {answer[UNSAFE]}",
+            f"model {path} holds programs, and is converted only on request: {made.found[UNSAFE]}",
             f"if you trust who made it: `{command}`",
         )
-    reason = answer.get("error") or (lines or ["it printed nothing"])[-1]
+    reason = made.found.get("error") or made.last_line
     return InputError(
         f"model {path} cannot be converted to ONNX: {reason[:300]}",
-        answer.get("hint") or "convert it with its framework's own tools, and give the ONNX file",
+        made.found.get("hint")
+        or "convert it with its framework's own tools, and give the ONNX file",
     )
 
 
@@ -131,13 +126,11 @@ class UnsafeError(Exception):
 
 def work(convert: Callable[[dict[str, Any], Path], dict[str, str]]) -> None:
     """In a worker: convert what the request says, and answer with names to change, or what is wrong."""
-    request = read_json(Path(REQUEST))
-    try:
-        answer = {"done": True, "names": convert(request, Path(MODEL))}
-    except UnsafeError as error:
-        answer = {UNSAFE: str(error)}
-    except TrtcalError as error:
-        answer = {"error": error.message, "hint": error.hint}
-    except Exception as error:  # converters raise what they like
-        answer = {"error": f"{type(error).__name__}: {error}".strip()}
-    write_json(Path(ANSWER), answer)
+
+    def names(request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"names": convert(request, Path(MODEL))}
+        except UnsafeError as error:
+            return {UNSAFE: str(error)}
+
+    answer(names)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
@@ -100,8 +101,25 @@ def prepare_with_record(
         )
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
-    made = checked(replace(model, proto=proto))
+    with _blaming(passes, records):
+        made = checked(replace(model, proto=proto))
     return Prepared(made, tuple(records), notes, tuple(graphs))
+
+
+@contextmanager
+def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[None]:
+    """Name the scripts whose passes changed a model that no longer holds: their input did."""
+    changed = {one.name for one in records if one.changes}
+    scripts = {one.script for one in passes if one.script and one.name in changed}
+    try:
+        yield
+    except InputError as error:
+        if not scripts:
+            raise
+        names = ", ".join(sorted(scripts))
+        raise InputError(
+            f"{names}: after these passes {error.message}", "correct them, or leave them out"
+        ) from error
 
 
 def _table(graph: gs.Graph) -> GraphTable:

@@ -18,6 +18,7 @@ from trtcal.config import ImagesConfig
 from trtcal.data import Dataset
 from trtcal.documents import (
     Document,
+    Workplace,
     canonical_json,
     digest_bytes,
     digest_file,
@@ -149,11 +150,21 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
         payload = canonical_json(statement)
         write_bytes(place / MANIFEST, payload)
         write_json(place / SIGNATURE, envelope(payload, request.signer))
-        result = verify(place, Wanted(allow_unsigned=True))
+        result = _verified(place, request.signer)
         if result.status:
             raise BackendError(f"the bundle does not hold: {result.verdict}", "run it again")
     about = _verdict_note(contents.verdict, request.variant)
     return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
+
+
+def _verified(folder: Path, signer: Signer | None) -> Result:
+    """Verify a bundle as its receiver will: with the public key, if it is signed."""
+    if signer is None:
+        return verify(folder, Wanted(allow_unsigned=True))
+    with Workplace() as place:
+        public = Path(place) / "public.pem"
+        public.write_bytes(signer.public_pem())
+        return verify(folder, Wanted(public_key=public))
 
 
 def check_place(folder: Path) -> None:

@@ -76,6 +76,8 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
     check = partial(_compared, Path(MANIFEST), "", manifest, golden, golden)
     parsing(bundle / MANIFEST, check)
     saved = [read_saved(path, manifest, digest, golden) for path in files]
+    if len({path.resolve() for path in files}) < len(files):  # equal contents are two devices' own
+        raise InputError("one file of saved outputs is given twice", "give one for each device")
     tiers = {name: [one for one in saved if one.tier == name] for name in {s.tier for s in saved}}
     agreed = {name: np.all([one.agrees for one in found], axis=0) for name, found in tiers.items()}
     return [_tier(name, tiers[name], agreed, least) for name in sorted(tiers)]
@@ -84,6 +86,10 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
 def read_saved(path: Path, manifest: Document, digest: str, golden: Arrays) -> Saved:
     """Read the outputs that one device saved, and hold them against the golden ones."""
     arrays = read_npz(path)
+    if "about" not in arrays:
+        raise InputError(
+            f"{path} holds no saved outputs", "`trtcal bundle verify BUNDLE --save-outputs FILE`"
+        )
     about = parsing(path, lambda: parse_json(str(arrays["about"][()])))
     tier, bundle = parsing(path, lambda: (str(about["tier"]), str(about["manifest"])))
     if f"sha256:{bundle}" != digest:

@@ -40,6 +40,13 @@ class Signer:
         made = self.key.sign(pae(PAYLOAD, payload), ECDSA(SHA256()))
         return {"keyid": self.key_id, "sig": base64.b64encode(made).decode()}
 
+    def public_pem(self) -> bytes:
+        """Return the public key as those who verify get it."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        public = self.key.public_key()
+        return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
 
 def read_signer(path: Path) -> Signer:
     """Read a private key, encrypted or not; `InputError` if it is none on P-256.

@@ -6,20 +6,20 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from trtcal.documents import Workplace, from_fields, read_json, together, write_document, write_json
+from trtcal.documents import Workplace, from_fields, together, write_document
 from trtcal.documents.bounds import raising, scaled
 from trtcal.errors import BackendError, InputError, ResourceError
 from trtcal.evidence.fusion.check import Fusions
 from trtcal.evidence.fusion.patterns import Patterns
 from trtcal.model import Model
 from trtcal.model.files import write_onnx
-from trtcal.model.isolated import run_module
+from trtcal.model.isolated import ask
 from trtcal.runs.checkpoints import Checkpoints, write_checkpoints
 from trtcal.runs.tvm.fusion import fusions_of
 from trtcal.runs.tvm.kernels import Step
 
 LIMIT_S = 900.0
-REQUEST, ANSWER, MODEL, MADE = "request.json", "answer.json", "model.onnx", "made"
+MODEL, MADE = "model.onnx", "made"
 FUSIONS = "fusion.json"
 
 
@@ -36,8 +36,7 @@ def compile_in_tvm(
     with Workplace() as place:
         folder = Path(place)
         write_onnx(folder / MODEL, model.reference)
-        write_json(folder / REQUEST, {"target": target, "model": model.fingerprint})
-        steps = _run(model, folder)
+        steps = _run(model, folder, target)
         made = Checkpoints.read(folder / MADE)
         fusions = fusions_of(steps, model.name, patterns)
         with together():
@@ -53,18 +52,18 @@ def _check_installed() -> None:
         raise InputError("TVM is not installed", "pip install 'trtcal[tvm]'") from error
 
 
-def _run(model: Model, folder: Path) -> tuple[Step, ...]:
+def _run(model: Model, folder: Path, target: str) -> tuple[Step, ...]:
     limit = scaled(LIMIT_S)
     try:
-        status, text = run_module("trtcal.runs.tvm.worker", folder, limit, {})
+        request = {"target": target, "model": model.fingerprint}
+        made = ask("trtcal.runs.tvm.worker", request, folder, limit)
     except subprocess.TimeoutExpired:
         raise ResourceError(f"TVM was stopped after {limit:g} s", raising("times")) from None
-    answer = read_json(folder / ANSWER) if (folder / ANSWER).is_file() else {}
-    if "steps" not in answer:
-        last = ([line.strip() for line in text.splitlines() if line.strip()] or ["(none)"])[-1]
-        reason = answer.get("error") or f"it ended with status {status}; last line: {last}"
+    if "steps" not in made.found:
+        ending = f"it ended with status {made.status}; last line: {made.last_line}"
+        reason = made.found.get("error") or ending
         raise BackendError(
-            f"TVM cannot compile {model.path.name}: {reason[:300]}",
+            f"TVM cannot compile {model.path.name}: {reason.splitlines()[0][:300]}",
             "its importer knows fewer operators than ONNX has: `trtcal prepare` may bring it to those",
         )
-    return tuple(from_fields(Step, step) for step in answer["steps"])
+    return tuple(from_fields(Step, step) for step in made.found["steps"])

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from trtcal.model.merkle import BYTES, COLUMNS, INSIDE, GraphTable, Prints
+from trtcal.model.merkle import BYTES, INSIDE, GraphTable, Prints, Rows
 
 FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:[eE][+-]?\d+)?")
 NAME = re.compile(r"(?<![\w.\"])[A-Za-z_]\w*(?![\w(\"]|\.)")
@@ -46,25 +45,12 @@ def table_of(mod: Any) -> GraphTable:
     return _Writer(mod).table()
 
 
-@dataclass
-class _Rows:
-    names: list[str] = field(default_factory=list)
-    operators: list[str] = field(default_factory=list)
-    columns: dict[str, list[bytes]] = field(default_factory=lambda: {one: [] for one in COLUMNS})
-
-    def add(self, name: str, operator: str, prints: Prints, **others: bytes) -> None:
-        self.names.append(name)
-        self.operators.append(operator)
-        for column, digest in {**prints._asdict(), **others}.items():
-            self.columns[column].append(digest)
-
-
 class _Writer:
     """Goes through a module once: Relax functions by their bindings, kernels by their text."""
 
     def __init__(self, mod: Any) -> None:
         self.functions = {one.name_hint: function for one, function in mod.functions_items()}
-        self.rows, self.bodies = _Rows(), dict[str, Prints]()
+        self.rows, self.bodies = Rows(), dict[str, Prints]()
         self.signature = list[str]()
 
     def table(self) -> GraphTable:

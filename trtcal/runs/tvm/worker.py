@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx
 
-from trtcal.documents import read_json, to_fields, write_json
-from trtcal.model.checking import first_line
-from trtcal.runs.tvm.compiler import ANSWER, MADE, MODEL, REQUEST
+from trtcal.documents import to_fields
+from trtcal.model.isolated import answer
+from trtcal.runs.tvm.compiler import MADE, MODEL
 from trtcal.runs.tvm.instrument import Recorder, instrument_of
 from trtcal.runs.tvm.kernels import Step, steps_of
 
@@ -42,15 +42,5 @@ def compile_model(request: dict[str, Any]) -> tuple[Step, ...]:
     return grouped[0] if grouped else ()
 
 
-def main() -> None:
-    """Answer with the operators, or with what went wrong."""
-    try:
-        steps = compile_model(read_json(Path(REQUEST)))
-        answer: dict[str, Any] = {"steps": [to_fields(step) for step in steps]}
-    except Exception as error:  # TVM raises what it likes
-        answer = {"error": f"{type(error).__name__}: {first_line(error)}"}
-    write_json(Path(ANSWER), answer)
-
-
 if __name__ == "__main__":
-    main()
+    answer(lambda request: {"steps": [to_fields(step) for step in compile_model(request)]})
