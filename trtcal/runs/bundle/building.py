@@ -163,7 +163,7 @@ def _verified(folder: Path, signer: Signer | None) -> Result:
         return verify(folder, Wanted(allow_unsigned=True))
     with Workplace() as place:
         public = Path(place) / "public.pem"
-        public.write_bytes(signer.public_pem())
+        write_bytes(public, signer.public_pem())
         return verify(folder, Wanted(public_key=public))
 
 
