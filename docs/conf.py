@@ -30,6 +30,7 @@ html_theme = "furo"
 html_title = f"trtcal {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_theme_options = {"top_of_page_buttons": []}
 pygments_style = "a11y-high-contrast-light"

@@ -17,7 +17,8 @@ INDEX = """\
 # Python
 
 What `import trtcal` exports. A name is imported when it is first used. `help(trtcal.calibrate)` shows
-the text of these pages. An error is a [`TrtcalError`](classes.md#trtcalerror) with a message and a hint.
+the text of these pages. An error is a
+[`TrtcalError`](classes.md#trtcalerror) with a message and a hint.
 
 ```pycon
 {example}
