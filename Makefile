@@ -45,7 +45,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)

@@ -85,7 +85,7 @@ class OnnxRuntime(Backend):
             return outcome
         reason = "ONNX Runtime's CPU has no integer kernel for this node as it stands"
         if op == "Conv":
-            reason += ": it wants the output quantized at once, and an int32 bias"
+            reason += ": it needs its output quantized directly, and an int32 bias"
         hint = "nothing to fix for TensorRT: `trtcal diagnose` its build"
         return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
 

@@ -166,7 +166,7 @@ def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
             return (
                 hint or "no layer that multiplies comes before it: replace it by ONNX's operators"
             )
-    return "run it in ONNX Runtime alone, and export it anew or update onnxruntime"
+    return "run it in ONNX Runtime alone, and export it again or update onnxruntime"
 
 
 @contextmanager

@@ -284,8 +284,8 @@ class GivenOptions(Options):
     data: Path | None = option("Data to calibrate on: see `trtcal calibrate --help`.")
     test: Path | None = option("Data to judge on.  [default: a part of --data, held back]")
     labels: str | None = option(
-        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to judge "
-        "on.  [default: as it looks]",
+        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to "
+        "judge on.  [default: detected from the files]",
         metavar="csv|folders|FILE.json",
     )
     targets: tuple[str, ...] = option(

@@ -162,7 +162,7 @@ def _reason(limit: Limit, row: Row) -> str:
         return "the data have no labels that an output fits"
     if limit.metric in METRICS:
         return "no output that counts has it"
-    return "no such figure: --metric-file gives one's own"
+    return "no such figure: --metric-file adds your own"
 
 
 def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

@@ -69,7 +69,7 @@ class Delta:
         if self.after is None or self.before is None:
             side = "no more there" if self.after is None else "new"
             return f"{self.name} (number {self.number}) is {side}{self._shown_graph}"
-        what = "got another input" if self.got_another else "gives another output"
+        what = "got another input" if self.got_another else "has another output"
         names = " and ".join(self.changed)
         why = f"changed: its {names}" if names else "nothing that it is made from changed"
         return f"{self.name} (number {self.number}) {what}{self._shown_graph}; {why}"

@@ -140,7 +140,9 @@ def _unpacked(
         except InputError:
             raise
         except EOFError:
-            raise InputError(f"{source} is cut off: its packed data go on", COPY_HINT) from None
+            raise InputError(
+                f"{source} is cut off: its packed data are not complete", COPY_HINT
+            ) from None
         except Exception as error:  # each of the packers has its own
             raise InputError(f"cannot unpack {source}: {error}", COPY_HINT) from error
 

@@ -36,7 +36,7 @@ def export_deepstream(draft: Draft) -> Sequence[str]:
     images = draft.request.images
     if images is None:
         raise InputError(
-            "--deepstream wants the declared preprocessing, and the run has none",
+            "--deepstream needs declared preprocessing, and the run has none",
             "declare [images] in trtcal.toml: channels, layout, scale, mean, std",
         )
     if len(draft.model.inputs) != 1 or len(draft.model.inputs[0].shape) != 4:
@@ -82,7 +82,7 @@ def _size(draft: Draft, images: ImagesConfig) -> tuple[int, int]:
     size = images.crop or images.resize
     if not isinstance(size, tuple):
         raise InputError(
-            "nvinfer wants one size of the images, and neither model nor [images] says which",
+            "nvinfer needs one size of the images, and neither the model nor [images] gives it",
             "set crop, or resize with height and width, in [images] of trtcal.toml",
         )
     return size

@@ -403,7 +403,7 @@ def fit(engine: Manifest, device: Device) -> Check:
     if engine["product"] == "onnxruntime":
         return Check("device", HOLDS, f"the engine for {target} runs on any CPU")
     if device.target is None:
-        return Check("device", REFUSED, f"{device.missing or 'it has no GPU'}; it wants {target}")
+        return Check("device", REFUSED, f"{device.missing or 'it has no GPU'}; it needs {target}")
     for problem in (
         _capability(engine, device),
         _platform(engine, device),
@@ -459,7 +459,7 @@ def _driver(engine: Manifest, device: Device) -> Check | None:
         return None
     if int(device.cuda.split(".")[0]) >= int(least["cuda"].split(".")[0]):
         return None
-    found = f"its driver supports CUDA {device.cuda}: CUDA {least['cuda']} wants {least['linux']}"
+    found = f"its driver supports CUDA {device.cuda}: CUDA {least['cuda']} needs {least['linux']}"
     return Check("device", REFUSED, found)
 
 

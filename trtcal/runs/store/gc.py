@@ -95,7 +95,7 @@ def _delete(
     """Delete an object unless a push has just written it again; return whether it was deleted."""
     passed = timedelta(seconds=time.time() - started)
     if passed > max(grace, GRACE) / 4:
-        raise ResourceError("the collection takes too long to go on safely", "start it again")
+        raise ResourceError("the collection takes too long to continue safely", "start it again")
     found = store.objects.find(one.digest)
     if found is None or age_of(found.modified, now + passed) <= grace:
         return False
