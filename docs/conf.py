@@ -17,6 +17,7 @@ author = "The trtcal authors"
 copyright = "the trtcal authors"  # noqa: A001  # Sphinx's name
 version = release = __version__
 language = "en"
+smartquotes = False
 
 extensions = ["myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["_build"]

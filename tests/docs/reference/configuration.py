@@ -40,7 +40,7 @@ SUPPRESS = {
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the page."""
     plain = [one for one in keys(Config) if section_of(one) is None and one.name != "suppress"]
-    text = PAGE + "## Outside of tables\n\n" + "\n".join(map(_entry, plain))
+    text = PAGE + "## Top level\n\n" + "\n".join(map(_entry, plain))
     for one in keys(Config):
         if (section := section_of(one)) is not None:
             text += f"\n## `{_heading(one)}`\n\n{prose(one.metadata['about'])}\n\n"
@@ -71,10 +71,10 @@ def _heading(item: Field[Any]) -> str:
 def _entry(item: Field[Any]) -> str:
     """Return a key as an entry of a list: what it means, takes, and holds where it is not given."""
     facts = [f"Type: {prose(takes(item.metadata['read']))}."]
-    facts += [f"Default: {default}."] if (default := default_of(item)) else []
+    facts += ["Required."] if is_required(item) else [f"Default: {default_of(item)}."]
     facts += [f"Example: `{example}`"] if (example := _example(item)) else []
     name = item.metadata["name"] or item.name
-    return f"`{name}`\n: {prose(item.metadata['about'])} *{' '.join(facts)}*\n"
+    return f"`{name}`\n: {prose(item.metadata['about'])}\n\n  {' '.join(facts)}\n"
 
 
 def _example(item: Field[Any]) -> str:
@@ -100,11 +100,14 @@ def takes(read: Callable[[Any], Any]) -> str:
     return OTHERS[read]
 
 
+def is_required(item: Field[Any]) -> bool:
+    """Whether a table must have this key."""
+    return item.default is MISSING and item.default_factory is MISSING
+
+
 def default_of(item: Field[Any]) -> str:
     """Return what holds where a key is not given."""
     if item.metadata["unset"]:
         return prose(item.metadata["unset"])
-    if item.default is MISSING and item.default_factory is MISSING:
-        return "none, the key is required"
     value = list(item.default) if isinstance(item.default, tuple) else item.default
     return f"`{json.dumps(value)}`"
