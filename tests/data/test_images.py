@@ -62,7 +62,9 @@ def test_links_are_followed_but_never_in_circles(folder, model, tmp_path):
 
 def test_images_that_nobody_declared_are_refused_with_the_table_to_write(folder, model):
     gallery(folder, 1)
-    with pytest.raises(InputError, match="nothing says which preprocessing the model expects") as caught:
+    with pytest.raises(
+        InputError, match="nothing says which preprocessing the model expects"
+    ) as caught:
         open_dataset(folder, model)
     assert 'images = { channels = "RGB", layout = "NCHW"' in caught.value.hint
 

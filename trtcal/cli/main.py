@@ -129,7 +129,7 @@ def _run(arguments: list[str]) -> int:
             return shell_complete(cli, {}, "trtcal", COMPLETE, instruction)
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:
-        return _say(error.message, error.hint, error.exit_status)
+        return _fail(error)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "trtcal"
         return _say(error.format_message(), f"see `{command} --help`", 2)
@@ -145,6 +145,12 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _fail(error: TrtcalError) -> int:
+    from trtcal.cli.pages import page_of
+
+    return _say(error.message, error.hint, error.exit_status, page_of(error))
+
+
 def _defect(error: BaseException) -> int:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
         return _say(f"{error.object!r} is no name of a file", "check the path", 2)
@@ -154,10 +160,10 @@ def _defect(error: BaseException) -> int:
     return _say(text, "set TRTCAL_DEBUG=1 to see where, and report it", DEFECT)
 
 
-def _say(message: str, hint: str | None, status: int) -> int:
+def _say(message: str, hint: str | None, status: int, page: str | None = None) -> int:
     from trtcal.cli.output import error
 
-    error(message, hint)
+    error(message, hint, page)
     return status
 
 
