@@ -376,10 +376,6 @@ def test_another_kind_of_file_for_a_model_is_one_error(place, capsys):
     assert [line.split(":")[0] for line in err.splitlines()] == ["error", "hint", "docs"]
 
 
-def test_without_a_command_there_is_help(capsys):
-    assert "Commands:" in succeed(capsys)
-
-
 @pytest.mark.parametrize("limit", ["nan", "inf", "-1"])
 def test_limits_are_finite_numbers(place, capsys, limit):
     arguments = (
