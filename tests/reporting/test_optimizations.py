@@ -64,7 +64,9 @@ def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder
 def test_where_ranges_alone_are_best_no_optimization_is_praised(folder):
     tries = improvement()["tries"][:2]
     (one,) = optimizations(improved(folder, tries=tries))
-    assert one["sentence"].startswith("No optimization of the INT8 model reduced its loss on 32 samples")
+    assert one["sentence"].startswith(
+        "No optimization of the INT8 model reduced its loss on 32 samples"
+    )
 
 
 def test_a_try_stands_on_the_best_before_it(folder):

@@ -221,9 +221,9 @@ def test_five_hundred_layers_stay_under_300_kb(tmp_path, got):
     write_build(folder / "y", build("b", nodes))
     page = render(assemble(folder))
     assert len(page.encode()) < 300_000
-    assert (">On sm89: 0 of 500 convolutions and matrix products requested in INT8 run in INT8" in page) == (
-        got == "fp32"
-    )
+    assert (
+        ">On sm89: 0 of 500 convolutions and matrix products requested in INT8 run in INT8" in page
+    ) == (got == "fp32")
     assert ("and 488 more" in page) == (got == "fp32")
 
 

@@ -149,7 +149,9 @@ def test_a_price_younger_than_the_run_is_a_warning(tmp_path, history, capsys):
     made["measured"]["made_at"] = "2026-10-01T10:00:00+00:00"
     history.record(made)
     shown = ask(capsys, "--db", str(history.path), "--prices", str(prices(tmp_path)))
-    assert "the oldest known price is from 2026-11-01, later than the run of 2026-10-01" in shown.err
+    assert (
+        "the oldest known price is from 2026-11-01, later than the run of 2026-10-01" in shown.err
+    )
 
 
 def test_a_price_that_the_user_gave_is_kept_where_a_table_has_none(tmp_path, history, capsys):

@@ -117,7 +117,8 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
     assert diagnose("made").counts["log_events"] > 0
     assert run_command(["layers", "show", "made"]) == 2
     assert (
-        "belongs to a failed build\nhint: find the cause: `trtcal log made/build.log`" in capsys.readouterr().err
+        "belongs to a failed build\nhint: find the cause: `trtcal log made/build.log`"
+        in capsys.readouterr().err
     )
 
 

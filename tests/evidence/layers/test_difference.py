@@ -75,7 +75,7 @@ def test_the_words_say_the_reason_and_the_sums(engines):
     residual = next(one for one in words if "residual" in one)
     assert "1 read it in fp16; now 1 read it in int8." in residual
     assert "1 of these layers write INT8 for the next layer; 0 did before" in residual
-    assert "2 layers write int8 and wrote fp16; 1 copy behind went with it (0.030 ms)." in words
+    assert "2 layers write int8 instead of fp16; 1 copy disappeared after them (0.030 ms)." in words
     assert "3 copies are gone (0.100 ms): 1 REFORMAT (0.040 ms), 2 QDQ (0.060 ms)." in words
     assert "The copies in both engines took 0.050 ms before and take 0.060 ms now." in words
     assert any(one.startswith("MaxPool_12 was a layer of its own (0.100 ms)") for one in words)

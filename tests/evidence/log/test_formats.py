@@ -48,7 +48,9 @@ def test_a_packed_log_that_is_cut_or_broken_is_refused(tmp_path, pack):
     chars = np.random.default_rng(0).integers(32, 127, 20_000, np.uint8).tobytes()
     packed = pack(chars)
     path.write_bytes(packed[:-30])
-    with pytest.raises(InputError, match=r"is cut off: its compressed data are not complete|cannot unpack"):
+    with pytest.raises(
+        InputError, match=r"is cut off: its compressed data are not complete|cannot unpack"
+    ):
         parse_file(path)
     path.write_bytes(packed[:40] + b"\xff" * 400 + packed[440:])
     with pytest.raises(InputError, match=r"cannot unpack|is cut off"):

@@ -105,8 +105,8 @@ def _written(difference: EngineDifference) -> Iterator[str]:
         copies = difference.new if came else difference.gone
         names = {pair.after.name if came else pair.before.name for pair in pairs}
         found = [copy for copy in copies if names & set(copy.before)]
-        verb = "appeared" if came else "disappeared"
-        with_it = f"; {_count(found, 'copy')} after {verb} with it{_cost(found)}" if found else ""
+        verb, those = "appeared" if came else "disappeared", "it" if len(pairs) == 1 else "them"
+        with_it = f"; {_count(found, 'copy')} {verb} after {those}{_cost(found)}" if found else ""
         write = "writes" if len(pairs) == 1 else "write"
         yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it}."
 
