@@ -16,8 +16,8 @@ CHANNELS, FACTOR = 3, 100.0
 def make(folder: Path) -> None:
     """Write `model.onnx`, `calibration.npz` and `test.npz` of a classifier with unequal channels.
 
-    Three channels of `separable/relu_out` are multiplied by 100, and the weights that read them divided by
-    as much. The function in float is the same; in INT8 the other channels keep one step or two.
+    Three channels of `separable/relu_out` are multiplied by 100, and the weights that read them divided
+    by as much. The function in float is the same; in INT8 the other channels keep one step or two.
     """
     model = onnx.load(SAMPLES / "digits" / "digits.onnx")
     by_name = {one.name: one for one in model.graph.initializer}
