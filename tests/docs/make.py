@@ -1,4 +1,8 @@
-"""Writes the files that a page's examples begin from: `python -m tests.docs.make NAME`."""
+"""Make the files that the examples of a page start from: `python -m tests.docs.make NAME`.
+
+A page asks for them with `<!-- run: python -m tests.docs.make NAME -->`. Each maker is a function here
+that writes into the current folder; its name is the NAME, with `-` for `_`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,33 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.docs import costly_layer
+MAKERS: dict[str, Callable[[], None]] = {}
 
-MAKERS: dict[str, Callable[[Path], None]] = {"costly_layer": costly_layer.make}
+
+def maker(make: Callable[[], None]) -> Callable[[], None]:
+    """Register a maker under its name."""
+    MAKERS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+@maker
+def model() -> None:
+    """Write model.onnx, calibration.npz and test.npz: the sample of digits under short names."""
+    import shutil
+
+    for source, name in (("digits", "model"), ("calibration", "calibration"), ("test", "test")):
+        suffix = ".onnx" if name == "model" else ".npz"
+        shutil.copy(Path("samples/digits") / f"{source}{suffix}", name + suffix)
+
+
+@maker
+def costly_layer() -> None:
+    """Write model.onnx, calibration.npz and test.npz: the digits, with a tensor that INT8 cannot carry."""
+    from tests.docs import costly_layer
+
+    costly_layer.make(Path())
+
 
 if __name__ == "__main__":
-    MAKERS[sys.argv[1]](Path())
+    for name in sys.argv[1:]:
+        MAKERS[name]()

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+
+def pages():
+    yield "configuration.md", "# trtcal.toml\n\nKeys.\n"
