@@ -37,6 +37,14 @@ def costly_layer() -> None:
     costly_layer.make(Path())
 
 
+@maker
+def slow_engine() -> None:
+    """Write int8/ and fp16/ with layers and profile, and the logs int8_only.log and skipped.log."""
+    from tests.docs import slow_engine
+
+    slow_engine.make(Path())
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         MAKERS[name]()
