@@ -229,8 +229,8 @@ def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_pat
 
 def test_a_command_to_run_next_stands_there_whole(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
-    files = dict.fromkeys(("folder", "model", "config"), f"runs/{30 * 'long/'}one")
+    files = dict.fromkeys(("folder", "model", "config"), f"runs/{10 * 'long/'}one")
     document["measured"]["run"] = {"measured": {"files": files}}
     step = next_step(document)
-    assert len(step.command) > 150
+    assert len(step.command) > 120
     assert f"<code>{escaped(step.command)}</code>" in to_markdown(document)
