@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports docs links pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -66,6 +66,10 @@ reports: $(READY)
 	  $(BIN)/trtcal run samples/digits/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
+
+# The figures of docs/concepts, from what trtcal computes; `python -m docs.compiled` asks TensorRT-RTX anew.
+figures: $(READY)
+	$(BIN)/python -m docs.figures
 
 # The versions and hashes that CI installs, the newest that pyproject.toml allows.
 lock: $(READY)
