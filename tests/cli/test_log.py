@@ -216,6 +216,7 @@ def test_a_reader_that_goes_away_changes_neither_status_nor_errors(place):
         assert child.stderr.read().splitlines() == [
             b"error: the build failed: long.log",
             b"hint: --exit-zero ends with status 0",
+            b"docs: docs/logs.md#build-logs",
         ]
         assert child.wait(60) == 1  # as without a pipe, however soon the reader goes
 

@@ -347,7 +347,7 @@ def test_a_cost_is_held_to_its_limit(limit, state):
 def test_a_limit_on_a_cost_without_a_price_is_undecided():
     judged = judge_costs(parse_limits(["cost_per_million <= 1"]), timed_report(1))
     assert [one.state for one in judged] == ["undecided"]
-    assert "No price" in judged[0].reason
+    assert "price of the measured machine is not known" in judged[0].reason
 
 
 def test_the_cost_of_what_must_not_ship_says_so(history, capsys):

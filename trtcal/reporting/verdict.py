@@ -301,7 +301,7 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 def _of_evaluation(row: Row) -> list[str]:
     """Return what is known of the samples and outputs that a variant was judged on."""
-    shared = row.shared_samples and f"{row.shared_samples}: new data may lose more."
+    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [one for one in (shared, cut) if one]
 

@@ -14,6 +14,7 @@ from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
+from trtcal.evidence.findings import sentence
 from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
@@ -265,7 +266,7 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
     steps = [
         {
             "command": None,
-            "what": own[0]["what"],
+            "what": sentence(own[0]["what"]),
             "do": own[0]["fix"],
             "place": own[0]["row_id"],
             "link": f"Finding {own[0]['number']}",
