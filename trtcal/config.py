@@ -368,6 +368,9 @@ class ImagesConfig:
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
     width, out of the middle), then (pixel * scale - mean) / std. `mean` and `std` have one number,
     or one a channel in the order of `channels`. `alpha` is what lies behind transparent pixels.
+
+    >>> ImagesConfig("RGB", "NCHW", 1 / 255, resize=256, crop=(224, 224)).interpolation
+    'bilinear'
     """
 
     channels: str = key(
@@ -804,6 +807,11 @@ class Config:
     `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
     `project` is the name of its runs in the history. `untrusted` are the scripts that
     nobody but the file asked for.
+
+    >>> from pathlib import Path
+    >>> config = Config(Path("trtcal.toml"), model=Path("model.onnx"))
+    >>> config.calibration.method, config.build.run_targets
+    ('percentile', ('cpu', 'sm89'))
     """
 
     path: Path = Path(FILE)

@@ -212,7 +212,7 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
     """
 
     name: str | None = option("Only runs of this name.")
-    form: Literal["json", "csv"] = option(None, "--format", default="json")
+    form: Literal["json", "csv"] = option("What to print.", "--format", default="json")
     mlflow: str | None = option(
         "Send what is not there yet to this MLflow store instead.", metavar="URI"
     )

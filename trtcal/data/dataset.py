@@ -110,6 +110,10 @@ class Dataset(Protocol):
     Every array of a batch has samples along its first axis, that of an input without such an axis too:
     sessions (`trtcal.backends.sessions`) take it away. It can be pickled: another process then reads
     the data without checking them once more.
+
+    >>> data = open_dataset("samples/digits/test.npz", "samples/digits/digits.onnx")
+    >>> len(data), next(data.batches(8))["image"].shape
+    (500, (8, 1, 8, 8))
     """
 
     @property

@@ -70,7 +70,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class ABTest:
-    """Everything about one test: who, on what, the verdict, and how it came about."""
+    """Everything about one test: who, on what, the verdict, and how it came about.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> test = ab_test(digits, quantize(digits, calibrate(digits, data)), "samples/digits/test.npz")
+    >>> test.samples, test.task.name
+    (500, 'classification')
+    """
 
     baseline: str
     candidate: str
@@ -109,6 +115,9 @@ class ABOptions:
 
     `sequential` judges at five interim analyses and stops as soon as the limits are decided. `task` and
     `outputs` are the user's, else they are read from the outputs.
+
+    >>> ABOptions(batch=64, sequential=True).sequential
+    True
     """
 
     batch: int = 32

@@ -40,6 +40,11 @@ class Build:
 
     `whole` are the outputs of the model that this one was cut from, none if it was not cut.
     `coverage` is how much of the compute that makes; of ONNX Runtime's CPU what Q/DQ ask for.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> made.target, made.engine.name
+    ('cpu', 'engine.onnx')
     """
 
     folder: Path

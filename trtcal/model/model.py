@@ -102,6 +102,10 @@ class Model:
     No initializer of `proto` is an input of its graph; `defaults` are inputs of the file that had a
     default value, which is a constant here. `source` is the file or folder of another framework that it
     was converted from; `path` is then the ONNX file made of it.
+
+    >>> model = load_model("samples/digits/digits.onnx")
+    >>> [str(one) for one in model.outputs]
+    ['logits: float32[batch, 10]']
     """
 
     path: Path

@@ -138,6 +138,10 @@ class RunResult:
     """Where a run lies, its report, builds that could not be made, limits on builds and data, judged.
 
     `issues` are what looks wrong in the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
     """
 
     folder: Path

@@ -39,6 +39,11 @@ class QuantizedModel:
 
     `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks for,
     `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> quantized = quantize(digits, calibrate(digits, data))
+    >>> quantized.asked["stem/conv"]
+    'int8'
     """
 
     proto: onnx.ModelProto

@@ -104,6 +104,9 @@ class SearchOptions:
     `gpu` is the name of a GPU, or a TOML file of datasheet numbers, that times are estimated for.
     `samples` are for sensitivities, `evaluated` for whole plans; `batch` is what times are of. `build`
     compiles a quantized model, `reader` has the task that is judged.
+
+    >>> SearchOptions(gpu="l4").gpu
+    'l4'
     """
 
     limits: Limits = field(default_factory=Limits)
