@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports messages pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
 	$(BIN)/trtcal run samples/digits/trtcal.toml
@@ -45,7 +45,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)
@@ -67,6 +67,10 @@ reports: $(READY)
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
 
+# The figures of docs/concepts, from what trtcal computes; `python -m docs.compiled` asks TensorRT-RTX anew.
+figures: $(READY)
+	$(BIN)/python -m docs.figures
+
 # The versions and hashes that CI installs, the newest that pyproject.toml allows.
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
@@ -80,9 +84,13 @@ audit: $(READY)
 dist: $(READY)
 	$(BIN)/python -m tests.release.dist
 
-# The page of the messages and findings that trtcal knows; a test checks that it is up to date.
-messages: $(READY)
-	$(BIN)/trtcal explain --markdown > docs/log-messages.md
+# The site, in docs/_build/html; a warning, a broken link or anchor is an error. The reference is made from the code.
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -n -q -E -b html docs docs/_build/html
+
+# The links to other sites, if there is a network.
+links: $(READY)
+	$(BIN)/python -m tests.docs.links
 
 # The README's pictures of the gallery; needs a Chromium.
 pictures: $(READY)
@@ -94,4 +102,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/digits reports/digits-glitch reports/digits-trouble

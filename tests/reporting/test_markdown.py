@@ -15,6 +15,7 @@ from trtcal.cli.main import run_command
 from trtcal.documents.streams import visible
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
+from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
 from trtcal.reporting.prices import named_price, with_costs
@@ -224,3 +225,12 @@ def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_pat
     assert costs["price"]["currency"] == "EUR"
     # 1e6 / 32 batches of 1 ms at 0.001 EUR a second
     assert costs["variants"]["a"]["cost"]["value"] == pytest.approx(1e6 / 32 * 0.001 * 0.001)
+
+
+def test_a_command_to_run_next_stands_there_whole(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
+    files = dict.fromkeys(("folder", "model", "config"), f"runs/{10 * 'long/'}one")
+    document["measured"]["run"] = {"measured": {"files": files}}
+    step = next_step(document)
+    assert len(step.command) > 120
+    assert f"<code>{escaped(step.command)}</code>" in to_markdown(document)

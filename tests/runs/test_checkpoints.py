@@ -125,7 +125,7 @@ def test_a_stage_with_another_output_is_named_with_its_subject():
         )
 
     found = compare_chains(chain("b"), chain("c")).first
-    assert str(found).startswith("build 'layers' of net for sm89 (number 1) gives another output")
+    assert str(found).startswith("build 'layers' of net for sm89 (number 1) has another output")
 
 
 def test_an_engine_of_another_identity_is_no_delta():

@@ -38,7 +38,7 @@ class Run(
 ):
     """Do the whole job for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
-    For a model, what the options do not say is read from it and its data, and what is guessed is said;
+    Given a model, trtcal reads what the options leave open from it and its data, and prints each guess;
     `trtcal init` writes the same into a file. The status is 1 if the verdict is DO NOT SHIP, or if a
     limit on builds or data is broken.
     """

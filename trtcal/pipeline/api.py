@@ -159,7 +159,7 @@ def quantize(
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
 ) -> QuantizedModel:
-    """Write Q/DQ into a model where a plan wants INT8, and casts where it wants fp16.
+    """Write Q/DQ into a model where a plan asks for INT8, and casts where it asks for fp16.
 
     `plan` None asks for INT8 wherever TensorRT takes it; a mapping is a plan's JSON form. With
     `output` the ONNX file is written there. `InputError` if the calibration is of another model or
@@ -413,7 +413,7 @@ def search(
     `limits` are written like "top1 >= -0.3" or "speedup >= 2"; they come before those of `options`,
     which has the GPU to estimate times for and how much to measure. `tested` of the result holds the
     recommended plan against the limits as `ab_test` does. Measurements are kept in the folder `output`,
-    so that the same search goes on where it was stopped. `InputError` for a limit that no plan can be
+    so that the same search resumes where it was stopped. `InputError` for a limit that no plan can be
     searched for.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"

@@ -211,9 +211,9 @@ class Patterns:
     """All patterns, with the sets of operators and the spelled-out forms that they are made of."""
 
     operators: Mapping[str, frozenset[str]] = key(_sets, dict)
-    forms: tuple[Form, ...] = key(partial(read_sections, Form, FORM_EXAMPLE), (), "form")
+    forms: tuple[Form, ...] = key(partial(read_sections, Form, FORM_EXAMPLE), (), name="form")
     patterns: tuple[Pattern, ...] = key(
-        partial(read_sections, Pattern, PATTERN_EXAMPLE), (), "pattern"
+        partial(read_sections, Pattern, PATTERN_EXAMPLE), (), name="pattern"
     )
 
     def __post_init__(self) -> None:
