@@ -501,7 +501,7 @@ class CalibrationConfig:
     method: str = key(
         TEXT,
         "",
-        "The method whose ranges are used where one is wanted, as by plans.",
+        "The method whose ranges plans use.",
         unset="percentile if it is among `methods`, else the first",
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")

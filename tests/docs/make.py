@@ -31,7 +31,7 @@ def model() -> None:
 
 @maker
 def costly_layer() -> None:
-    """Write model.onnx, calibration.npz and test.npz: the digits, with a tensor that INT8 cannot carry."""
+    """Write model.onnx, calibration.npz and test.npz: digits with a tensor too wide for INT8."""
     from tests.docs import costly_layer
 
     costly_layer.make(Path())
@@ -43,6 +43,54 @@ def slow_engine() -> None:
     from tests.docs import slow_engine
 
     slow_engine.make(Path())
+
+
+@maker
+def upsampling() -> None:
+    """Write segment.onnx, a convolution and a transposed one, and images.npz."""
+    from tests.networks import samples, transposed_net
+
+    transposed_net(Path("segment.onnx"))
+    samples(Path("images.npz"), count=64)
+
+
+MISSING = (
+    "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 "
+    "implementation for any layer consuming or producing given tensor"
+)
+TRTEXEC = f"""\
+&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=net.onnx --int8 --calib=net.cache
+[I] FP32 and INT8 precisions have been specified - more performance might be enabled by additionally \
+specifying --fp16 or --best
+{MISSING.format("c")}
+{MISSING.format("y")}
+[W] [TRT] Tactic Device request: 3105MB Available: 1500MB. Device memory is insufficient to use tactic.
+[W] [TRT] UNSUPPORTED_STATE: Skipping tactic 3 due to insufficient memory on requested size of \
+3255828480 detected for tactic 0x0000000000000004.
+[V] [TRT] Engine Layer Information:
+Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to first + relu1, \
+Tactic: 0x00000000000003e8, x[Float(1,3,8,8)] -> \
+Reformatted Input Tensor 0 to first + relu1[Int8(1,3,8,8)]
+Layer(CaskConvolution): first + relu1, Tactic: 0x02d9f5211e4d2d82, \
+Reformatted Input Tensor 0 to first + relu1[Int8(1,3,8,8)] -> b[Float(1,8,8,8)]
+Layer(CaskConvolution): second + add + relu2, Tactic: 0x12dbf7d94ee3696d, b[Float(1,8,8,8)] -> \
+e[Float(1,8,8,8)]
+Layer(CudnnPooling): pool, Tactic: 0xffffffffffffffff, e[Float(1,8,8,8)] -> f[Float(1,8,1,1)]
+Layer(CublasConvolution): gemm, Tactic: 0x0000000000000000, f[Float(1,8,1,1)] -> y[Float(1,5)]
+[I] Engine built in 4.2 sec.
+&&&& PASSED TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=net.onnx --int8 --calib=net.cache
+"""
+
+
+@maker
+def trtexec_log() -> None:
+    """Write trtexec.log, of an INT8 build by a calibration cache, and its net.onnx."""
+    from tests.networks import conv_net
+
+    conv_net(Path("net.onnx"))
+    lines = TRTEXEC.splitlines(keepends=True)
+    stamped = [f"[11/20/2026-10:00:00] {one}" if one[0] == "[" else one for one in lines]
+    Path("trtexec.log").write_text("".join(stamped))
 
 
 if __name__ == "__main__":
