@@ -315,7 +315,7 @@ def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
     if (patterns[1:] < patterns[:-1]).any() or (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
         raise ValueError("bins do not rise, or are none of finite values")
     if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
-        raise ValueError("bins are finer than they should be for so many values")
+        raise ValueError("bins are finer than so few values allow")
 
 
 def _check_numbers(scalars: npt.NDArray[Any], extent: npt.NDArray[Any]) -> None:

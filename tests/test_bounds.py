@@ -317,7 +317,7 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
     [
         ("short", "tensor 'w' has 64 bytes"),
         ("type", "'x' is of"),
-        ("values", r"tensor 'w' lists 2 values, its shape wants 32"),
+        ("values", r"tensor 'w' lists 2 values, its shape needs 32"),
     ],
 )
 def test_small_constants_that_are_broken_are_named(tmp_path, act, says):

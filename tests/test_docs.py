@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -14,13 +13,8 @@ import pytest
 from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, name_of, read_blocks
 from tests.docs.reference import pages
-from trtcal import config
 from trtcal.cli.main import COMMANDS, cli
-from trtcal.config import Config
 
-SECTIONS = [
-    kind for name, kind in vars(config).items() if name.endswith("Config") and kind is not Config
-]
 REFERENCE = {ROOT / "docs" / "reference" / name for name, _ in pages()}
 README = (ROOT / "README.md").read_text()
 
@@ -60,14 +54,6 @@ def test_the_readmes_python_works(tmp_path):
 def test_the_documents_name_every_command():
     for name in COMMANDS:
         assert f"`trtcal {name}`" in COMMANDS_PAGE
-
-
-def test_the_documents_name_every_key_of_the_configuration():
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    for kind in (Config, *SECTIONS):
-        for item in fields(kind):
-            if item.metadata:
-                assert f"`{item.name}`" in page or f"[{item.name}" in page, item.name
 
 
 def test_the_architecture_answers_every_question():

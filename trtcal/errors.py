@@ -5,7 +5,7 @@
     ├── InputError     2   a model, dataset, file, name or option is not usable
     ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
     ├── ResourceError  4   memory, disk or time ran out
-    └── Interrupted  130   the user broke it off; it can be started again
+    └── Interrupted  130   the user interrupted the work; the same command starts it again
 
 Anything else that escapes is a defect of trtcal and is reported as one.
 """
@@ -14,18 +14,23 @@ from __future__ import annotations
 
 INTERRUPTED = 130
 MODEL = "MODEL"
-"""Stands in hints for the model's path without `.onnx`, where those who raise them do not know it."""
+"""Placeholder in hints for the model's path without `.onnx`, where who raises does not know it."""
 
 
 class TrtcalError(Exception):
-    """One problem in one sentence (what, where), and a hint that says what to do about it."""
+    """One problem in one sentence (what, where), and a hint that says what to do about it.
+
+    `page` is the page of the documentation that helps, such as "docs/data.md#formats". Without one the
+    command line names the page of the module that raised the error; an empty one names none.
+    """
 
     exit_status = 2
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str | None = None, page: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.page = page
 
 
 class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
@@ -53,6 +58,6 @@ class ResourceError(TrtcalError):
 
 
 class Interrupted(TrtcalError):  # noqa: N818  # to be interrupted is not an error
-    """The user broke the work off; what was done is kept where that is possible."""
+    """The user interrupted the work; what was done is kept where that is possible."""
 
     exit_status = INTERRUPTED

@@ -44,7 +44,7 @@ def test_a_file_is_written_from_model_and_images(place, capsys):
     guessed = [line for line in text.splitlines() if "# guessed: " in line]
     assert err.count("guessed: ") == len(guessed) >= 5
     assert run_command(["init", "--data", "images"]) == 2
-    assert "trtcal.toml is there already" in capsys.readouterr().err
+    assert "trtcal.toml already exists" in capsys.readouterr().err
     assert (place / "trtcal.toml").read_text() == text
 
 

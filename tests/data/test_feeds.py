@@ -269,7 +269,7 @@ def test_tensors_with_a_numpy_method_are_taken(tmp_path, model):
         ("def load_data():\n    yield 'x'", "feed 0: it is a str, not a dictionary"),
         (
             "def load_data():\n    yield np.ones(3)",
-            "feed 0: 'x' is float64, the model wants float32",
+            "feed 0: 'x' is float64, the model expects float32",
         ),
         ("def load_data():\n    yield {'x': [1.0]}", "'x' is a list, not an array"),
     ],

@@ -31,7 +31,7 @@ def model() -> None:
 
 @maker
 def costly_layer() -> None:
-    """Write model.onnx, calibration.npz and test.npz: the digits, with a tensor that INT8 cannot carry."""
+    """Write model.onnx, calibration.npz and test.npz: digits with a tensor too wide for INT8."""
     from tests.docs import costly_layer
 
     costly_layer.make(Path())

@@ -145,14 +145,14 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
         "Limits",
         "Variants",
         "Findings",
-        "What got INT8",
+        "What runs in INT8",
         "a on sm89",
         "Provenance",
     ]
     for words in (
         "it is slow",
         "**Do:** change it",
-        "1 of 2 layers asked in INT8",
+        "1 of 2 layers requested in INT8",
         "broken",
         "(95 %)",  # of the intervals of two variants, each end wrong once in 40 times
         "holds",
@@ -198,7 +198,7 @@ def test_builds_without_a_comparison_have_a_note_too(tmp_path):
     write_build(tmp_path / "builds", build("a", {"conv": "fp32"}))
     source = to_markdown(with_costs(assemble(tmp_path)))
     assert "none was compared with FP32" in source
-    assert "0 of 1 convolution or product asked in INT8 got it" in source
+    assert "0 of 1 convolution or matrix product requested in INT8 run in INT8" in source
 
 
 def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):

@@ -203,7 +203,7 @@ class _Work:
         where = f"kept in {self.checkpoint.path}" if self.checkpoint else "and not kept"
         raise Interrupted(
             f"interrupted: {done / self.whole:.0%} of the observation is done, {where}",
-            "start the same command again: it goes on from there" if self.checkpoint else None,
+            "start the same command again: it resumes from there" if self.checkpoint else None,
         )
 
 

@@ -50,7 +50,7 @@ class Ab(
     reference: Path | None = option(
         "What agreement, cosine and KL are measured against.  [default: BASELINE]"
     )
-    alpha: float = option("Error rate of it all.", default=0.05)
+    alpha: float = option("Error rate of all limits together.", default=0.05)
     sequential: bool = option("Judge five times on the way, and stop once it is decided.")
     batch: int | None = option("Samples run together.  [default: 32]", least=1)
     output: Path = option("Where to write the test.", "-o", default=Path("ab.json"))

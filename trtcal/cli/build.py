@@ -33,11 +33,11 @@ class BuildEngine(
     example="trtcal build model-int8.onnx --target sm89 "
     "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
 ):
-    """Build an engine from MODEL in a child process, and say what every layer got.
+    """Build an engine from MODEL in a child process, and list the precision of every layer.
 
-    Without --target it builds for the targets of trtcal.toml, if it has some: several go to
-    OUTPUT/TARGET each. Without --backend the target decides: cpu is onnxruntime's, sm89 and its like
-    tensorrt-rtx's. The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    Without --target it builds for the targets of trtcal.toml; each of several gets its own folder
+    OUTPUT/TARGET. Without --backend the target decides: onnxruntime for cpu, tensorrt-rtx for sm89 and
+    similar. The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
 
     model: Path = argument()

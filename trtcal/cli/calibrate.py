@@ -48,9 +48,9 @@ class Calibrate(
 ):
     """Choose the range of every tensor of MODEL from data, and write calibration.json.
 
-    MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
+    trtcal.toml can name MODEL and the data. One pass over the data fills a histogram for each
     tensor; a method only reads the histograms. A summary is printed, with -v every range. If it is
-    interrupted or killed, the same command goes on from the checkpoint beside its output.
+    interrupted or killed, the same command resumes from the checkpoint beside its output.
 
     With `--method auto` a quarter of the samples is held back, and all methods are judged there by what
     INT8 loses; of fewer than 32 samples each tensor's method is chosen by its histogram alone.
@@ -69,7 +69,7 @@ class Calibrate(
         "Take the workers from a Ray cluster, all its cores if --workers says nothing."
     )
     max_memory: str | None = option(
-        "Ceiling like 4GB: the data are then read several times if need be.", metavar="SIZE"
+        "Memory limit, such as 4GB; the data are read several times if needed.", metavar="SIZE"
     )
     profile: bool = option("Say where the time went and what would bring more.")
     histograms: Path | None = option(

@@ -19,11 +19,11 @@ class CheckData(
 ):
     """Check whether data are prepared as MODEL needs them: pixels, channels, layout, samples, labels.
 
-    The FP32 model is run on samples as given and as they may have been meant. MODEL and the data to
-    calibrate with may stand in trtcal.toml. The status is 1 if there is an issue.
+    The check runs the FP32 model on the samples as given, and with other preprocessing that may have
+    been meant. trtcal.toml can name MODEL and the data. The status is 1 if there is an issue.
     """
 
-    samples: int = option("Run so many, from all over the data.", default=64, least=1)
+    samples: int = option("Number of samples to run, spread over the data.", default=64, least=1)
 
     def _run(self) -> None:
         from trtcal.check.check import check_data

@@ -70,9 +70,9 @@ class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
 
 
 class Diff(PairOptions, example="trtcal checkpoint diff good/ reports/"):
-    """Show which passes and stages give another output in run B than in run A, and why.
+    """Show the passes and stages whose output differs between run A and run B, and why.
 
-    The first one is the cause of those after it, as far as only their input changed.
+    The first one is the cause of those after it, if only their input changed.
     """
 
     def _run(self) -> None:
@@ -104,16 +104,16 @@ def _show(found: ChainDifference) -> None:
 class Verify(
     AlertOptions, JsonOptions, TrustOptions, example="trtcal checkpoint verify reports/digits"
 ):
-    """Hold RUN's checkpoints against those of a baseline; the status is 1 if one gives another output.
+    """Compare RUN's checkpoints with those of a baseline; the status is 1 if an output differs.
 
-    What made the first delta is run once more. For a trtcal.toml its preparation passes are run now,
-    and the baseline is the run in its output folder; a delta that does not come again is no error then.
-    Else it is the last run before RUN in the history that still lies in its folder, or the one that RUN
-    replaced.
+    The pass or stage of the first delta runs once more. Given CONFIG, trtcal runs its preparation
+    passes now, and the baseline is the run in its output folder; a delta that does not repeat is then
+    no failure. Given RUN, the baseline is the last run before it in the history whose folder still
+    exists, or the run that RUN replaced.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
-    baseline: Path | None = option("The folder of the run to hold against.")
+    baseline: Path | None = option("Folder of the baseline run.")
     against: int | None = option("The baseline's number in the history.")
     db: Path | None = option(DB)
 
@@ -168,7 +168,7 @@ def _hint(source: Path, baseline: str) -> str:
     bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
         return f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds what breaks a limit"
-    return f"if the change is wanted, run anew: `trtcal run {bad}`"
+    return f"if the change is intended, run again: `trtcal run {bad}`"
 
 
 class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):

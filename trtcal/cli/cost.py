@@ -114,7 +114,9 @@ def _write_focus(path: Path, found: CostTable, account: str) -> None:
     from trtcal.runs.focus import focus_rows, to_csv
 
     if not account.strip():
-        raise InputError("--account is empty", "FOCUS wants an account: leave the option out")
+        raise InputError(
+            "--account is empty", "FOCUS needs an account: name it, or leave the option out"
+        )
     rows = focus_rows(found.runs, account)
     write_text(path, to_csv(rows))
     note(f"note: wrote {len(rows)} rows, estimates and no invoice: {path}")

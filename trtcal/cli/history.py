@@ -247,14 +247,14 @@ def _send(entries: list[Entry], uri: str) -> None:
 
     with progress("sending runs", len(entries), "runs") as show:
         sent = send_to_mlflow(entries, uri, show)
-    say(f"sent {sent} runs; {len(entries) - sent} were there already")
+    say(f"sent {sent} runs; the store already has {len(entries) - sent}")
 
 
 class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
     """Write a static site: every name's figures over time, and what changed when."""
 
     output: Path = option("Folder to write.", "-o")
-    last: int | None = option("Only so many runs of each name.", least=1)
+    last: int | None = option("Number of runs of each name, the newest.", least=1)
 
     def _run(self) -> None:
         from trtcal.runs.dashboard import write_dashboard

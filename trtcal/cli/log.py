@@ -56,7 +56,7 @@ class Log(JsonOptions, example="trtcal log build.log --json"):
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...")
-    follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
+    follow: bool = option("Keep reading while FILE grows, until Ctrl-C.")
     output: Path | None = option("Write the JSON here too.", "-o")
     exit_zero: bool = option("End with status 0 for a build that failed, too.")
 
@@ -147,7 +147,7 @@ def _counts(writer: LogWriter) -> str:
     kinds = len(writer.end["summary"]["findings"])
     none = "nothing known in it" if _is_hardly_a_log(writer.end) else "no findings"
     found = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
-    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognised, {found}"
+    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {found}"
 
 
 def _is_hardly_a_log(end: dict[str, Any]) -> bool:
@@ -158,7 +158,7 @@ def _warn_of_few(file: str, end: dict[str, Any]) -> None:
     """Warn of a file that is hardly a build log, in which there is little to be found."""
     if _is_hardly_a_log(end):
         warning(
-            f"{file}: {end['recognised']} of {end['lines']} lines are recognised: "
+            f"{file}: {end['recognised']} of {end['lines']} lines are recognized: "
             "this may be no build log",
             "give the text that trtexec, Polygraphy or the script printed while it built the engine",
         )

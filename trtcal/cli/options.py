@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 
 import click
 
-from trtcal.cli.output import note, print_json, say, say_written, verbosity
+from trtcal.cli.output import is_quiet, note, print_json, say, say_written, verbosity
 from trtcal.config import (
     FILE,
     TASKS,
@@ -92,12 +92,14 @@ class Options:
         raise NotImplementedError
 
     def _start(self) -> None:
-        """Do the work; hints on the model name the file given."""
+        """Do the work; hints on the model name the file given, and with -q no page is named."""
         try:
             self._run()
         except TrtcalError as error:
             if error.hint and MODEL in error.hint:
                 error.hint = self._with_file(error.hint)
+            if is_quiet():
+                error.page = ""
             raise
 
     def _with_file(self, hint: str) -> str:
@@ -284,8 +286,8 @@ class GivenOptions(Options):
     data: Path | None = option("Data to calibrate on: see `trtcal calibrate --help`.")
     test: Path | None = option("Data to judge on.  [default: a part of --data, held back]")
     labels: str | None = option(
-        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to judge "
-        "on.  [default: as it looks]",
+        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to "
+        "judge on.  [default: detected from the files]",
         metavar="csv|folders|FILE.json",
     )
     targets: tuple[str, ...] = option(

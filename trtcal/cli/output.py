@@ -229,11 +229,13 @@ def warning(message: str, hint: str | None = None) -> None:
         _print_line(errors(), f"hint: {hint}")
 
 
-def error(message: str, hint: str | None = None) -> None:
-    """Print on standard error what went wrong, and what to do about it."""
+def error(message: str, hint: str | None = None, page: str | None = None) -> None:
+    """Print on standard error what went wrong, what to do about it, and the page that says more."""
     _print_line(errors(), f"error: {message}")
     if hint:
         _print_line(errors(), f"hint: {hint}")
+    if page:
+        _print_line(errors(), f"docs: {page}")
 
 
 def say_command(words: Iterable[str]) -> None:

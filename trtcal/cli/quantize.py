@@ -150,7 +150,7 @@ class Quantize(
         "Calibrate from --data, and try optimizations of weights, biases and ranges."
     )
     time_limit: float = option(
-        "Seconds after which no optimization is begun or goes on.", default=600.0, least=0
+        "Seconds after which no optimization starts or continues.", default=600.0, least=0
     )
     objective: Literal["sqnr", "kl"] = option(
         "What an optimization has to improve.", default="sqnr"

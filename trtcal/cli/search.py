@@ -61,7 +61,7 @@ def show(document: dict[str, Any], folder: Path) -> None:
     _show_unfit(document)
     if not document["complete"]:
         cut = "; ".join(document["missing"])
-        note(f"note: stopped by a limit: {cut}; the same command with more time or --plans goes on")
+        note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
     for one in document["front"]:
         if one["recommended"]:
             say(f"recommended: {one['plan']}: {document['reason']}")
@@ -147,7 +147,7 @@ class Search(
     gives measured ones. Limits are on top1, agreement, sqnr_db, speedup, latency_p50 (the time of a
     batch) and int8_macs, as in "top1 >= -0.3". Without one the plan is recommended that loses least and
     keeps 90 % of the INT8 speed-up. What was measured is kept in the output folder, so that the same
-    command goes on where it was stopped. The status is 1 if no plan holds the limits.
+    command resumes where it was stopped. The status is 1 if no plan holds the limits.
     """
 
     data: Path | None = option("What plans are judged on.")

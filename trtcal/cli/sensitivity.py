@@ -26,7 +26,7 @@ class Sensitivity(
     NonMaxSuppression the share that is not found again.
     """
 
-    samples: int = option("The first so many.", default=64, least=2)
+    samples: int = option("Number of samples to use, from the first.", default=64, least=2)
     exact: bool = option("Run every layer on all samples, even if it is known earlier.")
     output: Path | None = option("Write the table here too.", "-o")
 

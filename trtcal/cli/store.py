@@ -66,10 +66,10 @@ class StoreOptions(ConfigOptions):
 
 
 class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vision"):
-    """Push the folder of a RUN: its files, and what they were made of, each by its SHA-256.
+    """Push the folder of a RUN: its files and their inputs, each under its SHA-256.
 
-    The store is made if there is none. What is there already is not sent again. A push that is killed
-    leaves no run that is half there; start it again.
+    A store that does not exist is created. Objects that the store already has are not sent again. A
+    push that is killed leaves no incomplete run: start it again.
     """
 
     run: Path = argument()
@@ -94,7 +94,7 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
             done = push(store, self.run, record, tags, self.rewrite, advance)
         facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
         where = store.location.shown
-        how = "pushed to" if done.is_new else "was there already:"
+        how = "pushed to" if done.is_new else "already in the store:"
 
         def show() -> None:
             say(f"run {done.record.identity} {how} {where}")
@@ -286,14 +286,14 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
 
 
 class Gc(StoreOptions, example="trtcal store gc --dry-run"):
-    """Delete objects that no run has: killed pushes leave them. Pushes may go on meanwhile."""
+    """Delete objects that no run uses, such as those of killed pushes. Pushing stays possible."""
 
     older_than: float = option(
-        "Only what is so many hours old; with fewer than 24, make sure that nobody pushes.",
+        "Only objects at least this many hours old; below 24, make sure that nobody pushes.",
         default=GRACE_HOURS,
         least=0,
     )
-    dry_run: bool = option("Only say what would be deleted.")
+    dry_run: bool = option("List what would be deleted, and delete nothing.")
 
     def _run(self) -> None:
         from trtcal.runs.store.gc import collect_garbage

@@ -25,19 +25,19 @@ def fitting(where: str, spec: TensorSpec, found: Mapping[str, Rows]) -> Rows:
         hint = f"; {made[0]}" if len(made) == 1 else ""
         raise InputError(
             f"data {where}: no array for the model's input {spec.name!r} (there is: {has})",
-            f"the model wants {spec}{hint}",
+            f"the model expects {spec}{hint}",
         )
     array = found[spec.name]
     if str(array.dtype) != spec.dtype:
         raise InputError(
-            f"data {where}: {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
+            f"data {where}: {spec.name!r} is {array.dtype}, the model expects {spec.dtype}",
             _conversion(where, spec, spec.name, array)
             or f"convert it before saving: array.astype('{spec.dtype}')",
         )
     if not _fits(array.shape, spec.shape):
         raise InputError(
-            f"data {where}: {spec.name!r} has shape {list(array.shape)}, "
-            f"the model wants [{', '.join(map(str, spec.shape))}] with samples first",
+            f"data {where}: {spec.name!r} has shape {list(array.shape)}, the model expects "
+            f"[{', '.join(map(str, spec.shape))}] with samples first",
             _conversion(where, spec, spec.name, array)
             or "give the samples along the first axis, preprocessed as the model expects",
         )

@@ -207,7 +207,7 @@ class ImageDataset(StreamedDataset):
 
     def _fitting(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape_fits((1, *shape), self._spec.shape):
-            raise self._misfit(name, shape, f"the model wants {self._spec}")
+            raise self._misfit(name, shape, f"the model expects {self._spec}")
         return shape
 
     def _misfit(self, name: str, shape: tuple[int, ...], wanted: str) -> InputError:
@@ -274,7 +274,7 @@ def _is_number(dtype: str) -> bool:
 def _declared(folder: Path, images: ImagesConfig | None) -> ImagesConfig:
     if images is None:
         raise InputError(
-            f"data {folder} are images, and nothing says how the model wants them",
+            f"data {folder} are images, and nothing says which preprocessing the model expects",
             f"declare it at the top of trtcal.toml as in its training, for example: {IMAGES_EXAMPLE}",
         )
     return images

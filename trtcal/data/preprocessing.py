@@ -71,8 +71,8 @@ class Preprocess:
         holds = np.isfinite(values) if values.dtype.kind == "f" else values == exact
         if not holds.all():
             raise InputError(
-                f"the values that [images] gives, {exact.min():.6g} to {exact.max():.6g}, "
-                f"are not all {self.dtype}, which the model wants",
+                f"the values that [images] gives, {exact.min():.6g} to {exact.max():.6g}, are not "
+                f"all {self.dtype}, the type that the model expects",
                 "check scale, mean and std in trtcal.toml; integer inputs want scale = 1",
             )
         return values

@@ -255,7 +255,7 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
         raise InputError(
             f"{path} is not a trtcal {kind} (it says {found!r})", f"give a {kind} that trtcal wrote"
         )
-    again = f"make it anew: `{command}`" if command else "write it again with this trtcal"
+    again = f"write it again: `{command}`" if command else "write it again with this trtcal"
     if document.get("schema_version") != version:
         raise InputError(
             f"{path} has schema version {document.get('schema_version')!r}, "

@@ -89,7 +89,7 @@ def _check_values(tensor: onnx.TensorProto) -> None:
     given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
     wanted = math.prod(map(int, tensor.dims))
     if given != wanted:
-        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape wants {wanted}")
+        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape needs {wanted}")
 
 
 def _name(number: int) -> str:

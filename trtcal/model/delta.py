@@ -19,7 +19,7 @@ CHANGES = {
     CONSTANTS: "values of weights or other constants are others",
     SIGNATURE: "inputs, outputs, opsets, the IR version or metadata are others",
     TYPES: "types or shapes that are noted within the graph are others",
-    REORDERED: "the same nodes stand in another order",
+    REORDERED: "the order of the nodes differs",
     RENAMED: "nodes, tensors or weights within the graph have other names",
 }
 """Every kind of change, the gravest first: where there are several, the gravest is reported."""

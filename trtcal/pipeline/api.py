@@ -159,7 +159,7 @@ def quantize(
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
 ) -> QuantizedModel:
-    """Write Q/DQ into a model where a plan wants INT8, and casts where it wants fp16.
+    """Write Q/DQ into a model where a plan asks for INT8, and casts where it asks for fp16.
 
     `plan` None asks for INT8 wherever TensorRT takes it; a mapping is a plan's JSON form. With
     `output` the ONNX file is written there. `InputError` if the calibration is of another model or
@@ -179,7 +179,7 @@ def quantize(
 def _calibration(source: Calibration | PathLike) -> Calibration:
     if isinstance(source, Calibration):
         return source
-    _check_path(source, "a calibration", "the Calibration that `calibrate` gives")
+    _check_path(source, "a calibration", "the Calibration that `calibrate` returns")
     return Calibration.read(Path(source))
 
 
@@ -260,7 +260,7 @@ def diagnose(
     loaded = None if model is None else _model(model)
     if isinstance(source, Build):
         return check_build(source, settings, loaded, paths)
-    _check_path(source, "a build", "the Build that `build` gives")
+    _check_path(source, "a build", "the Build that `build` returns")
     path = Path(source)
     if path.is_dir():
         return check_folder(path, settings, paths, loaded)
@@ -324,7 +324,7 @@ def _named(variants: Variants) -> list[Named]:
     if isinstance(variants, Mapping):
         return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
-        raise InputError("variants must be several", "give a list, or a dict of names")
+        raise InputError("`variants` is not a list or a dict", "give a list, or a dict of names")
     return [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
 
 
@@ -413,7 +413,7 @@ def search(
     `limits` are written like "top1 >= -0.3" or "speedup >= 2"; they come before those of `options`,
     which has the GPU to estimate times for and how much to measure. `tested` of the result holds the
     recommended plan against the limits as `ab_test` does. Measurements are kept in the folder `output`,
-    so that the same search goes on where it was stopped. `InputError` for a limit that no plan can be
+    so that the same search resumes where it was stopped. `InputError` for a limit that no plan can be
     searched for.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
@@ -487,7 +487,7 @@ def _collect(results: Sequence[Reported], folder: Path) -> None:
         else:
             raise InputError(
                 f"an object of type {type(one).__name__} cannot be reported",
-                "give what calibrate, compare, ab_test or build gave, a Plan, or a run's folder",
+                "give a result of calibrate, compare, ab_test or build, a Plan, or the folder of a run",
             )
 
 

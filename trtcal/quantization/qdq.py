@@ -37,7 +37,7 @@ METADATA = "trtcal.quantization"
 class QuantizedModel:
     """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
 
-    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan wants,
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks for,
     `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
     """
 
