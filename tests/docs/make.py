@@ -77,6 +77,33 @@ def trtexec_log() -> None:
     Path("trtexec.log").write_text("".join(stamped))
 
 
+@maker
+def old_cache() -> None:
+    """Write model.onnx and its data, model.cache as TensorRT 8.6 does, and stale.cache of another model."""
+    import struct
+
+    import numpy as np
+    import onnx
+    import onnxruntime
+
+    model()
+    proto = onnx.load("model.onnx")
+    names = [name for node in proto.graph.node for name in node.output]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name != "logits")
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    feed = {"image": np.load("calibration.npz")["image"]}
+    largest = {"image": feed["image"].max()} | {
+        name: np.abs(array).max()
+        for name, array in zip(names, session.run(names, feed), strict=True)
+    }
+    scales = {name: struct.pack("!f", value / 127).hex() for name, value in largest.items()}
+    scales["(Unnamed Layer* 27) [Shuffle]_output"] = "3c010204"
+    lines = ["TRT-8601-MinMaxCalibration", *(f"{name}: {scale}" for name, scale in scales.items())]
+    text = "\n".join(lines) + "\n"
+    Path("model.cache").write_text(text)
+    Path("stale.cache").write_text(text.replace("widen/", "grow/").replace("8601", "7203"))
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         MAKERS[name]()
