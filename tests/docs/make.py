@@ -88,9 +88,66 @@ def trtexec_log() -> None:
     from tests.networks import conv_net
 
     conv_net(Path("net.onnx"))
-    lines = TRTEXEC.splitlines(keepends=True)
-    stamped = [f"[11/20/2026-10:00:00] {one}" if one[0] == "[" else one for one in lines]
-    Path("trtexec.log").write_text("".join(stamped))
+    Path("trtexec.log").write_text(_stamped(TRTEXEC))
+
+
+def _stamped(log: str) -> str:
+    """Return a log with the time before each message, as trtexec writes it."""
+    lines = log.splitlines(keepends=True)
+    return "".join(f"[11/20/2026-10:00:00] {one}" if one[0] == "[" else one for one in lines)
+
+
+@maker
+def old_cache() -> None:
+    """Write model.onnx and its data, its cache of TensorRT 8.6, and the stale cache of another."""
+    import struct
+
+    import numpy as np
+    import onnx
+    import onnxruntime
+
+    model()
+    proto = onnx.load("model.onnx")
+    names = [name for node in proto.graph.node for name in node.output]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name != "logits")
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    feed = {"image": np.load("calibration.npz")["image"]}
+    largest = {"image": feed["image"].max()} | {
+        name: np.abs(array).max()
+        for name, array in zip(names, session.run(names, feed), strict=True)
+    }
+    scales = {name: struct.pack("!f", value / 127).hex() for name, value in largest.items()}
+    scales["(Unnamed Layer* 27) [Shuffle]_output"] = "3c010204"
+    lines = ["TRT-8601-MinMaxCalibration", *(f"{name}: {scale}" for name, scale in scales.items())]
+    text = "\n".join(lines) + "\n"
+    Path("model.cache").write_text(text)
+    Path("stale.cache").write_text(text.replace("widen/", "grow/").replace("8601", "7203"))
+
+
+DLA = """\
+&&&& RUNNING TensorRT.trtexec [TensorRT v8502] # trtexec --onnx=net.onnx --int8 --fp16 --useDLACore=0
+[W] [TRT] Layer 'resize' (RESIZE): Unsupported on DLA. Switching this layer's device type to GPU.
+[W] [TRT] Layer 'softmax' (SOFTMAX): Unsupported on DLA. Switching this layer's device type to GPU.
+[W] [TRT] DLA Layer conv1 does not support dynamic shapes in any dimension.
+[W] [TRT] DLA only supports FP16 and Int8 precision type. Switching embed device type to GPU.
+[W] [TRT] DLA supports only 8 subgraphs per DLA core. Switching to GPU for layer conv77
+[I] [TRT] ---------- Layers Running on DLA ----------
+[I] [TRT] [DlaLayer] {ForeignNode[conv2...relu5]}
+[I] [TRT] ---------- Layers Running on GPU ----------
+[I] [TRT] [GpuLayer] RESIZE: resize
+[I] [TRT] [GpuLayer] SOFTMAX: softmax
+[I] [TRT] [GpuLayer] CONVOLUTION: conv1
+[W] [TRT] UNSUPPORTED_STATE: Skipping tactic 3 due to insufficient memory on requested size of \
+3255828480 detected for tactic 0x0000000000000004.
+[I] Engine built in 41.2 sec.
+&&&& PASSED TensorRT.trtexec [TensorRT v8502] # trtexec --onnx=net.onnx --int8 --fp16 --useDLACore=0
+"""
+
+
+@maker
+def dla_log() -> None:
+    """Write dla.log, of a build for the accelerator in which layers go to the GPU."""
+    Path("dla.log").write_text(_stamped(DLA))
 
 
 if __name__ == "__main__":
