@@ -88,9 +88,11 @@ def labels_digest(labels: Labels | None) -> str | None:
     return None if labels is None else digest_bytes(labels.tobytes())
 
 
-def changed(path: Path, hint: str = "leave the files alone while trtcal reads them") -> InputError:
+def changed(
+    path: Path, hint: str = "do not change the files while trtcal reads them"
+) -> InputError:
     """Return the error for data that were not the same in two passes."""
-    return InputError(f"data {path} were not the same when read once more", hint)
+    return InputError(f"data {path} changed between two readings", hint)
 
 
 class CarriedFeeds(Feeds):

@@ -69,7 +69,7 @@ def _failure(module: object, error: Exception, batch: bool) -> InputError:
     hint = "batch=False keeps the examples' batch size; " if batch else ""
     return InputError(
         f"{type(module).__name__} cannot be exported: {first_line(Exception(str(cause)))}",
-        f"{hint}`torch.export.export` says more of it",
+        f"{hint}`torch.export.export` prints the details",
     )
 
 
