@@ -357,11 +357,12 @@ def _is_required(item: Field[Any]) -> bool:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """How image files become what the model takes; nothing of it is guessed.
+    """How image files become the model's input; nothing of it is guessed.
 
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
-    width, out of the middle), then (pixel * scale - mean) / std. `mean` and `std` have one number,
-    or one a channel in the order of `channels`. `alpha` is what lies behind transparent pixels.
+    width, from the center), then (pixel * scale - mean) / std. `mean` and `std` have one number,
+    or one for each channel in the order of `channels`. `alpha` is the background of transparent
+    pixels.
     """
 
     channels: str = key(one_of("RGB", "BGR", "gray"))
@@ -599,11 +600,11 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All of `trtcal.toml`, paths made absolute from the file's folder.
+    """All of `trtcal.toml`, with paths absolute from the file's folder.
 
-    `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
-    `project` is the name of its runs in the history. `untrusted` are the scripts that
-    nobody but the file asked for.
+    `task` is what the model is for, `outputs` are the outputs to judge; both are guessed if not
+    given. `project` is the name of its runs in the history. `untrusted` are the scripts that only
+    the file asks for.
     """
 
     path: Path = Path(FILE)

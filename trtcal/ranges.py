@@ -37,9 +37,9 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
-    """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none.
+    """Ranges for one model from one dataset by one method; `unranged` has the tensors without one.
 
-    `sizes` are the least, median and most sizes of a sample, for inputs with a dynamic size.
+    `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.
     `sample_digests` are those of up to 4,096 samples (`trtcal.data.overlap`), "" where not known.
     """
 

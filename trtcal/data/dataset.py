@@ -107,11 +107,11 @@ class CarriedFeeds(Feeds):
 
 
 class Dataset(Protocol):
-    """Samples that can be gone through again and again, always the same and in the same order.
+    """Samples that can be read again and again, always the same and in the same order.
 
-    Every array of a batch has samples along its first axis, that of an input without such an axis too:
-    sessions (`trtcal.backends.sessions`) take it away. It can be pickled: another process then reads
-    the data without checking them once more.
+    Every array of a batch has samples along its first axis, even for an input without such an
+    axis: sessions (`trtcal.backends.sessions`) remove it. A dataset can be pickled: another
+    process then reads the data without checking them again.
     """
 
     @property

@@ -96,12 +96,12 @@ class TensorSpec:
 class Model:
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
-    `proto` holds the weights, or refers to the files in which they were left (`trtcal.model.files`).
-    `overrides` has what optimizations found for layers that are in INT8; the fingerprint covers it too.
-    `given` is then the model before the optimizations, which also change constants of the float model.
-    No initializer of `proto` is an input of its graph; `defaults` are inputs of the file that had a
-    default value, which is a constant here. `source` is the file or folder of another framework that it
-    was converted from; `path` is then the ONNX file made of it.
+    `proto` holds the weights, or refers to the files that have them (`trtcal.model.files`).
+    `overrides` are the optimizations of layers in INT8; the fingerprint covers them too. `given`
+    is then the model before the optimizations, which also change constants of the float model. No
+    initializer of `proto` is an input of its graph; `defaults` are inputs of the file with a
+    default value, which is a constant here. `source` is the file or folder of another framework
+    that the model was converted from; `path` is then the resulting ONNX file.
     """
 
     path: Path
@@ -151,9 +151,9 @@ def opset_of(proto: onnx.ModelProto) -> int:
 def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:
     """Load and check a model; a `Model` stays itself.
 
-    A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if it
-    holds programs. A file's external data of more than `embedded` bytes are left in their files.
-    `InputError` if the file is missing or corrupt, if it is not valid ONNX, or for any other type.
+    A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if
+    it contains programs. External data of more than `embedded` bytes stay in their files.
+    `InputError` if the file is missing or corrupt, is not valid ONNX, or has another type.
 
     >>> model = load_model("samples/digits/digits.onnx")
     >>> model.name, str(model.inputs[0]), model.opset

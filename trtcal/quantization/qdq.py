@@ -35,10 +35,10 @@ METADATA = "trtcal.quantization"
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
+    """An ONNX model with Q/DQ; `asked` is the precision that every layer asks a compiler for.
 
-    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks for,
-    `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks
+    for, `excluded` the name or rule of the plan that keeps a layer out of INT8, and its reason.
     """
 
     proto: onnx.ModelProto
