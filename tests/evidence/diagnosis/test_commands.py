@@ -145,7 +145,7 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to diagnose was given"),
+        ([], "there is nothing to diagnose"),
         (["nowhere"], "nowhere"),
         (["--log", "nowhere.log"], "cannot read nowhere.log"),
         (["--layers", "nowhere.json"], "nowhere.json does not exist"),
