@@ -50,7 +50,7 @@ class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
 
 
 class InputError(TrtcalError):
-    """Something that the user gave is missing, corrupt, or does not fit the rest.
+    """A file, name or option that the user gave is missing, corrupt, or does not fit the rest.
 
     >>> try:
     ...     calibrate("samples/digits/digits.onnx", "samples/digits/test.npz", "median")

@@ -83,7 +83,8 @@ class Row:
 class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3):
     """All variants on one dataset; the first row is the reference itself.
 
-    `structure` is what `structure_of` has of the reference: no weights; empty if unknown.
+    `structure` is the result of `structure_of` for the reference, without weights; empty if
+    unknown.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
