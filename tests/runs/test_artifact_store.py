@@ -187,7 +187,9 @@ def test_a_corrupted_object_is_found_and_never_handed_out(tmp_path, run, capsys)
         pull(store, record, tmp_path / "back")
     assert not (tmp_path / "back").exists()
     assert run_command(["store", "verify", "--store", str(place)]) == 1
-    assert f"{wanted}: corrupted" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"{wanted}: corrupted" in said.out
+    assert wanted not in said.err
     push(store, run, rewrite=True)
     assert not verify_store(store).problems
 

@@ -280,7 +280,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
         self.present(found.to_document(), show)
         if found.problems:
             raise GateFailed(
-                found.problems[0].sentence,
+                f"{len(found.problems)} objects or statements of the store are missing or corrupted",
                 "push the runs that use these objects again, with --rewrite",
             )
 
