@@ -774,7 +774,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     ):
         assert run_command(["store", *words.split()]) == 0
     text = capsys.readouterr()
-    assert f"run {identity} was there already" in text.out
+    assert f"run {identity} is already in" in text.out
     assert "compiler: onnxruntime 1.32.0 for cpu" in text.out
     assert run_command(["store", "pull", identity, "-o", "again"]) == 0
     assert "--trust is needed" in capsys.readouterr().err
