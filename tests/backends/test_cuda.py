@@ -74,7 +74,7 @@ def test_an_unknown_error_is_given_as_it_is(driver):
 
 def test_a_driver_that_crashes_crashes_a_child_only(driver):
     driver("cuInit", CRASHES)
-    assert find_device().missing == "the NVIDIA driver crashes when a device is opened"
+    assert find_device().missing == "the NVIDIA driver crashes when it opens a device"
 
 
 def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):

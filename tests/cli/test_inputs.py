@@ -109,7 +109,7 @@ def test_few_samples_are_enough_to_improve_with_a_warning(place, capsys):
         capsys, "quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "i.onnx"
     )
     assert status == 0, err
-    assert "warning: 16 samples to fit to and 8 to judge by are few" in err
+    assert "warning: the optimizations use only 16 samples to fit and 8 to judge" in err
     calibration = json.loads((place / "i.calibration.json").read_text())
     assert calibration["sizes"]["x"][2] == [1, 3, 8, 16]
 

@@ -238,7 +238,7 @@ def test_map_is_the_default_limit_of_annotated_boxes(place, capsys):
     assert {"mAP", "mAP50"} <= set(out.split())
     status, out, err = command(capsys, place, "ab", limit=None)
     assert status == 1  # 200 samples cannot show a loss of less than 1 point
-    assert "INCONCLUSIVE: Not decided: map is " in err
+    assert "INCONCLUSIVE: Undecided: map is " in err
 
 
 def test_a_detector_that_finds_nothing_annotated_shows_nothing(place, capsys):
@@ -292,7 +292,7 @@ def test_a_box_that_is_none_and_a_class_without_category_are_refused(place):
         open_dataset(place / "data.npz", load_model(place / "float.onnx"), None, place / "box.json")
     boxes = [Boxes(np.array([[0.0, 0, 1, 1]]), np.ones(1), np.array([7.0]))] * IMAGES
     labels = collected(place, scene()[0]).labels
-    with pytest.raises(InputError, match="class 7, and the annotations have 3 categories"):
+    with pytest.raises(InputError, match="class 7, but the annotations have only 3 categories"):
         matched(boxes, np.concatenate(labels))
 
 

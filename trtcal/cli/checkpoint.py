@@ -40,7 +40,7 @@ SHOWN = 100
 
 @click.group(epilog="Example: trtcal checkpoint verify reports/ --baseline good/")
 def command() -> None:
-    """See what each pass and stage of a run got and made, and which one gives something else."""
+    """Show the output of each pass and stage of a run, and find the first one that differs."""
 
 
 class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):

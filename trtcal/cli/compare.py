@@ -301,7 +301,7 @@ def show_all(comparison: Comparison) -> None:
     show(comparison)
 
 
-def show(comparison: Comparison) -> None:
+def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
@@ -314,9 +314,7 @@ def show(comparison: Comparison) -> None:
     columns: Columns = {
         "variant": "{name}",
         **known,
-        "p50 ms": "{latency.p50_ms:.3f}",
-        "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
-        "speed-up": "{latency.speedup:.2f}",
+        **(OF_TIMES if with_times else {}),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
@@ -325,7 +323,7 @@ def show(comparison: Comparison) -> None:
     judged = [one for found in judge_variants(comparison).values() for one in found]
     if judged:
         print_limits(judged)
-    _say_warnings(comparison, say)
+    _say_warnings(comparison, say, with_times)
 
 
 def _has(form: str, row: Row) -> bool:
@@ -351,6 +349,12 @@ OF_ACCURACY = {
 }
 """Columns of accuracy, of which those are shown that any variant has."""
 
+OF_TIMES = {
+    "p50 ms": "{latency.p50_ms:.3f}",
+    "p99 ms": "{latency.p99_ms:.3f}",
+    "speed-up": "{latency.speedup:.2f}",
+}
+
 
 def _show_outputs(comparison: Comparison) -> None:
     """Show each output's own figures, where there are several."""
@@ -369,8 +373,10 @@ def _show_outputs(comparison: Comparison) -> None:
     print_table(rows, columns, "by output", "-")
 
 
-def _say_warnings(comparison: Comparison, print_line: Callable[[str], None]) -> None:
+def _say_warnings(
+    comparison: Comparison, print_line: Callable[[str], None], with_times: bool = True
+) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(comparison):
+    for warning in warnings(comparison, with_times):
         print_line(f"care: {warning}")

@@ -129,7 +129,8 @@ def _show_one(number: int, finding: Finding) -> None:
     say(f"   fix: {finding.fix}")
     for one in finding.evidence[: most(EVIDENCE_SHOWN)]:
         lines = one.text.splitlines() or [""]
-        say(f"   {one.source} {one.place}: {lines[0][:200]}")
+        first = f": {lines[0][:200]}" if lines[0] else ""
+        say(f"   {one.source} {one.place}{first}")
         for line in lines[1:]:
             say(f"       {line[:200]}")
 

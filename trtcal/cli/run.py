@@ -25,6 +25,7 @@ from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
+    from trtcal.documents import Document
     from trtcal.pipeline import RunResult
     from trtcal.runs.history import History
 
@@ -104,6 +105,7 @@ class Run(
         from trtcal.limits import require
         from trtcal.pipeline import run
         from trtcal.reporting.advice import next_step
+        from trtcal.reporting.views import gpu_targets
 
         settings, guessed = self._settings()
         settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
@@ -117,9 +119,11 @@ class Run(
         sentence = f"{verdict['word']}: {verdict['sentence']}"
 
         def show_all() -> None:
-            show(Comparison.read(result.folder / "comparison.json"))
+            found = Comparison.read(result.folder / "comparison.json")
+            show(found, with_times=not (found.is_rough and gpu_targets(result.report)))
             print_limits(result.limits, "limits on builds, data and costs")
             say(sentence)
+            _say_why(verdict)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
                 advise(self, *step.words, why=step.why)
@@ -131,6 +135,18 @@ class Run(
 
 
 command = Run.command()
+
+
+def _say_why(verdict: Document) -> None:
+    """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in verdict["estimates"]:
+        ratio = f"{one['ratio']:.2f} times the speed of {one['against']}"
+        found.setdefault((one["target"], one["gpu"].upper()), []).append(ratio)
+    for (target, gpu), ratios in found.items():
+        say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
+    for reason in verdict["reasons"]:
+        say(f"care: {reason}")
 
 
 def _tagged(config: Config, tags: dict[str, str]) -> Config:

@@ -170,7 +170,7 @@ def ab_test(
         if analyses.judge(found.samples, found.whole(), contrast) != OPEN:
             break
     if analyses.verdict is None:
-        raise AssertionError("a dataset has samples")
+        raise AssertionError("give a dataset with samples")
     return ABTest(
         baseline.name,
         candidate.name,
@@ -195,7 +195,7 @@ def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Ite
     for letter, one in zip("AB", both, strict=True):
         shared = one.shared_with(numbers)
         if shared is not None:
-            yield f"{shared} of {letter}: new data may lose more"
+            yield f"{shared} of {letter}; the loss on new data may be higher"
         if one.cut is not None and one.cut.startswith("judged"):
             yield f"{letter} is {one.cut}"
 

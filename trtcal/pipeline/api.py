@@ -180,7 +180,7 @@ def quantize(
 def _calibration(source: Calibration | PathLike) -> Calibration:
     if isinstance(source, Calibration):
         return source
-    _check_path(source, "a calibration", "the Calibration that `calibrate` gives")
+    _check_path(source, "a calibration", "the Calibration that `calibrate` returns")
     return Calibration.read(Path(source))
 
 
@@ -261,7 +261,7 @@ def diagnose(
     loaded = None if model is None else _model(model)
     if isinstance(source, Build):
         return check_build(source, settings, loaded, paths)
-    _check_path(source, "a build", "the Build that `build` gives")
+    _check_path(source, "a build", "the Build that `build` returns")
     path = Path(source)
     if path.is_dir():
         return check_folder(path, settings, paths, loaded)
@@ -325,7 +325,7 @@ def _named(variants: Variants) -> list[Named]:
     if isinstance(variants, Mapping):
         return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
-        raise InputError("variants must be several", "give a list, or a dict of names")
+        raise InputError("`variants` is not a list or a dict", "give a list, or a dict of names")
     return [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
 
 
@@ -488,7 +488,7 @@ def _collect(results: Sequence[Reported], folder: Path) -> None:
         else:
             raise InputError(
                 f"an object of type {type(one).__name__} cannot be reported",
-                "give what calibrate, compare, ab_test or build gave, a Plan, or a run's folder",
+                "give a result of calibrate, compare, ab_test or build, a Plan, or the folder of a run",
             )
 
 

@@ -7,6 +7,8 @@ import onnx
 import pytest
 
 from tests.evidence.diagnosis.test_structure import image, pair, weight, wrong_axis
+from tests.evidence.layers import engines
+from tests.networks import conv_net
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
@@ -29,7 +31,7 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
     out = capsys.readouterr().out
     assert "1. no_int8: no layer of this engine runs in INT8" in out
-    assert "2. silent_fallback: 'node' was asked in int8" in out
+    assert "2. silent_fallback: 'node' was requested in int8" in out
     assert "0 % of " in out
     (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
@@ -96,11 +98,29 @@ def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
     arguments = ["diagnose", "--layers", "graph.json", "--model", "model.onnx"]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
-    assert "silent_fallback: 'node' was asked in int8; it computes in fp32" in out
+    assert "silent_fallback: 'node' was requested in int8; it runs in fp32" in out
     assert "on axis 1, its output channels on axis 0" in out
 
 
 @needs_rtx
+def test_layers_that_a_calibrator_gave_int8_are_counted_without_qdq_in_the_model(here, capsys):
+    """TensorRT up to 10 takes ranges from a calibrator: the model that it builds has no Q/DQ."""
+    conv_net(here / "net.onnx")
+    chain = [("first + relu1", "x", "b", "int8"), ("second + add + relu2", "b", "e", "fp32")]
+    rows = [
+        (engines.conv(name, [engines.tensor(read, kind)], [engines.tensor(made, "fp32")]), 0.1)
+        for name, read, made, kind in chain
+    ]
+    rows[1][0].update(Weights={"Type": "Float", "Count": 1}, TacticName="sgemm")
+    (here / "layers.json").write_text(engines.inspected(rows))
+    command = ["diagnose", "--layers", "layers.json", "--model", "net.onnx"]
+    assert run_command([*command, "--json"]) == 0
+    coverage = json.loads(capsys.readouterr().out)["coverage"]
+    assert (coverage["is_built"], coverage["int8_nodes"]) == (True, 1)
+    assert coverage["rest"][0]["node"] == "second"
+    assert "computes in fp32" in coverage["rest"][0]["reason"]
+
+
 def test_a_failed_build_says_what_its_log_means(here, capsys):
     proto = wrong_axis().proto()
     for tensor in proto.graph.initializer:
@@ -117,7 +137,8 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
     assert diagnose("made").counts["log_events"] > 0
     assert run_command(["layers", "show", "made"]) == 2
     assert (
-        "a build that failed\nhint: see why: `trtcal log made/build.log`" in capsys.readouterr().err
+        "belongs to a failed build\nhint: find the cause: `trtcal log made/build.log`"
+        in capsys.readouterr().err
     )
 
 

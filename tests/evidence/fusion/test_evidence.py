@@ -186,5 +186,5 @@ def test_what_holds_no_layers_is_refused(text, said, tmp_path):
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds none of build\.json"):
+    with pytest.raises(InputError, match=r"has none of build\.json"):
         read_engine(tmp_path)

@@ -215,7 +215,9 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
-    evidence = [Evidence("node", outcome.node, f"asked {outcome.asked}, got {outcome.got}")]
+    evidence = [
+        Evidence("node", outcome.node, f"requested in {outcome.asked}, runs in {outcome.got}")
+    ]
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
@@ -224,9 +226,9 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     return Finding(
         kind=kind,
         subject=outcome.node,
-        what=f"{outcome.node!r} was asked in {outcome.asked}; {outcome.reason}",
+        what=f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}",
         why=why,
-        fix=sentence(outcome.hint or "check in the layer list what stands before the node"),
+        fix=sentence(outcome.hint or "check in the layer list which layers come before the node"),
         evidence=tuple(evidence),
         cost=_cost(layer, "high" if narrower else "none"),
     )
@@ -391,15 +393,18 @@ def _check_of_model(
     if not engine.layers:
         case = Case(coverage=asked_coverage(model))
         return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
-    asked = {node: one for node, one in asked_precisions(model.proto).items() if one == "int8"}
+    multiplying = asked_precisions(model.proto)
+    asked = {node: one for node, one in multiplying.items() if one == "int8"}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
+    # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
+    built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
     record = quantization_record(model.proto)
     case = Case(
         outcomes,
         record.get("skipped", {}),
         engine.layers,
         tensors=tensors_of(model.proto),
-        coverage=built_coverage(model, outcomes),
+        coverage=built_coverage(model, built),
         asks_int8=bool(asked or record),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
@@ -430,7 +435,9 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
         if kind in FLOATS | {0} and name in readers:
             return found
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
-        return replace(found, why=f"Harmless: {why}.", fix="Nothing is to do.", cost=HARMLESS)
+        return replace(
+            found, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
+        )
 
     findings = sorted(map(named, made.findings), key=lambda one: one.cost == HARMLESS)
     return replace(made, findings=tuple(findings))
@@ -438,7 +445,7 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
 
 def _faults(model: Model) -> Iterator[Finding]:
     for node, fault in find_faults(model.proto).items():
-        what = f"{node!r} has Q/DQ, and {fault.what}"
+        what = f"{node!r} has Q/DQ, but {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
         yield Finding(
             fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
@@ -511,5 +518,5 @@ def hold(diagnosis: Diagnosis) -> None:
     """`GateFailed` if a limit is broken."""
     require(
         diagnosis.limits,
-        "follow the fixes, or accept findings by [[suppress]] in trtcal.toml, with a reason",
+        "follow the advice of each finding, or accept it with a reason: [[suppress]] in trtcal.toml",
     )

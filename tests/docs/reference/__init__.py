@@ -1,0 +1,66 @@
+"""The pages of docs/reference, made from the code: what a page says stands once, where it holds.
+
+Each module makes the pages of one kind: `pages()` yields their names in docs/reference and their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.docs.reference import (
+    api,
+    commands,
+    configuration,
+    documents,
+    errors,
+    messages,
+    repository,
+)
+from tests.docs.reference.markdown import contents
+
+PARTS = (commands, configuration, messages, documents, api, errors, repository)
+
+INDEX = """\
+# Reference
+
+These pages are made from the code of this version.
+
+| page | what it has |
+|---|---|
+| [Commands](commands/index.md) | every command: its options, their defaults, an example |
+| [`trtcal.toml`](configuration.md) | every key: what it takes, its default, what it means |
+| [Messages of build logs](messages/index.md) | every message that trtcal knows: meaning and remedy |
+| [Findings](messages/findings.md) | every kind of finding: meaning and remedy |
+| [JSON documents](documents.md) | every file that commands write for other programs |
+| [Python](python/index.md) | every name of `import trtcal` |
+| [Exit statuses](exit-statuses.md) | what a program's end says |
+"""
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the name and text of every page of the reference."""
+    links = (
+        "commands/index",
+        "configuration",
+        "messages/index",
+        "messages/findings",
+        "documents",
+        "python/index",
+        "exit-statuses",
+    )
+    yield "index.md", INDEX + "\n" + contents(links)
+    for part in PARTS:
+        yield from part.pages()
+
+
+def write_reference(folder: Path) -> None:
+    """Write the pages into a folder, and remove what is no page any more; an equal one stays."""
+    wanted = {folder / name: text for name, text in pages()}
+    for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    for path in folder.rglob("*.md"):
+        if path not in wanted:
+            path.unlink()

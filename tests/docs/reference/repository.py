@@ -1,0 +1,53 @@
+"""Pages of the repository that lie outside docs/, and links that lead there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.docs.reference.markdown import contents
+
+ROOT = Path(__file__).parent.parent.parent.parent
+DOCS = ROOT / "docs"
+OUTSIDE = [
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(ROOT.glob("samples/**/*.md")),
+]
+SAMPLES = """\
+# Samples
+
+What lies in the folder `samples` of the repository, for examples and tests.
+
+"""
+LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s#]+)")
+
+
+def _home(path: Path) -> Path:
+    """Return where a page outside docs/ stands in the site."""
+    name = "-".join(path.relative_to(ROOT).with_suffix("").parts).lower()
+    return DOCS / "reference" / "repository" / f"{name}.md"
+
+
+HOMES = {path: _home(path) for path in OUTSIDE} | {ROOT / "README.md": DOCS / "index.md"}
+
+
+def relinked(text: str, source: Path, page: Path) -> str:
+    """Return the text of a file as the site's page has it: its links lead to pages of the site."""
+
+    def link(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(source.parent / found[2]))
+        return found[1] + os.path.relpath(HOMES.get(target, target), page.parent)
+
+    return LINK.sub(link, text)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the pages that lie outside docs/, and the list of those on samples."""
+    samples = [_home(path).stem for path in OUTSIDE if path.is_relative_to(ROOT / "samples")]
+    yield "repository/samples.md", SAMPLES + contents(samples, ":maxdepth: 1")
+    for path in OUTSIDE:
+        page = _home(path)
+        text = relinked(path.read_text(), path, page)
+        yield str(page.relative_to(DOCS / "reference")), text

@@ -1,0 +1,162 @@
+"""Every example of the documents runs, one test a page: `python -m pytest tests/docs -k detectors`.
+
+The blocks of a page run in order in a fresh folder that has a link to the samples. CONTRIBUTING.md has
+the convention.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import SAMPLES
+from tests.docs.pages import PAGES, ROOT, Block, commands_of, differs, name_of, read_blocks
+from trtcal.config import read_toml
+
+LONGEST_S = 120
+HAS_RTX = importlib.util.find_spec("tensorrt_rtx") is not None
+RUNNING = ("console", "python", "run", "toml", "yaml", "json")
+KNOWN = (*RUNNING, "sh", "text", "csv", "dockerfile", "groovy", "html", "cpp", "ini", "markdown")
+WITH_EXAMPLES = [
+    page
+    for page in PAGES
+    if any(one.language in RUNNING or one.comments for one in read_blocks(page))
+]
+
+FENCED = [page for page in PAGES if page != ROOT / "README.md"]
+
+
+class Session:
+    """A page's folder, and what its blocks have left: files, names of Python, the last output."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: dict[str, object] = {"__name__": "__main__"}
+        self.printed = ""
+        self.is_other_target = False
+        bin_folder = str(Path(sys.executable).parent)
+        self.environment = {
+            **os.environ,
+            "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+            "XDG_DATA_HOME": str(folder / ".data"),
+            "XDG_STATE_HOME": str(folder / ".data"),
+            "XDG_CACHE_HOME": str(folder / ".data"),
+        }
+
+    def run(self, block: Block, place: str) -> None:
+        """Run a block, or check it, as its language and the comments before it ask."""
+        if "file" in block.comments:
+            self._write(block)
+        if "output" in block.comments:
+            self._compare(block.text, self.printed, place)
+        action = getattr(self, f"_{block.language}", None)
+        if action is not None:
+            action(block, place)
+
+    def _write(self, block: Block) -> None:
+        path = (self.folder / block.comments["file"]).resolve()
+        assert path.is_relative_to(self.folder.resolve())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+
+    def _console(self, block: Block, place: str) -> None:
+        for command in commands_of(block):
+            printed = self._execute(command.text, command.status, place)
+            if command.output:
+                self._compare("\n".join(command.output), printed, f"{place}: {command.text}")
+
+    def _run(self, block: Block, place: str) -> None:
+        self._execute(block.text, 0, place)
+
+    def _execute(self, command: str, status: int, place: str) -> str:
+        if "sm89" in command and not HAS_RTX:  # the extra may be missing here
+            command, self.is_other_target = command.replace("sm89", "cpu"), True
+        done = subprocess.run(
+            ["bash", "-c", command],  # noqa: S607  # as a reader has it
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LONGEST_S,
+        )
+        if done.returncode != status:
+            pytest.fail(
+                f"{place}: {command}\nexit status {done.returncode}, not {status}\n{done.stdout}"
+            )
+        return done.stdout
+
+    def _python(self, block: Block, place: str) -> None:
+        if "file" in block.comments:
+            compile(block.text, place, "exec")
+            return
+        out = io.StringIO()
+        with redirect_stdout(out):
+            exec(compile(block.text, place, "exec"), self.names)  # noqa: S102
+        self.printed = out.getvalue()
+
+    def _compare(self, expected: str, printed: str, place: str) -> None:
+        if not self.is_other_target and differs(expected, printed):
+            pytest.fail(f"{place}\n--- the page has\n{expected}\n--- printed is\n{printed}")
+
+    def _toml(self, block: Block, _: str) -> None:
+        (self.folder / ".block.toml").write_text(block.text)
+        read_toml(self.folder / ".block.toml")
+
+    def _yaml(self, block: Block, _: str) -> None:
+        list(yaml.safe_load_all(block.text))
+
+    def _json(self, block: Block, _: str) -> None:
+        json.loads(block.text)
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
+    (tmp_path / "samples").symlink_to(SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    session = Session(tmp_path)
+    for block in read_blocks(page):
+        needed = block.comments.get("needs", "").replace(",", " ").split()
+        if "skip" in block.comments or not all(map(importlib.util.find_spec, needed)):
+            continue
+        session.run(block, f"{name_of(page)}:{block.line}")
+
+
+@pytest.mark.parametrize("page", FENCED, ids=name_of)
+def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
+    wrong = [
+        one.line
+        for one in read_blocks(page)
+        if one.language not in KNOWN and not one.language.startswith("{")
+    ]
+    assert wrong == [], f"indented, or of an unknown language, in {name_of(page)}, lines {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "is_other"),
+    [
+        ("a\nb", "a\nb\n", False),
+        ("a\nb", "a\nc\n", True),
+        ("a ... c", "a b c", False),
+        ("a ... c", "a b d", True),
+        ("a\n...\nd", "a\nb\nc\nd", False),
+        ("a\n...\nd", "a\nd", False),
+        ("a\n...", "b\na", True),
+        ("1.5", "125", True),
+    ],
+)
+def test_dots_stand_for_anything(expected, printed, is_other):
+    assert differs(expected, printed) is is_other
