@@ -8,7 +8,8 @@ READY := $(VENV)/.ready
 .PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
-	$(BIN)/trtcal run samples/digits/trtcal.toml
+	@$(BIN)/trtcal run samples/classifier/trtcal.toml
+	@echo "Open $(CURDIR)/reports/classifier/report.html in a browser."
 
 # Browser tests need a Chromium (Debian: chromium); without one they are skipped, and listed as such.
 test: $(READY)
@@ -62,8 +63,9 @@ bench: $(READY)
 # The gallery: every sample run anew, its page and data kept. Status 1 is a verdict: DO NOT SHIP.
 reports: $(READY)
 	rm -f reports/history.sqlite*
-	for run in trouble:digits-trouble glitch:digits-glitch trtcal:digits; do \
-	  $(BIN)/trtcal run samples/digits/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
+	for run in digits/trouble:digits-trouble digits/glitch:digits-glitch \
+	    digits/trtcal:digits classifier/trtcal:classifier detector/trtcal:detector vit/trtcal:vit; do \
+	  $(BIN)/trtcal run samples/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
 
@@ -102,4 +104,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/*/

@@ -1,6 +1,6 @@
 """Records what TensorRT-RTX makes of small graphs, for the figures: `python -m docs.compiled`.
 
-Needs the extra `rtx`, no GPU, and about two minutes. `docs/graph_figures.py` draws from the file that
+Needs the extra `rtx`, no GPU, and about two minutes. `docs/graph_figures.py` reads the file that
 it writes, so that the figures need no compiler.
 """
 

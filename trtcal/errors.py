@@ -40,7 +40,7 @@ class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
 
 
 class InputError(TrtcalError):
-    """Something that the user gave is missing, corrupt, or does not fit the rest."""
+    """A file, name or option that the user gave is missing, corrupt, or does not fit the rest."""
 
     exit_status = 2
 

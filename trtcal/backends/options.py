@@ -270,8 +270,8 @@ VERBOSITIES = ("detailed", "layer_names_only", "none")
 class BuildOptions:
     """How to build: `shapes` for dynamic inputs (else the default), and a time limit in seconds.
 
-    `further_profiles` are optimization profiles besides that of `shapes`. The timing cache is read
-    if it exists, and written back. What is None is left to the builder.
+    `further_profiles` are optimization profiles in addition to that of `shapes`. The timing cache
+    is read if it exists, and written back. The builder decides what is None.
     """
 
     target: str

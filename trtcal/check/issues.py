@@ -12,9 +12,9 @@ from trtcal.documents import Sealed
 class DataIssue:
     """One thing that is wrong with data for a model.
 
-    `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` what was measured,
-    `evidence` its figures by name, `fix` what to do. `settings` are the keys of [images] that do it, if
-    some do, for image files.
+    `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` the
+    measurement, `evidence` its figures by name, `fix` what to do. `settings` are the keys of
+    [images] that correct it for image files, if there are any.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class DataIssue:
 
 @dataclass(frozen=True)
 class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
-    """All issues that a check of `checked` of `samples` samples found for a model."""
+    """All issues that the check found in `checked` of `samples` samples for a model."""
 
     model: str
     dataset: str

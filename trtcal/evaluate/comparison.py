@@ -83,7 +83,8 @@ class Row:
 class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3):
     """All variants on one dataset; the first row is the reference itself.
 
-    `structure` is what `structure_of` has of the reference: no weights; empty if unknown.
+    `structure` is the result of `structure_of` for the reference, without weights; empty if
+    unknown.
     """
 
     dataset: str
@@ -105,6 +106,11 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     def alternative(self) -> Row | None:
         """The variant that the others stand beside, None if there is none."""
         return next((row for row in self.rows if row.is_alternative), None)
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether nobody asked for times: a few runs of each were timed."""
+        return self.rows[0].latency.runs <= GLANCE
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
@@ -323,10 +329,11 @@ def with_layers(
 NAMED = 3
 
 
-def warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return one sentence for each thing that the table of means does not show."""
+def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]:
+    """Return one sentence for each thing that the table of means does not show, of times if asked."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
-    return (*unjudged(comparison), *accuracy, *_of_latency(comparison))
+    times = _of_latency(comparison) if with_times else ()
+    return (*unjudged(comparison), *accuracy, *times)
 
 
 def unjudged(comparison: Comparison) -> tuple[str, ...]:
@@ -347,17 +354,16 @@ def _of_row(row: Row) -> Iterator[str]:
 
 
 def _of_latency(comparison: Comparison) -> Iterator[str]:
-    """Say where times were taken, and each other thing once for all that it is true of."""
-    runs, found = comparison.rows[0].latency.runs, dict[str, list[str]]()
+    """Say where times were taken and, unless they are rough anyway, which were disturbed."""
     if comparison.machine.get("timed_on") == "CPU":
-        glance = f" ({runs} runs each, a rough measure; use --rounds 60)" * (runs <= GLANCE)
-        yield f"the times are those of ONNX Runtime on this CPU{glance}; a GPU has other times"
-    for row in comparison.rows:
-        for warning in row.latency.warnings:
-            found.setdefault(warning, []).append(row.name)
-    for warning, names in found.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"latency of {', '.join(names[:NAMED])}{more}: {warning}"
+        runs = comparison.rows[0].latency.runs
+        rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
+        yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
+    found = [(row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings]
+    if found and not comparison.is_rough:
+        names = ", ".join(name for name, _ in found[:NAMED])
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        yield f"latency of {names}{more} was disturbed: {found[0][1][0]}"
 
 
 def _simulated(found: Simulation, samples: int) -> str:

@@ -135,9 +135,9 @@ Warn = Callable[[Sequence[DataIssue]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report, builds that could not be made, limits on builds and data, judged.
+    """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
-    `issues` are what looks wrong in the calibration data.
+    `issues` are those of the calibration data.
     """
 
     folder: Path
