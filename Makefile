@@ -64,7 +64,7 @@ bench: $(READY)
 reports: $(READY)
 	rm -f reports/history.sqlite*
 	for run in digits/trouble:digits-trouble digits/glitch:digits-glitch \
-	    classifier/trtcal:classifier detector/trtcal:detector vit/trtcal:vit; do \
+	    digits/trtcal:digits classifier/trtcal:classifier detector/trtcal:detector vit/trtcal:vit; do \
 	  $(BIN)/trtcal run samples/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done

@@ -1,7 +1,7 @@
 """Records what TensorRT-RTX makes of small graphs, for the figures: `python -m docs.compiled`.
 
-Needs the extra `rtx`, no GPU, and about two minutes. The figures are drawn from the file that it
-writes, so that they need no compiler.
+Needs the extra `rtx`, no GPU, and about two minutes. `docs/graph_figures.py` reads the file that
+it writes, so that the figures need no compiler.
 """
 
 from __future__ import annotations

@@ -15,10 +15,16 @@ from trtcal.config import tomllib
 PACKAGE = Path(trtcal.__file__).parent
 ROOT = PACKAGE.parent
 MODULES = sorted([*PACKAGE.rglob("*.py"), *Path(calibrators.__file__).parent.rglob("*.py")])
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("samples/**/*.md")])
+MADE = {ROOT / "docs" / "_build", ROOT / "docs" / "reference"}
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "samples/**/*.md")
+    for path in ROOT.glob(pattern)
+    if not MADE & set(path.parents)
+)
 STYLE = ROOT / "docs" / "style.md"
-APART = {ROOT / "CHANGELOG.md", STYLE, ROOT / "docs" / "log-messages.md"}
-"""Pages that name what is not used any more, and the one that is made from a table."""
+APART = {ROOT / "CHANGELOG.md", STYLE}
+"""Pages that name what is not used any more."""
 TABLES = sorted(PACKAGE.rglob("*.toml"))
 TEMPLATES = sorted(PACKAGE.rglob("*.j2"))
 OF_OTHERS = ("example", "needle", "pattern", "starts")

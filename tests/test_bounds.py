@@ -132,8 +132,8 @@ def test_numbers_of_64_bits_and_lists_100_deep_are_read():
     ("line", "says"),
     [
         ("a = " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
-        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to a million"),
-        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to a million"),
+        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to 1,000,000"),
+        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to 1,000,000"),
         ("images = { mean = 1" + "0" * 400 + " }", "a number or a list of numbers"),
         ('model = "a\\u0000b"', "must be a string"),
     ],

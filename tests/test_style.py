@@ -10,7 +10,7 @@ from proselint.config import DEFAULT
 from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 
-from tests.prose import APART, PACKAGE, ROOT, STYLE, in_code, sentences, without_marks
+from tests.prose import APART, MADE, PACKAGE, ROOT, STYLE, in_code, sentences, without_marks
 
 SENTENCES = list(sentences())
 LINT = {
@@ -39,7 +39,8 @@ def sources() -> Iterator[Path]:
     rooms = ("trtcal", "calibrators", "tests", "docs", "samples", "benchmarks")
     kinds = (".py", ".md", ".toml", ".j2", ".js", ".css", ".json", ".txt")
     paths = [*ROOT.glob("*.md"), *(path for room in rooms for path in (ROOT / room).rglob("*"))]
-    return (path for path in paths if path.suffix in kinds and path not in APART)
+    paths = [path for path in paths if path.suffix in kinds and path not in APART]
+    return (path for path in paths if not MADE & set(path.parents))
 
 
 def test_no_retired_word_is_left():
@@ -74,6 +75,6 @@ def test_sentences_are_those_that_a_user_meets(tmp_path):
     module = PACKAGE / "cli" / "verify.py"
     texts = [one.text for one in in_code(module)]
     assert any(text.startswith("Recompute the digests") for text in texts)  # help
-    assert "N of N digests hold" in texts  # a line that is printed
+    assert "N of N digests match" in texts  # a line that is printed
     assert not any("`trtcal verify`" in text for text in texts)  # the module's docstring
     assert without_marks("<p>{{ name }} runs</p>{# a comment #}").split() == ["runs"]

@@ -162,12 +162,12 @@ FILE_NAME = Kind(
     example='"folder/file"',
 )
 COUNT = Kind(
-    "a whole number from 1 to a million",
+    "a whole number from 1 to 1,000,000",
     lambda value: _is_whole(value) and 1 <= value <= 10**6,
     example="32",
 )
 NUMBER = Kind(
-    "a number from 0 up", lambda value: is_finite(value) and value >= 0, float, example="1.5"
+    "a number of at least 0", lambda value: is_finite(value) and value >= 0, float, example="1.5"
 )
 PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float, example="2.5")
 RATE = Kind(
@@ -208,7 +208,7 @@ FACTOR = Kind(
     example='"1/255"',
 )
 SIDES = Kind(
-    "whole numbers from 1 up: one, or [height, width]",
+    "one whole number above 0, or two: [height, width]",
     _are_sides,
     lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
     example="[224, 224]",
@@ -319,7 +319,7 @@ def _suppressions(value: Any) -> tuple[dict[str, str], ...]:
                 TEXT(table[name])
         for name in ("kind", "reason"):
             if not table.get(name):
-                raise _wrong("given: an accepted finding needs its reason", name)
+                raise _wrong("given: every accepted finding needs a reason", name)
         for name in set(table) - {"kind", "reason", "subject"}:
             raise WrongKeyError("unknown key {}", name, "known: kind, subject, reason")
     return tuple(value)
@@ -363,11 +363,15 @@ def _is_required(item: Field[Any]) -> bool:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """How image files become what the model takes; nothing of it is guessed.
+    """How image files become the model's input; nothing of it is guessed.
 
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
-    width, out of the middle), then (pixel * scale - mean) / std. `mean` and `std` have one number,
-    or one a channel in the order of `channels`. `alpha` is what lies behind transparent pixels.
+    width, from the center), then (pixel * scale - mean) / std. `mean` and `std` have one number,
+    or one for each channel in the order of `channels`. `alpha` is the background of transparent
+    pixels.
+
+    >>> ImagesConfig("RGB", "NCHW", 1 / 255, resize=256, crop=(224, 224)).interpolation
+    'bilinear'
     """
 
     channels: str = key(
@@ -501,7 +505,7 @@ class CalibrationConfig:
     method: str = key(
         TEXT,
         "",
-        "The method whose ranges are used where one is wanted, as by plans.",
+        "The method whose ranges plans use.",
         unset="percentile if it is among `methods`, else the first",
     )
     batch: int = key(COUNT, 32, "Samples that are run together.")
@@ -799,11 +803,16 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All of `trtcal.toml`, paths made absolute from the file's folder.
+    """All of `trtcal.toml`, with paths absolute from the file's folder.
 
-    `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
-    `project` is the name of its runs in the history. `untrusted` are the scripts that
-    nobody but the file asked for.
+    `task` is what the model is for, `outputs` are the outputs to judge; both are guessed if not
+    given. `project` is the name of its runs in the history. `untrusted` are the scripts that only
+    the file asks for.
+
+    >>> from pathlib import Path
+    >>> config = Config(Path("trtcal.toml"), model=Path("model.onnx"))
+    >>> config.calibration.method, config.build.run_targets
+    ('percentile', ('cpu', 'sm89'))
     """
 
     path: Path = Path(FILE)
@@ -900,15 +909,15 @@ class Config:
             key = next(key for key, path in self.scripts.items() if path == script)
             raise InputError(
                 f"{self.path} asks to run the script {script} (`{key}`), which is a program",
-                "name it on the command line (--data, --metric-file, --pass), "
-                "or say --trust if you trust it",
+                "name the script on the command line (--data, --metric-file, --pass), or give "
+                "--trust if you trust its author",
             )
 
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
     hint = (
-        'a line is like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
+        'write lines like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
     )
     table = read_toml(path, hint)
     return _of_table(table, path, path.read_text(encoding="utf-8"))
@@ -957,7 +966,7 @@ def _dotted(names: str) -> str:
     return "".join("".join(parts) + "." for parts in NAME.findall(names))
 
 
-def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
+def read_toml(path: Path, hint: str = "correct its TOML syntax") -> dict[str, Any]:
     """Read a TOML file of at most a MiB; `InputError` with the hint if there is none."""
     try:
         size = check_file(path, MOST_BYTES, hint)

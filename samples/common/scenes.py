@@ -1,6 +1,6 @@
 """Scenes of handwritten digits on a canvas: the data of the samples in `classifier` and `detector`.
 
-Each of scikit-learn's 1,797 digits has 8x8 pixels. A scene draws digits larger, turned and moved,
+Each of scikit-learn's 1,797 digits has 8x8 pixels. A scene shows digits larger, turned and moved,
 between scraps of other digits. Training scenes are drawn anew in each epoch. Those that a sample stores
 are drawn once, with a seed, and a digit of the test part is in none of the others.
 """

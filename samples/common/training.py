@@ -43,7 +43,7 @@ def fit(
     rate: float,
     decay: float = 0.02,
 ) -> nn.Module:
-    """Train by AdamW with a one-cycle schedule, in bfloat16; `epoch` draws the batches of one pass."""
+    """Train by AdamW with a one-cycle schedule, in bfloat16; `epoch` makes the batches of one pass."""
     network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(network.parameters(), rate, weight_decay=decay)
     steps = epochs * len(epoch())

@@ -140,7 +140,7 @@ def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(
     search = following(capsys.readouterr())
     assert search[0] == "search"
     assert run_command([*search, "--plans", "2", "--samples", "4"]) in (0, 1)
-    assert "those that a run holds back" in capsys.readouterr().err
+    assert "which `trtcal run` holds back" in capsys.readouterr().err
 
 
 def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):

@@ -135,10 +135,10 @@ def test_a_failed_build_is_status_1_unless_asked_otherwise(place, capsys):
 @pytest.mark.parametrize(
     ("text", "warned", "counts"),
     [
-        ("dear diary\n" * 9, True, "9 lines, 0 recognized, nothing known in it"),
+        ("dear diary\n" * 9, True, "9 lines, 0 recognized, no known message"),
         ("dear diary\n" * 9 + "[W] Odd\n", True, "10 lines, 1 recognized, 1 kind of finding"),
         ("dear diary\n" * 3 + "[V] quiet\n", False, "4 lines, 1 recognized, no findings"),
-        ("", True, "0 lines, 0 recognized, nothing known in it"),
+        ("", True, "0 lines, 0 recognized, no known message"),
     ],
 )
 def test_what_is_hardly_a_log_is_warned_of(place, capsys, text, warned, counts):

@@ -160,7 +160,10 @@ NAN[1, 0, 0, 0] = np.nan
         ({"x": zeros()}, "samples first"),
         ({"x": zeros(0, 3, 8, 8)}, "feed 1 are empty"),
         ({"x": NAN}, "NaN or infinite values .first in sample 3"),
-        ({"x": zeros(1, 3, 8, 8), "labels": np.zeros(1, np.int64)}, "labels are there for some"),
+        (
+            {"x": zeros(1, 3, 8, 8), "labels": np.zeros(1, np.int64)},
+            "some feeds have labels and others",
+        ),
     ],
 )
 def test_feeds_that_do_not_fit_are_refused(tmp_path, second, says):
@@ -199,7 +202,7 @@ def test_a_script_is_run_anew_for_each_pass(tmp_path, model):
 def test_a_script_that_yields_other_data_in_each_pass_is_noticed(tmp_path, model):
     body = "def load_data():\n    yield {'x': np.random.rand(2, 3, 8, 8).astype(np.float32)}"
     data = open_dataset(script(tmp_path, body), model)
-    with pytest.raises(InputError, match="not the same when read once more") as caught:
+    with pytest.raises(InputError, match="changed between two readings") as caught:
         everything(data)
     assert "seed" in caught.value.hint
 

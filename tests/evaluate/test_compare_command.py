@@ -72,8 +72,8 @@ def test_less_is_done_where_less_is_asked(place, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--batch-sizes", "1,x"), "are none"),
-        (("--batch-sizes", "0"), "are none"),
+        (("--batch-sizes", "1,x"), "is not a list of batch sizes"),
+        (("--batch-sizes", "0"), "is not a list of batch sizes"),
         (("--batch-sizes", SAMPLES + 1), f"with {SAMPLES} samples"),
         (("--slices", "nowhere.csv"), "does not exist"),
         (("--metric-file", "nowhere.py"), "nowhere.py"),

@@ -64,7 +64,7 @@ def test_a_cut_that_drops_nothing_carries_nothing(detector):
     ("names", "said"),
     [
         (["boxs"], "nearest names: boxes"),
-        (["few"], "computed from the model's inputs"),
+        (["few"], "depend on the model's inputs"),
         ([], "--outputs"),
     ],
 )

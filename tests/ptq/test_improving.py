@@ -315,7 +315,7 @@ def test_options_that_say_nothing_together(tmp_path, capsys):
     model, data = separable_net(tmp_path / "net.onnx"), samples(tmp_path / "data.npz")
     status, said = run(capsys, "quantize", model, "--data", data, "-o", tmp_path / "y.onnx")
     assert status == 2
-    assert "belong to --improve" in said.err
+    assert "need --improve" in said.err
     both = ("--improve", "fast", "--optimizations", "none.npz")
     status, said = run(capsys, "quantize", model, *both, "-o", tmp_path / "y.onnx")
     assert status == 2

@@ -139,5 +139,5 @@ def test_a_record_without_a_field_is_an_input_error(folder, field):
     record = improvement()
     del record[field]
     write_document(folder / "record.json", seal(record))
-    with pytest.raises(InputError, match="lacks or misuses a field"):
+    with pytest.raises(InputError, match="has a missing or wrong field"):
         assemble(folder)

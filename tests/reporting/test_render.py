@@ -249,7 +249,7 @@ def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         write_report(tmp_path / "missing.json", tmp_path / "page.html")
     write_document(tmp_path / "empty.json", {"kind": "report", "schema_version": VERSION})
-    with pytest.raises(InputError, match="lacks or misuses"):
+    with pytest.raises(InputError, match="has a missing or wrong field"):
         write_report(tmp_path / "empty.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

@@ -313,7 +313,7 @@ def test_a_group_costs_what_its_projects_cost_together(history, capsys):
     halves = lines[0].value - lines[0].low, 3 * (lines[1].value - lines[1].low)
     assert total.per_month.value - total.per_month.low == pytest.approx(math.hypot(*halves))
     shown = ask(capsys, "--by", "team", "--db", str(history.path)).out
-    assert "a million, known of 2 of 3 projects" in shown
+    assert "a million inferences, known for 2 of 3 projects" in shown
 
 
 def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):

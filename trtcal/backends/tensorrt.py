@@ -281,7 +281,7 @@ def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
     if not layers and options.verbosity != "none":
         raise BackendError(
             "the build ended, but its log lists no layers",
-            "please send us the build log (SECURITY.md has the address)",
+            "send us the build log (SECURITY.md has the address)",
         )
     return layers
 

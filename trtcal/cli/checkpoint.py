@@ -38,13 +38,13 @@ SHOWN = 100
 
 @click.group(epilog="Example: trtcal checkpoint verify reports/ --baseline good/")
 def command() -> None:
-    """See what each pass and stage of a run got and made, and which one gives something else."""
+    """Show the output of each pass and stage of a run, and find the first one that differs."""
 
 
 class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
-    """Show the checkpoints of RUN: a line for each pass and stage, with the digests around it.
+    """Show the checkpoints of RUN: a line for each pass and stage, with its input and output digests.
 
-    RUN is the folder of a run, or one of `trtcal prepare --checkpoints`.
+    RUN is the folder of a run, or one that `trtcal prepare --checkpoints` wrote.
     """
 
     run: Path = argument()
@@ -93,12 +93,12 @@ def _show(found: ChainDifference) -> None:
         "in the graph": lambda one: "" if one.got_another else str(one.graph or ""),
     }
     if found.first is None:
-        say("all passes and stages give the same outputs")
+        say("all passes and stages have the same outputs")
     else:
         say(f"first: {found.first}")
         print_table(found.deltas, columns, shown=SHOWN)
     for one in found.same_output:
-        say(f"same output though the {' and '.join(one.changed)} changed: {one.name}")
+        say(f"the output is the same although the {' and '.join(one.changed)} changed: {one.name}")
 
 
 class Verify(
@@ -114,7 +114,7 @@ class Verify(
 
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
     baseline: Path | None = option("Folder of the baseline run.")
-    against: int | None = option("The baseline's number in the history.")
+    against: int | None = option("Number of the baseline run in the history.")
     db: Path | None = option(DB)
 
     def _run(self) -> None:
@@ -140,7 +140,10 @@ class Verify(
         config: Config = read_config(self.source).trusting(self.trust)
         baseline = self.baseline or config.run_folder
         if self.against is not None:
-            raise InputError("--against needs the folder of a run", "give it, or --baseline FOLDER")
+            raise InputError(
+                "--against works for the folder of a run, not for a trtcal.toml",
+                "give the folder of a run, or --baseline FOLDER",
+            )
         actions = config.checkpoint.on_delta
         return verify_passes(config, baseline, RERUN in actions), actions
 
@@ -161,26 +164,29 @@ def _show_verification(found: Verification) -> None:
         say(found.sentence)
         return
     _show(found.difference)
-    say(f"run once more: {found.rerun}")
+    say(f"ran once more: {found.rerun}")
 
 
 def _hint(source: Path, baseline: str) -> str:
     bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
-        return f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds what breaks a limit"
+        return (
+            f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds the change that "
+            "breaks a limit"
+        )
     return f"if the change is intended, run again: `trtcal run {bad}`"
 
 
 class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
     """Run MODEL through TVM's default pipeline: checkpoints of all passes, and the fusion check.
 
-    They are written to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Only what is
-    computed from constants alone is compiled and run, by TVM's FoldConstant.
+    The checkpoints go to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Nothing is
+    compiled and run but expressions of constants, by TVM's FoldConstant.
     """
 
-    target: str = option("TVM's name of the target.", default="llvm")
+    target: str = option("TVM's name for the target.", default="llvm")
     output: Path | None = option("Folder for the checkpoints and the fusion check.", "-o")
-    fail_on_broken: bool = option("Status 1 if a pattern is broken.")
+    fail_on_broken: bool = option("End with status 1 if a pattern is broken.")
 
     def _run(self) -> None:
         from trtcal.evidence.chain import chained
@@ -193,7 +199,8 @@ class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
         if self.fail_on_broken and fusions.broken:
             raise GateFailed(
                 f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken in TVM",
-                f"`trtcal checkpoint diff GOOD {output}` names the pass, for a good one's folder",
+                f"`trtcal checkpoint diff GOOD {output}` names the pass; GOOD is such a folder "
+                "without the fault",
             )
 
 
@@ -201,7 +208,7 @@ def _show_tvm(output: Path, made: Checkpoints, fusions: Fusions) -> None:
     from trtcal.cli.fusion import show
 
     changing = sum(one.before != one.after for one in made.chain)
-    say(f"{len(made.chain)} passes, {changing} of which change the module: {output}")
+    say(f"{len(made.chain)} passes, of which {changing} change the module: {output}")
     show(fusions)
 
 

@@ -45,27 +45,27 @@ class Cost(
 ):
     """Show what a million inferences cost by project or tag, since the first run and the last version.
 
-    The figures are estimates from measured latency and a machine's price by the hour: a machine that
-    does nothing else, batch after batch. A run has the price that it was recorded with, else that of
-    the table on its day; `--prices` and `--at` price runs again, except those whose price was given.
+    The costs are estimates: measured latency times the hourly price of a machine that does nothing
+    else, batch after batch. A run keeps the price that it was recorded with, else the price of its
+    day in the table. `--prices` and `--at` price runs again, except runs whose price was given.
     """
 
     by: str = option(
-        "project, model, variant, target, or the key of a tag, such as team (tag:KEY for a tag of such "
-        "a name).",
+        "Group by project, model, variant, target, or the key of a tag, such as team (tag:KEY if "
+        "the tag has one of these names).",
         default="project",
         metavar="WHAT",
     )
     since: datetime | None = option("Only runs of this day and later.", type=DAY)
     project: str | None = option("Only runs of this project.")
     tags: tuple[str, ...] = option(
-        "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+        "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    prices: Path | None = option("A table of prices by which runs are priced again.")
-    at: datetime | None = option("Price runs again as on this day.", type=DAY)
+    prices: Path | None = option("A TOML table of prices, with which runs are priced again.")
+    at: datetime | None = option("A day, at whose prices runs are priced again.", type=DAY)
     csv: bool = option("Print the result as CSV.")
     focus: Path | None = option(
-        "Write the runs' costs there as CSV with the columns of FOCUS 1.2.", metavar="FILE"
+        "CSV file for the costs of runs, with the columns of FOCUS 1.2.", metavar="FILE"
     )
     account: str = option("The BillingAccountId of --focus.", default="trtcal-estimate")
 
@@ -73,7 +73,7 @@ class Cost(
         from trtcal.runs.cost_table import cost_table
 
         if self.csv and self.as_json:
-            raise InputError("both --csv and --json would be printed", "give one of them")
+            raise InputError("--csv and --json exclude each other", "give one of them")
         if self.focus is not None and self.by == "variant":
             raise InputError(
                 "--focus has one row for a run, not for each variant", "leave --by out"
@@ -119,7 +119,7 @@ def _write_focus(path: Path, found: CostTable, account: str) -> None:
         )
     rows = focus_rows(found.runs, account)
     write_text(path, to_csv(rows))
-    note(f"note: wrote {len(rows)} rows, estimates and no invoice: {path}")
+    note(f"note: wrote {len(rows)} rows of estimates, not of invoices: {path}")
 
 
 def _print_csv(found: CostTable) -> None:
@@ -212,8 +212,8 @@ def _total(total: CostTotal) -> str:
 
     return (
         f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
-        f"{_amount(total.per_million, total.currency)} a million, known of {total.known} of "
-        f"{count(total.projects, 'project')}"
+        f"{_amount(total.per_million, total.currency)} a million inferences, known for "
+        f"{total.known} of {count(total.projects, 'project')}"
     )
 
 
@@ -260,7 +260,7 @@ def _say_what_is_missing(found: CostTable) -> None:
     from trtcal.reporting.text import count
 
     if not found.lines:
-        note("note: no such run: `trtcal history list` shows all; --db names another history")
+        note("note: no run matches: `trtcal history list` shows all; --db names another history")
     if found.untagged:
         note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
     for why, runs in found.unpriced.items():

@@ -178,10 +178,12 @@ def _run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
-        return _say("out of memory", "use a smaller --batch", 4)
+        return _say("out of memory", "use a smaller --batch, or a --max-memory", 4)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        return _say(f"{error.strerror or error}{where}", "make room, or check the path", 4)
+        return _say(
+            f"{error.strerror or error}{where}", "check the path and the space on the disk", 4
+        )
     except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0
@@ -195,11 +197,11 @@ def _fail(error: TrtcalError) -> int:
 
 def _defect(error: BaseException) -> int:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
-        return _say(f"{error.object!r} is no name of a file", "check the path", 2)
+        return _say(f"{error.object!r} is not a valid file name", "check the path", 2)
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
-    return _say(text, "set TRTCAL_DEBUG=1 to see where, and report it", DEFECT)
+    return _say(text, "set TRTCAL_DEBUG=1 to see the traceback, and report it", DEFECT)
 
 
 def _say(message: str, hint: str | None, status: int, page: str | None = None) -> int:

@@ -37,17 +37,17 @@ class Run(
     TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
-    """Do the whole job for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
+    """Do everything for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
-    Given a model, trtcal reads what the options leave open from it and its data, and prints each guess;
-    `trtcal init` writes the same into a file. The status is 1 if the verdict is DO NOT SHIP, or if a
-    limit on builds or data is broken.
+    Given a model, trtcal reads what the options leave open from the model and its data, and prints
+    each guess; `trtcal init` writes the guesses into a file. The status is 1 if the verdict is DO
+    NOT SHIP, or if a limit on builds or data is broken.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[MODEL|CONFIG]")
-    output: Path | None = option("Folder for all that is made.  [default: MODEL-run]", "-o")
+    output: Path | None = option("Folder for all results.  [default: MODEL-run]", "-o")
     tags: tuple[str, ...] = option(
-        "A tag of the run, before one of the same key in CONFIG; may be repeated.",
+        "Tag of the run, which replaces one with the same key in CONFIG; may be repeated.",
         "--tag",
         metavar="KEY=VALUE",
     )
@@ -130,7 +130,7 @@ class Run(
 
         self.present(result.report, show_all)
         if verdict["word"] == "DO NOT SHIP":
-            raise GateFailed(sentence, "the report says what to change")
+            raise GateFailed(sentence, "the report lists what to change")
         require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 

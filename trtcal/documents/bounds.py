@@ -41,7 +41,9 @@ def scaled(bound: float) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        raise InputError(f"{VARIABLE} is {text!r}, not a number above 0", "set it like 4", PAGE)
+        raise InputError(
+            f"{VARIABLE} is {text!r}, not a number above 0", "set it to a number, such as 4", PAGE
+        )
     return bound * factor
 
 
@@ -59,7 +61,9 @@ def check_file(path: Path, most: int = FILE_BYTES, hint: str = "check the path")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{path} is not a regular file", "give a file, no folder, pipe or device")
+        raise InputError(
+            f"{path} is not a regular file", "give a file, not a folder, pipe or device"
+        )
     if found.st_size > scaled(most):
         text = f"{path} has {found.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
         raise InputError(text, raising(), PAGE)
@@ -108,7 +112,7 @@ TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _integer(text: str) -> int:

@@ -43,7 +43,7 @@ def passes_of(config: Config) -> tuple[Pass, ...]:
     for one in own:
         if one.name in taken:
             raise InputError(
-                f"{one.script}: a pass with the name {one.name!r} exists already", "rename it"
+                f"{one.script}: a pass with the name {one.name!r} already exists", "rename it"
             )
         taken.add(one.name)
     return (*PASSES, *own)

@@ -135,9 +135,13 @@ Warn = Callable[[Sequence[DataIssue]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report, builds that could not be made, limits on builds and data, judged.
+    """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
-    `issues` are what looks wrong in the calibration data.
+    `issues` are those of the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
     """
 
     folder: Path

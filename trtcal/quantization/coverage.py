@@ -86,7 +86,7 @@ class Coverage:
     def proportion(self) -> str:
         """The share as words: `3 % of 2.1 GMAC run in INT8`."""
         if self.share is None:
-            return "what this network multiplies is not known"
+            return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
         said = f"{percent(self.share)} of {amount(self.macs)} {verb} in INT8"
         if self.unknown_macs:
@@ -238,15 +238,15 @@ def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
     if op in NO_INT8:
         return NO_INT8[op]
     if one.body:
-        return f"it lies in {one.body}, and Q/DQ are placed in the main graph alone"
+        return f"it is in {one.body}, and trtcal places Q/DQ in the main graph only"
     if one.node in reasons:
         return reasons[one.node]
     if domain == CONTRIB:
-        return "an operator of ONNX Runtime's own, which TensorRT does not have"
-    return "it has no Q/DQ" if op in MULTIPLIES else "no Q/DQ can stand at this operator"
+        return "it is an operator of ONNX Runtime, which TensorRT does not have"
+    return "it has no Q/DQ" if op in MULTIPLIES else "this operator cannot have Q/DQ"
 
 
 def _unknown_reason(one: NodeWork) -> str:
     if one.op in FORMULAS:
-        return "the shape of what it reads or makes is not known"
-    return "what this operator multiplies is not known: a plug-in, or a body that was not counted"
+        return "the shapes of its inputs or outputs are not known"
+    return "its multiply-accumulates are not known: it is a plug-in, or its body was not counted"

@@ -69,7 +69,7 @@ class Delta:
         if self.after is None or self.before is None:
             side = "removed" if self.after is None else "new"
             return f"{self.name} (number {self.number}) is {side}{self._shown_graph}"
-        what = "has another input" if self.got_another else "gives another output"
+        what = "has a different input" if self.got_another else "has a different output"
         names = " and ".join(self.changed)
         why = f"changed: its {names}" if names else "none of its inputs changed"
         return f"{self.name} (number {self.number}) {what}{self._shown_graph}; {why}"

@@ -111,8 +111,12 @@ def default_path() -> Path:
 class History:
     """The runs in one file.
 
-    `InputError` if the file is no history, `ResourceError` if it is in use for more than a minute or
-    cannot be written.
+    `InputError` if the file is not a history, `ResourceError` if it is in use for more than a
+    minute or cannot be written.
+
+    >>> from pathlib import Path
+    >>> History(Path("history.sqlite")).entries()
+    []
     """
 
     def __init__(self, path: Path) -> None:

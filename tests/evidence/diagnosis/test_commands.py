@@ -7,6 +7,8 @@ import onnx
 import pytest
 
 from tests.evidence.diagnosis.test_structure import image, pair, weight, wrong_axis
+from tests.evidence.layers import engines
+from tests.networks import conv_net
 from trtcal import diagnose
 from trtcal.backends.registry import BACKENDS
 from trtcal.cli.main import run_command
@@ -101,6 +103,24 @@ def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
 
 
 @needs_rtx
+def test_layers_that_a_calibrator_gave_int8_are_counted_without_qdq_in_the_model(here, capsys):
+    """TensorRT up to 10 takes ranges from a calibrator: the model that it builds has no Q/DQ."""
+    conv_net(here / "net.onnx")
+    chain = [("first + relu1", "x", "b", "int8"), ("second + add + relu2", "b", "e", "fp32")]
+    rows = [
+        (engines.conv(name, [engines.tensor(read, kind)], [engines.tensor(made, "fp32")]), 0.1)
+        for name, read, made, kind in chain
+    ]
+    rows[1][0].update(Weights={"Type": "Float", "Count": 1}, TacticName="sgemm")
+    (here / "layers.json").write_text(engines.inspected(rows))
+    command = ["diagnose", "--layers", "layers.json", "--model", "net.onnx"]
+    assert run_command([*command, "--json"]) == 0
+    coverage = json.loads(capsys.readouterr().out)["coverage"]
+    assert (coverage["is_built"], coverage["int8_nodes"]) == (True, 1)
+    assert coverage["rest"][0]["node"] == "second"
+    assert "computes in fp32" in coverage["rest"][0]["reason"]
+
+
 def test_a_failed_build_says_what_its_log_means(here, capsys):
     proto = wrong_axis().proto()
     for tensor in proto.graph.initializer:
@@ -125,7 +145,7 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to diagnose was given"),
+        ([], "there is nothing to diagnose"),
         (["nowhere"], "nowhere"),
         (["--log", "nowhere.log"], "cannot read nowhere.log"),
         (["--layers", "nowhere.json"], "nowhere.json does not exist"),

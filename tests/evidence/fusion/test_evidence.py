@@ -176,7 +176,7 @@ def test_the_forms_in_which_layers_come(tmp_path):
         ("[]", "no list of layers"),
         ("{}", "no list of layers"),
         ('{"Layers": []}', "lists no layers"),
-        ('{"layers": [3]}', "lacks or misuses a field"),
+        ('{"layers": [3]}', "has a missing or wrong field"),
     ],
 )
 def test_what_holds_no_layers_is_refused(text, said, tmp_path):

@@ -99,11 +99,14 @@ REMEMBERED = "evaluations.jsonl"
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What to search for and with: see `trtcal search --help`.
+    """How to search: see `trtcal search --help`.
 
-    `gpu` is the name of a GPU, or a TOML file of datasheet numbers, that times are estimated for.
-    `samples` are for sensitivities, `evaluated` for whole plans; `batch` is what times are of. `build`
-    compiles a quantized model, `reader` has the task that is judged.
+    `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
+    is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
+    times. `build` compiles a quantized model, `reader` has the task that is judged.
+
+    >>> SearchOptions(gpu="l4").gpu
+    'l4'
     """
 
     limits: Limits = field(default_factory=Limits)

@@ -92,7 +92,13 @@ class Suppression:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted."""
+    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> diagnose(made).counts["log_events"] >= 0
+    True
+    """
 
     findings: tuple[Finding, ...]
     accepted: tuple[tuple[Finding, Suppression], ...] = ()
@@ -393,15 +399,18 @@ def _check_of_model(
     if not engine.layers:
         case = Case(coverage=asked_coverage(model))
         return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
-    asked = {node: one for node, one in asked_precisions(model.proto).items() if one == "int8"}
+    multiplying = asked_precisions(model.proto)
+    asked = {node: one for node, one in multiplying.items() if one == "int8"}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
+    # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
+    built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
     record = quantization_record(model.proto)
     case = Case(
         outcomes,
         record.get("skipped", {}),
         engine.layers,
         tensors=tensors_of(model.proto),
-        coverage=built_coverage(model, outcomes),
+        coverage=built_coverage(model, built),
         asks_int8=bool(asked or record),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))

@@ -140,7 +140,7 @@ def _write_cache(draft: Draft) -> list[str]:
 def _inexact(images: ImagesConfig) -> Iterator[str]:
     """Yield what nvinfer does in another way than it is declared."""
     if images.crop is not None:
-        yield "nvinfer does not crop the centre: it scales the whole frame to the size of the network"
+        yield "nvinfer does not crop the center: it scales the whole frame to the size of the network"
     elif isinstance(images.resize, int):
         yield "nvinfer pads to keep the aspect ratio, but resizing by the shorter side is declared"
     if images.interpolation not in FILTERS:
