@@ -138,6 +138,10 @@ class RunResult:
     """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
     `issues` are those of the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
     """
 
     folder: Path
