@@ -183,7 +183,7 @@ class Compare(
         "A variant shown for comparison that is not a candidate, such as one in FP16."
     )
     interval: float | None = option(
-        "Relative width of the 95 % intervals of speed-ups, down to which more runs are timed.",
+        "Time more runs until the 95 % interval of each speed-up is this many percent wide.",
         type=click.FloatRange(0, min_open=True),
         metavar="PERCENT",
     )
