@@ -5,10 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports docs links pictures lock audit dist clean
+.PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
 
 demo: $(READY)
-	$(BIN)/trtcal run samples/digits/trtcal.toml
+	@$(BIN)/trtcal run samples/classifier/trtcal.toml
+	@echo "Open $(CURDIR)/reports/classifier/report.html in a browser."
 
 # Browser tests need a Chromium (Debian: chromium); without one they are skipped, and listed as such.
 test: $(READY)
@@ -45,7 +46,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_style.py tests/test_docs.py tests/test_api.py tests/release/test_lock.py -k "not in_order"
 
 # The suite with branch coverage; fails below `fail_under` in pyproject.toml.
 coverage: $(READY)
@@ -62,10 +63,15 @@ bench: $(READY)
 # The gallery: every sample run anew, its page and data kept. Status 1 is a verdict: DO NOT SHIP.
 reports: $(READY)
 	rm -f reports/history.sqlite*
-	for run in trouble:digits-trouble glitch:digits-glitch trtcal:digits; do \
-	  $(BIN)/trtcal run samples/digits/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
+	for run in digits/trouble:digits-trouble digits/glitch:digits-glitch \
+	    digits/trtcal:digits classifier/trtcal:classifier detector/trtcal:detector vit/trtcal:vit; do \
+	  $(BIN)/trtcal run samples/$${run%%:*}.toml || [ $$? = 1 ] || exit 1; \
 	  $(BIN)/trtcal report reports/$${run##*:} -o reports/$${run##*:}.html || exit 1; \
 	done
+
+# The figures of docs/concepts, from what trtcal computes; `python -m docs.compiled` asks TensorRT-RTX anew.
+figures: $(READY)
+	$(BIN)/python -m docs.figures
 
 # The versions and hashes that CI installs, the newest that pyproject.toml allows.
 lock: $(READY)
@@ -98,4 +104,4 @@ $(READY): pyproject.toml requirements.lock .ci/install
 	touch $(READY)
 
 clean:
-	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/digits reports/digits-glitch reports/digits-trouble
+	rm -rf docs/_build docs/reference $(VENV) .venv-tensorrt .venv-cuda .venv-frameworks .venv-networks reports/*/

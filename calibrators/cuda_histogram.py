@@ -92,8 +92,7 @@ class PyCudaDevice(PyCudaMemory):
             compiler = import_module("pycuda.compiler")
             if which("nvcc") is None:
                 raise ImportError(
-                    "the kernels that count on a GPU are compiled by `nvcc`, which is not on PATH: "
-                    "install the CUDA toolkit"
+                    "counting on a GPU needs `nvcc`, which is not on PATH: install the CUDA toolkit"
                 )
             self._module = compiler.SourceModule(kernel_source(), no_extern_c=True)
         return self._module
@@ -129,7 +128,7 @@ class DeviceHistogram:
         if kind not in (np.float16, np.float32):
             raise TypeError(f"a histogram counts float32 or float16 values, not {kind}")
         if elements < 0 or address % kind.itemsize:
-            raise ValueError(f"there are no {elements} values of {kind} at address {address:#x}")
+            raise ValueError(f"address {address:#x} does not have {elements} values of {kind}")
         for start in range(0, elements, COUNT_LIMIT):
             self._add(address + start * kind.itemsize, min(COUNT_LIMIT, elements - start), kind)
         self._histogram.zeros -= padding

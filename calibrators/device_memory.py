@@ -116,7 +116,7 @@ class _PrimaryContext:
     def current(self) -> Iterator[None]:
         """Make the context current for this thread."""
         if self.given_up:
-            raise DeviceError("the GPU's context was given up after an error of CUDA")
+            raise DeviceError("the GPU's context was closed after a CUDA error")
         try:
             self._context.push()
         except self._cuda.Error:
@@ -174,6 +174,6 @@ def _pycuda() -> Any:
         return import_module("pycuda.driver")
     except ImportError as error:
         raise ImportError(
-            f"a GPU's memory is reached with PyCUDA, which cannot be imported here ({error}); it "
-            "needs `pip install pycuda`, the CUDA toolkit and an NVIDIA driver"
+            f"trtcal reads GPU memory with PyCUDA, which cannot be imported here ({error}): `pip "
+            "install pycuda`; it needs the CUDA toolkit and an NVIDIA driver"
         ) from error

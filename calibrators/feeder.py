@@ -139,7 +139,7 @@ class Feeder:
                 return feeds
             self._leave_out(rest)
         if not self.given:
-            raise FeedError(f"there is no batch of {self.batch_size} samples to calibrate with")
+            raise FeedError(f"the data do not fill a batch of {self.batch_size} samples")
         self.ended = True
         return None
 
@@ -148,7 +148,7 @@ class Feeder:
         if not isinstance(feeds, Mapping):
             raise FeedError(f"{self._where()} is {type(feeds).__name__}, not arrays by input name")
         if self.left_out:
-            raise FeedError(f"{self._where()} comes after one of {self.left_out} samples only")
+            raise FeedError(f"{self._where()} comes after a batch of {self.left_out} samples only")
         sizes = {len(array) if np.ndim(array) else 0 for array in feeds.values()}
         size = sizes.pop() if len(sizes) == 1 else 0
         return size if size < self.batch_size else 0
@@ -156,18 +156,16 @@ class Feeder:
     def _leave_out(self, rest: int) -> None:
         if not self._leave_out_rest:
             raise FeedError(
-                f"{self._where()} has {rest} samples, the others {self.batch_size}: TensorRT takes "
-                "full batches only; choose a batch size that divides the number of samples, or "
-                "leave_out_rest=True"
+                f"{self._where()} has {rest} samples, the others {self.batch_size}: TensorRT "
+                "takes full batches only; choose a batch size that divides the number of "
+                "samples, or leave_out_rest=True"
             )
         self.left_out = rest
 
     def _fitting(self, name: str, feeds: Feeds) -> Array:
         if name not in feeds or name not in self.shapes:
             has = ", ".join(sorted(set(feeds) & set(self.shapes))) or "nothing"
-            raise FeedError(
-                f"{self._where()}: TensorRT asks for {name!r}; given are arrays and shapes of {has}"
-            )
+            raise FeedError(f"{self._where()}: TensorRT asks for {name!r}; the batch has {has}")
         array = np.asarray(feeds[name])
         if array.shape != self.shapes[name]:
             raise FeedError(
@@ -213,7 +211,7 @@ class NoData:
     def next(self, names: Sequence[str]) -> list[int] | None:
         """Raise `FeedError`: TensorRT asks only if it does not take the cache."""
         raise FeedError(
-            f"TensorRT asks for batches of {', '.join(names)}: it did not take the ranges given as "
+            f"TensorRT asks for batches of {', '.join(names)}: it did not accept the ranges of "
             "its cache; the build log says why"
         )
 
@@ -235,6 +233,6 @@ def _check_types(types: Mapping[str, str], shapes: Mapping[str, object]) -> None
     """Let pass what TensorRT can calibrate with; `ValueError` for others and for unknown inputs."""
     for name, dtype in types.items():
         if name not in shapes:
-            raise ValueError(f"there is a type for {name!r} and no shape")
+            raise ValueError(f"{name!r} has a type and no shape")
         if dtype not in (FLOAT, *OTHERS):
             raise ValueError(f"{name!r} cannot be {dtype}: inputs are {FLOAT}, {', '.join(OTHERS)}")

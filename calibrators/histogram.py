@@ -307,22 +307,22 @@ class Histogram:
 
 def _check_bins(patterns: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
     if patterns.dtype != np.uint32 or counts.dtype != np.int64 or patterns.ndim != 1:
-        raise ValueError("bins and counts are of other types")
+        raise ValueError("bins and counts have wrong types")
     if counts.sum(dtype=np.float64) > MOST:
-        raise ValueError("counts are more than can be counted")
+        raise ValueError("counts are larger than a histogram can count")
     if patterns.shape != counts.shape or (counts <= 0).any() or (np.diff(patterns) == 0).any():
         raise ValueError("bins and counts do not fit together")
     if (patterns[1:] < patterns[:-1]).any() or (patterns & ~np.uint32(SIGN) >= INFINITY_KEY).any():
-        raise ValueError("bins do not rise, or are none of finite values")
+        raise ValueError("bins are not increasing, or are not bins of finite values")
     if counts.sum() > KEPT and (patterns & np.uint32((1 << SHIFT) - 1)).any():
-        raise ValueError("bins are finer than they should be for so many values")
+        raise ValueError("bins are finer than so few values allow")
 
 
 def _check_numbers(scalars: npt.NDArray[Any], extent: npt.NDArray[Any]) -> None:
     if scalars.dtype != np.int64 or scalars.shape != (len(SCALARS),) or extent.shape != (2,):
-        raise ValueError("scalars or extent are of other types")
+        raise ValueError("scalars or extent have wrong types")
     if (scalars < 0).any() or (scalars > MOST).any():
-        raise ValueError("scalars are no counts")
+        raise ValueError("scalars are not counts")
 
 
 def _check_counted(patterns: Patterns, zeros: int, low: int, high: int) -> None:

@@ -219,7 +219,7 @@ class Auto:
 
     def __post_init__(self) -> None:
         if not isinstance(self.min_gain_db, (int, float)) or not self.min_gain_db >= 0:
-            raise ValueError(f"min_gain_db must be from 0 up, not {self.min_gain_db!r}")
+            raise ValueError(f"min_gain_db must be at least 0, not {self.min_gain_db!r}")
 
     def __call__(self, histogram: Histogram) -> Range:
         """Return the chosen range, its reason in the note."""
@@ -231,7 +231,7 @@ class Auto:
         gains = dict(zip(ranges, 10.0 * np.log10(errors[0] / errors), strict=True))
         best = max(gains, key=lambda name: gains[name])
         if gains[best] < self.min_gain_db:
-            reason = f"minmax: {best} would gain {gains[best]:.2f} dB only"
+            reason = f"minmax: {best} would gain only {gains[best]:.2f} dB"
             best = "minmax"
         else:
             reason = f"{best}: {gains[best]:.2f} dB better than minmax"

@@ -56,7 +56,7 @@ def _factory(name: str) -> Factory:
         return factory
     found = _entry_points().get(name)
     if found is None:
-        raise UnknownCalibratorError(f"no calibrator is called {name!r}")
+        raise UnknownCalibratorError(f"unknown calibrator {name!r}")
     loaded: Factory = found.load()
     return loaded
 

@@ -104,9 +104,9 @@ def calibrator_object(
     parameters that do not fit.
     """
     if (legacy is not None) != (kind == "legacy"):
-        raise ValueError("`legacy` is for the kind 'legacy', which needs it")
+        raise ValueError("`legacy` is needed by the kind 'legacy', and by no other")
     if cache is not None and not (isinstance(cache, bytes) and cache):
-        raise ValueError("a cache is not empty and given as bytes")
+        raise ValueError("the cache must be bytes, and not empty")
     base = _base(kind, trt or _tensorrt())
     device = memory if memory is not None else PyCudaMemory()
     feeder = Feeder(batches, shapes, device, types, leave_out_rest)
@@ -124,7 +124,7 @@ def cache_object(kind: str, amaxes: Mapping[str, float], *, trt: Any = None) -> 
     base = _base(kind, trt)
     wrong = [f"{name!r}: {why}" for name, amax in amaxes.items() if (why := problem(amax))]
     if wrong or not amaxes:
-        raise ValueError("; ".join(wrong) or "there is no range")
+        raise ValueError("; ".join(wrong) or "no range is given")
     cache = cache_of_ranges(str(trt.__version__), kind, amaxes)
     return _class_on(base)(NoData(), cache, None)
 
@@ -135,8 +135,8 @@ def _base(kind: str, trt: Any) -> Any:
         raise ValueError(f"TensorRT has no calibrator {kind!r}; choose one of: {', '.join(KINDS)}")
     if not hasattr(trt, KINDS[kind]):
         raise ImportError(
-            f"TensorRT {trt.__version__} has no calibrators (the last with them is 10): quantize "
-            "the network with Q/DQ instead"
+            f"TensorRT {trt.__version__} has no calibrators (10 is the last version with them): "
+            "quantize the network with Q/DQ instead"
         )
     return getattr(trt, KINDS[kind])
 
@@ -178,7 +178,7 @@ class BuilderCalibrator:
         """Return the addresses of the inputs' next arrays, None if there are no more."""
         if self._made:
             raise NotCalibratedError(
-                "TensorRT asks for batches once more: make a calibrator for each build"
+                "TensorRT asks for the batches a second time: make a calibrator for each build"
             )
         return self._feeder.next(names)
 
@@ -226,12 +226,12 @@ class BuilderCalibrator:
         from_cache = self._read and self._given is not None and not asked
         if not (asked or from_cache):
             raise NotCalibratedError(
-                "TensorRT asked for no batch: the build failed before, the INT8 flag is not set, or "
-                "the network has Q/DQ or ranges of its own"
+                "TensorRT asked for no batch: the build failed before calibration, the INT8 flag "
+                "is not set, or the network has its own Q/DQ or ranges"
             )
         if asked and not feeder.ended:
             raise NotCalibratedError(
-                f"TensorRT stopped after batch {feeder.given}, before the data came to an end"
+                f"TensorRT stopped after batch {feeder.given}, before the end of the data"
             )
         return Served(
             batches=feeder.given,

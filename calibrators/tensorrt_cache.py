@@ -38,7 +38,7 @@ def version_digits(tensorrt: str) -> str:
     if re.fullmatch(r"\d[\dX]{3,5}", tensorrt):
         return tensorrt
     if not re.fullmatch(r"\d{1,2}\.\d{1,2}(\.\d{1,2}(\.\d+)?)?", tensorrt, re.ASCII):
-        raise ValueError(f"{tensorrt!r} is no TensorRT version")
+        raise ValueError(f"{tensorrt!r} is not a version of TensorRT")
     major, minor, patch = [int(part) for part in (*tensorrt.split("."), "0")[:3]]
     if major > LAST_MAJOR:
         raise NoCacheError(f"TensorRT {tensorrt} reads no calibration cache")
@@ -68,5 +68,5 @@ def writable(name: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"tensor name {name!r} is not text") from None
     if not name or "\n" in name:
-        raise ValueError(f"tensor name {name!r} does not fit a line")
+        raise ValueError(f"tensor name {name!r} does not fit on a line")
     return name

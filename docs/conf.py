@@ -17,6 +17,7 @@ author = "The trtcal authors"
 copyright = "the trtcal authors"  # noqa: A001  # Sphinx's name
 version = release = __version__
 language = "en"
+smartquotes = False
 
 extensions = ["myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
@@ -30,6 +31,7 @@ html_theme = "furo"
 html_title = f"trtcal {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_theme_options = {"top_of_page_buttons": []}
 pygments_style = "a11y-high-contrast-light"

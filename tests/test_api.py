@@ -111,7 +111,7 @@ def test_other_names_are_no_attributes():
         trtcal.calibrat  # noqa: B018
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, "trtcal", "calibrators"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *sorted(TYPES), "trtcal", "calibrators"])
 def test_the_examples_run(name, tmp_path, monkeypatch):
     (tmp_path / "samples").symlink_to(SAMPLES)
     monkeypatch.chdir(tmp_path)
@@ -238,7 +238,7 @@ def test_variants_of_one_name_are_refused_also_that_of_the_reference(net, arrays
         onnx.save(onnx.load(net), tmp_path / folder / "same.onnx")
     both = [tmp_path / folder / "same.onnx" for folder in ("a", "b")]
     for reference, variants in ((net, both), (both[0], both[1:]), (net, {"net": both[0]})):
-        with pytest.raises(trtcal.InputError, match="two variants are called") as caught:
+        with pytest.raises(trtcal.InputError, match="two variants have the name") as caught:
             trtcal.compare(reference, variants, arrays, rounds=3)
         assert "a dict of names" in caught.value.hint
     named = trtcal.compare(net, {"one": both[0], "two": both[1]}, arrays, rounds=3)
@@ -250,7 +250,10 @@ def test_variants_of_one_name_are_refused_also_that_of_the_reference(net, arrays
     [
         (lambda net: trtcal.quantize(net, {"x": 1.0}), "type dict is not a calibration"),
         (lambda net: trtcal.quantize(net, "none.json"), "none.json"),
-        (lambda net: trtcal.compare(net, "int8.onnx", "data.npz"), "variants must be several"),
+        (
+            lambda net: trtcal.compare(net, "int8.onnx", "data.npz"),
+            "`variants` is not a list or a dict",
+        ),
         (lambda net: trtcal.diagnose(3), "type int is not a build"),
         (lambda net: trtcal.read_log(3), "type int is not a build log"),
         (lambda net: trtcal.report([3]), "type int cannot be reported"),

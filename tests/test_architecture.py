@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import re
 from pathlib import Path
 
 import pytest
@@ -95,52 +94,6 @@ def test_only_documents_writes_files():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
         assert not called & writers or room(path) in ("documents", "backends"), path
-
-
-RETIRED = [
-    "suspicion",
-    "suspicions",
-    "told",
-    "draws",
-    "range refinement",
-    "repairs",
-    "mend",
-    "mends",
-    "mended",
-    "mending",
-    "repair",
-    "repaired",
-    "shelf",
-    "tally",
-    "overlay",
-    "overlays",
-    "twins",
-    "centring",
-    "islands",
-    "remarks",
-    "cautions",
-]
-"""Words of the private language that was given up; CONTRIBUTING.md has those that are used."""
-
-
-def test_no_retired_word_stands_in_the_sources():
-    root = PACKAGE.parent
-    kept = {root / "CHANGELOG.md", Path(__file__)}  # the table of what was renamed, and this list
-    paths = [
-        path
-        for room in ("trtcal", "calibrators", "tests", "docs", "samples", "benchmarks")
-        for path in (root / room).rglob("*")
-    ]
-    made = (root / "docs" / "_build", root / "docs" / "reference")
-    paths = [path for path in paths if not set(made) & set(path.parents)]
-    pattern = re.compile(rf"(?<![a-z])({'|'.join(RETIRED)})(?![a-z])", re.IGNORECASE)
-    for path in [*paths, *root.glob("*.md")]:
-        if (
-            path.suffix in (".py", ".md", ".toml", ".j2", ".js", ".css", ".json", ".txt")
-            and path not in kept
-        ):
-            found = pattern.search(path.read_text())
-            assert not found, f"{path.relative_to(root)}: {found[0]}"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")))

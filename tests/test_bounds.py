@@ -132,8 +132,8 @@ def test_numbers_of_64_bits_and_lists_100_deep_are_read():
     ("line", "says"),
     [
         ("a = " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
-        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to a million"),
-        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to a million"),
+        ("[calibration]\nbatch = 0x" + "f" * 3000, "a whole number from 1 to 1,000,000"),
+        ("[evaluation]\nrounds = 9223372036854775807", "a whole number from 1 to 1,000,000"),
         ("images = { mean = 1" + "0" * 400 + " }", "a number or a list of numbers"),
         ('model = "a\\u0000b"', "must be a string"),
     ],
@@ -317,7 +317,7 @@ def test_a_graph_output_whose_shape_nothing_tells_works(tmp_path, monkeypatch, c
     [
         ("short", "tensor 'w' has 64 bytes"),
         ("type", "'x' is of"),
-        ("values", r"tensor 'w' lists 2 values, its shape wants 32"),
+        ("values", r"tensor 'w' lists 2 values, its shape needs 32"),
     ],
 )
 def test_small_constants_that_are_broken_are_named(tmp_path, act, says):

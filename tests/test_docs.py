@@ -3,24 +3,15 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
 
-from tests.conftest import SAMPLES
 from tests.docs.pages import PAGES, ROOT, name_of, read_blocks
 from tests.docs.reference import pages
-from trtcal import config
 from trtcal.cli.main import COMMANDS, cli
-from trtcal.config import Config
 
-SECTIONS = [
-    kind for name, kind in vars(config).items() if name.endswith("Config") and kind is not Config
-]
 REFERENCE = {ROOT / "docs" / "reference" / name for name, _ in pages()}
 README = (ROOT / "README.md").read_text()
 
@@ -34,40 +25,18 @@ def test_the_readme_is_short():
 
 
 def test_the_readme_begins_with_the_two_commands():
-    commands = re.findall(r"^    (\S.*)$", README, re.MULTILINE)
-    assert commands[0].startswith("make demo")
-    assert commands[1].startswith("make test")
+    commands = re.findall(r"^```sh\n(.*?)```", README, re.MULTILINE | re.DOTALL)[0].splitlines()
+    assert [line.split("#")[0].split() for line in commands] == [["make", "demo"], ["make", "test"]]
 
 
-def test_the_readme_has_the_commands_for_a_model_of_ones_own():
-    block = README.split("## Your own model", 1)[1].split("`pip install", 1)[0]
-    commands = [line.split()[:2] for line in block.splitlines() if line.startswith("    trtcal ")]
-    assert [words[1] for words in commands] == ["run", "calibrate", "quantize", "compare"]
-
-
-def test_the_readmes_python_works(tmp_path):
-    (tmp_path / "samples").symlink_to(SAMPLES)
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert done.stdout.strip() == b"SHIP"
-    assert (tmp_path / "int8.onnx").exists()
-    assert "int8" in (tmp_path / "report.html").read_text()
+def test_the_readme_has_three_commands_for_your_own_model():
+    block = README.split("## Your own model", 1)[1].split("\n## ", 1)[0]
+    assert re.findall(r"^\$ trtcal (\w+)", block, re.MULTILINE) == ["run", "diagnose", "init"]
 
 
 def test_the_documents_name_every_command():
     for name in COMMANDS:
         assert f"`trtcal {name}`" in COMMANDS_PAGE
-
-
-def test_the_documents_name_every_key_of_the_configuration():
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    for kind in (Config, *SECTIONS):
-        for item in fields(kind):
-            if item.metadata:
-                assert f"`{item.name}`" in page or f"[{item.name}" in page, item.name
 
 
 def test_the_architecture_answers_every_question():

@@ -39,7 +39,7 @@ def test_what_was_measured_is_outside_the_digest():
         ('{"kind": "other"}', "not a trtcal thing"),
         ('{"kind": "thing", "schema_version": 99}', "schema version 99"),
         ('{"kind": "thing", "schema_version": 1, "digest": "sha256:0"}', "was changed"),
-        ('{"kind": "thing", "schema_version": 1, "x": NaN}', "no JSON number"),
+        ('{"kind": "thing", "schema_version": 1, "x": NaN}', "not a JSON number"),
         ("[" * 100_000, "not JSON"),
         ("\ud800", "not text"),
     ],

@@ -69,7 +69,7 @@ def test_any_other_text_is_refused(text):
     ],
 )
 def test_what_is_no_limit_is_refused(text):
-    with pytest.raises(InputError, match="is no limit"):
+    with pytest.raises(InputError, match="is not a limit"):
         parse_limit(text)
 
 

@@ -154,7 +154,7 @@ def test_a_list_of_changes_moves_nothing_through_a_link(tmp_path, part):
     write_text(tmp_path / "out" / "key", "theirs")
     write_text(tmp_path / "out" / COMMIT / CHANGES, '{"new": ["key"], "gone": []}')
     (tmp_path / "out" / COMMIT / part).symlink_to(tmp_path / "mine")
-    with pytest.raises(InputError, match=f"{part} is not your own folder"):
+    with pytest.raises(InputError, match=f"{part} is a link, or belongs to another user"):
         clear_places([tmp_path / "out"])
     assert (tmp_path / "mine" / "key").read_text() == "mine"
     assert (tmp_path / "out" / "key").read_text() == "theirs"

@@ -100,17 +100,23 @@ class Kind:
 
 
 def key(
-    read: Callable[[Any], Any], default: Any = MISSING, name: str = "", example: str = ""
+    read: Callable[[Any], Any],
+    default: Any = MISSING,
+    about: str = "",
+    *,
+    unset: str = "",
+    example: str = "",
+    name: str = "",
 ) -> Any:
     """Return a field whose TOML value `read` checks and converts; without a default it is required.
 
-    `read` raises `WrongKeyError`. A default that can be called makes the value. `name` is the key
-    where it is not the field's name, `example` a right value in TOML: without it the default, or
-    the kind's.
+    `read` raises `WrongKeyError`. A default that can be called makes the value. `about` says what the
+    key means, `unset` in words what holds where it is not given. `name` is the key where it is not the
+    field's name, `example` a right value in TOML: without it the default, or the kind's.
     """
     if not example and isinstance(default, (bool, int, float, str, tuple)) and default:
         example = json.dumps(default)
-    metadata = {"read": read, "name": name, "example": example}
+    metadata = {"read": read, "name": name, "example": example, "about": about, "unset": unset}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -156,12 +162,12 @@ FILE_NAME = Kind(
     example='"folder/file"',
 )
 COUNT = Kind(
-    "a whole number from 1 to a million",
+    "a whole number from 1 to 1,000,000",
     lambda value: _is_whole(value) and 1 <= value <= 10**6,
     example="32",
 )
 NUMBER = Kind(
-    "a number from 0 up", lambda value: is_finite(value) and value >= 0, float, example="1.5"
+    "a number of at least 0", lambda value: is_finite(value) and value >= 0, float, example="1.5"
 )
 PRICE = Kind("a number above 0", lambda value: is_finite(value) and value > 0, float, example="2.5")
 RATE = Kind(
@@ -202,7 +208,7 @@ FACTOR = Kind(
     example='"1/255"',
 )
 SIDES = Kind(
-    "whole numbers from 1 up: one, or [height, width]",
+    "one whole number above 0, or two: [height, width]",
     _are_sides,
     lambda value: tuple(value) if len(as_list(value)) == 2 else as_list(value)[0],
     example="[224, 224]",
@@ -313,7 +319,7 @@ def _suppressions(value: Any) -> tuple[dict[str, str], ...]:
                 TEXT(table[name])
         for name in ("kind", "reason"):
             if not table.get(name):
-                raise _wrong("given: an accepted finding needs its reason", name)
+                raise _wrong("given: every accepted finding needs a reason", name)
         for name in set(table) - {"kind", "reason", "subject"}:
             raise WrongKeyError("unknown key {}", name, "known: kind, subject, reason")
     return tuple(value)
@@ -357,24 +363,57 @@ def _is_required(item: Field[Any]) -> bool:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """How image files become what the model takes; nothing of it is guessed.
+    """How image files become the model's input; nothing of it is guessed.
 
     In this order: `channels`, `resize` (the shorter side, or height and width), `crop` (height and
-    width, out of the middle), then (pixel * scale - mean) / std. `mean` and `std` have one number,
-    or one a channel in the order of `channels`. `alpha` is what lies behind transparent pixels.
+    width, from the center), then (pixel * scale - mean) / std. `mean` and `std` have one number,
+    or one for each channel in the order of `channels`. `alpha` is the background of transparent
+    pixels.
+
+    >>> ImagesConfig("RGB", "NCHW", 1 / 255, resize=256, crop=(224, 224)).interpolation
+    'bilinear'
     """
 
-    channels: str = key(one_of("RGB", "BGR", "gray"))
-    layout: str = key(one_of("NCHW", "NHWC"))
-    scale: float = key(FACTOR)
-    mean: tuple[float, ...] = key(NUMBERS, (0.0,))
-    std: tuple[float, ...] = key(NUMBERS, (1.0,))
-    resize: int | tuple[int, int] | None = key(SIDES, None)
-    crop: tuple[int, int] | None = key(CROP, None)
-    interpolation: str = key(
-        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"), "bilinear"
+    channels: str = key(
+        one_of("RGB", "BGR", "gray"), about="The channels that the model takes, in its order."
     )
-    alpha: str | None = key(one_of("black", "white", "drop"), None)
+    layout: str = key(one_of("NCHW", "NHWC"), about="The order of the model's axes.")
+    scale: float = key(FACTOR, about="What each pixel, from 0 to 255, is multiplied by.")
+    mean: tuple[float, ...] = key(
+        NUMBERS,
+        (0.0,),
+        "Subtracted from the scaled pixels: one number, or one for each channel.",
+        unset="0",
+    )
+    std: tuple[float, ...] = key(
+        NUMBERS,
+        (1.0,),
+        "What the result is divided by: one number, or one for each channel.",
+        unset="1",
+    )
+    resize: int | tuple[int, int] | None = key(
+        SIDES,
+        None,
+        "The length of the shorter side in pixels, or height and width.",
+        unset="not resized",
+    )
+    crop: tuple[int, int] | None = key(
+        CROP,
+        None,
+        "Height and width in pixels of the part that is cut from the middle.",
+        unset="not cut",
+    )
+    interpolation: str = key(
+        one_of("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"),
+        "bilinear",
+        "The filter that resizes.",
+    )
+    alpha: str | None = key(
+        one_of("black", "white", "drop"),
+        None,
+        "What is behind transparent pixels; `drop` ignores the transparency.",
+        unset="transparent pixels are an error",
+    )
 
     def __post_init__(self) -> None:
         count = 1 if self.channels == "gray" else 3
@@ -395,18 +434,42 @@ class DataConfig:
     counts samples: each feed is one sample.
     """
 
-    constants: dict[str, Any] = key(partial(by_name, CONSTANT), dict)
-    states: dict[str, str] = key(partial(by_name, TEXT), dict)
-    sample_axis: bool = key(FLAG, True)
+    constants: dict[str, Any] = key(
+        partial(by_name, CONSTANT),
+        dict,
+        "Inputs that are the same for all samples, by their names.",
+        unset="none",
+    )
+    states: dict[str, str] = key(
+        partial(by_name, TEXT),
+        dict,
+        "Outputs that become an input at the next sample of a sequence: output to input.",
+        unset="none",
+    )
+    sample_axis: bool = key(
+        FLAG, True, "`false` if the inputs have no axis for samples: each feed is one sample."
+    )
 
 
 @dataclass(frozen=True)
 class PrepareConfig:
     """Preparation passes to skip, those to add that run on request only, and scripts with others."""
 
-    skip: tuple[str, ...] = key(STRINGS, ())
-    add: tuple[str, ...] = key(STRINGS, ())
-    passes: tuple[Path, ...] = key(SCRIPTS, ())
+    skip: tuple[str, ...] = key(
+        STRINGS,
+        (),
+        "Preparation passes to leave out: `trtcal prepare --list` has their names.",
+        unset="none",
+    )
+    add: tuple[str, ...] = key(
+        STRINGS, (), "Preparation passes to add that run on request only.", unset="none"
+    )
+    passes: tuple[Path, ...] = key(
+        SCRIPTS,
+        (),
+        "Python files with preparation passes of your own, which run last; needs `--trust`.",
+        unset="none",
+    )
 
 
 @dataclass(frozen=True)
@@ -420,15 +483,48 @@ class CalibrationConfig:
     seconds.
     """
 
-    data: Path | None = key(FILE_NAME, None)
-    labels: str | Path | None = key(LABELLED_BY, None)
-    methods: tuple[str, ...] = key(STRINGS, (), example='["minmax", "entropy"]')
-    method: str = key(TEXT, "")
-    batch: int = key(COUNT, 32)
-    workers: int = key(COUNT, 1)
-    improve: str | None = key(one_of("fast", "best"), None)
-    improve_time_limit_s: float = key(NUMBER, 600.0)
-    parameters: dict[str, Parameters] = key(partial(by_name, partial(by_name, SCALAR)), dict)
+    data: Path | None = key(
+        FILE_NAME,
+        None,
+        "Calibration data: a file, a folder or a script.",
+        unset="needed for `trtcal run`",
+    )
+    labels: str | Path | None = key(
+        LABELLED_BY,
+        None,
+        "Where the labels of the samples are; `.npz` files have their own.",
+        unset="none",
+    )
+    methods: tuple[str, ...] = key(
+        STRINGS,
+        (),
+        "Calibration methods; each one gives a variant.",
+        example='["minmax", "entropy"]',
+        unset="`method`, else minmax, percentile and entropy",
+    )
+    method: str = key(
+        TEXT,
+        "",
+        "The method whose ranges plans use.",
+        unset="percentile if it is among `methods`, else the first",
+    )
+    batch: int = key(COUNT, 32, "Samples that are run together.")
+    workers: int = key(COUNT, 1, "Processes that observe the data; they share the cores.")
+    improve: str | None = key(
+        one_of("fast", "best"),
+        None,
+        "The effort of post-training optimization, which gives one more variant.",
+        unset="no such variant",
+    )
+    improve_time_limit_s: float = key(
+        NUMBER, 600.0, "The most time that optimization takes, in seconds."
+    )
+    parameters: dict[str, Parameters] = key(
+        partial(by_name, partial(by_name, SCALAR)),
+        dict,
+        "Parameters of methods: a table for each method.",
+        unset="those of the method",
+    )
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -447,13 +543,41 @@ class EvaluationConfig:
     `layer_samples` the number of samples on which the error is followed from tensor to tensor.
     """
 
-    data: Path | None = key(FILE_NAME, None)
-    labels: str | Path | None = key(LABELLED_BY, None)
-    batch: int = key(COUNT, 32)
-    rounds: int | None = key(COUNT, None)
-    slices: Path | None = key(FILE_NAME, None)
-    metric: Path | None = key(FILE_NAME, None)
-    layer_samples: int = key(COUNT, 64)
+    data: Path | None = key(
+        FILE_NAME,
+        None,
+        "Data to judge on: a file, a folder or a script.",
+        unset="30 % of the calibration data, which are held back",
+    )
+    labels: str | Path | None = key(
+        LABELLED_BY,
+        None,
+        "Where the labels of the samples are; `.npz` files have their own.",
+        unset="none",
+    )
+    batch: int = key(COUNT, 32, "Samples that are run together.")
+    rounds: int | None = key(
+        COUNT,
+        None,
+        "Timed runs of each variant.",
+        unset="60 if a limit or a price asks for times, else 6",
+    )
+    slices: Path | None = key(
+        FILE_NAME,
+        None,
+        "A CSV file of attributes: their names in the first line, then a row for each sample.",
+        unset="none",
+    )
+    metric: Path | None = key(
+        FILE_NAME,
+        None,
+        "A Python file with `metric(outputs, labels)`, which returns names and values of a sample's "
+        "figures; higher is better. Needs `--trust`.",
+        unset="none",
+    )
+    layer_samples: int = key(
+        COUNT, 64, "Samples on which the error is followed from tensor to tensor."
+    )
 
 
 @dataclass(frozen=True)
@@ -464,12 +588,34 @@ class PlanConfig:
     that of [build] if None.
     """
 
-    layers: dict[str, str] = key(_texts, dict)
-    default: str = key(TEXT, "int8")
-    method: str | None = key(TEXT, None)
-    rules: tuple[dict[str, Any], ...] = key(TABLES, ())
-    second_qdq: tuple[str, ...] = key(STRINGS, ())
-    rest: str | None = key(one_of("fp16", "fp32"), None)
+    layers: dict[str, str] = key(
+        _texts, dict, "Precisions of single layers by their names.", unset="none"
+    )
+    default: str = key(TEXT, "int8", "The precision of every other layer.")
+    method: str | None = key(
+        TEXT,
+        None,
+        "The calibration method whose ranges the plan takes.",
+        unset="`method` of `[calibration]`",
+    )
+    rules: tuple[dict[str, Any], ...] = key(
+        TABLES,
+        (),
+        "Precisions by pattern, operator or other traits of layers, as in a plan's JSON.",
+        unset="none",
+    )
+    second_qdq: tuple[str, ...] = key(
+        STRINGS,
+        (),
+        "Nodes that read in INT8 through a second Q/DQ pair, as in a plan's JSON.",
+        unset="none",
+    )
+    rest: str | None = key(
+        one_of("fp16", "fp32"),
+        None,
+        "The precision of what is not INT8.",
+        unset="`rest` of `[build]`",
+    )
 
 
 def _plans(value: object) -> dict[str, PlanConfig]:
@@ -489,12 +635,35 @@ class BuildConfig:
     fp16 or fp32, fp16 if None and a target is a GPU.
     """
 
-    targets: tuple[str, ...] = key(STRINGS, (), example='["cpu", "sm89"]')
-    shapes: dict[str, str] = key(_texts, dict)
-    time_limit_s: float = key(NUMBER, 1800.0)
-    tune_placement: str | None = key(TEXT, None)
-    fp16: bool = key(FLAG, True)
-    rest: str | None = key(one_of("fp16", "fp32"), None)
+    targets: tuple[str, ...] = key(
+        STRINGS,
+        (),
+        "What to build for: `cpu`, a GPU's name, or its architecture.",
+        example='["cpu", "sm89"]',
+        unset="cpu and sm89 in `trtcal run`; `trtcal build` needs one",
+    )
+    shapes: dict[str, str] = key(
+        _texts,
+        dict,
+        "Shapes of dynamic inputs as `min:opt:max`, by the input's name.",
+        unset="batches of 1, 8 and 32; other sizes from the data",
+    )
+    time_limit_s: float = key(NUMBER, 1800.0, "The most time that one build takes, in seconds.")
+    tune_placement: str | None = key(
+        TEXT,
+        None,
+        "A target on whose compiler the placement of Q/DQ at light nodes is tried.",
+        unset="not tried",
+    )
+    fp16: bool = key(
+        FLAG, True, "Whether a variant in FP16 stands beside those in INT8 where a target is a GPU."
+    )
+    rest: str | None = key(
+        one_of("fp16", "fp32"),
+        None,
+        "The precision of what is not INT8.",
+        unset="fp16 where a target is a GPU, else fp32",
+    )
 
     @property
     def run_targets(self) -> tuple[str, ...]:
@@ -537,8 +706,13 @@ def explaining() -> Iterator[None]:
 class ReportConfig:
     """What an hour of the machine where latency is measured costs, for the cost of inferences."""
 
-    price_per_hour: float | None = key(RATE, None)
-    currency: str = key(CURRENCY, "USD")
+    price_per_hour: float | None = key(
+        RATE,
+        None,
+        "The price of an hour of the machine where latency is measured.",
+        unset="no costs",
+    )
+    currency: str = key(CURRENCY, "USD", "The currency of the price.")
 
 
 PRICINGS = ("on-demand", "spot", "reserved")
@@ -553,12 +727,31 @@ class CostConfig:
     is that table. Without `inferences_per_month` cost is per million inferences only.
     """
 
-    tags: dict[str, str] = key(read_tags, dict)
-    inferences_per_month: float | None = key(RATE, None)
-    instance: str | None = key(LABEL, None)
-    region: str | None = key(LABEL, None)
-    pricing: str = key(one_of(*PRICINGS), "on-demand")
-    prices: Path | None = key(FILE_NAME, None)
+    tags: dict[str, str] = key(
+        read_tags, dict, "Tags of the runs, such as a team: any key to a text.", unset="none"
+    )
+    inferences_per_month: float | None = key(
+        RATE,
+        None,
+        "The number of inferences in a month, from which the cost of a month follows.",
+        unset="cost per million inferences only",
+    )
+    instance: str | None = key(
+        LABEL,
+        None,
+        "The type of the machine where latency is measured, as a table of prices has it.",
+        unset="found by its GPU",
+    )
+    region: str | None = key(
+        LABEL,
+        None,
+        "The region of that machine, as a table of prices has it.",
+        unset="found by its GPU",
+    )
+    pricing: str = key(one_of(*PRICINGS), "on-demand", "How the machine is paid.")
+    prices: Path | None = key(
+        FILE_NAME, None, "A table of prices in TOML.", unset="the one that comes with trtcal"
+    )
 
     def to_document(self) -> dict[str, Any]:
         """Return what a run records of it: nothing where nothing is set."""
@@ -587,48 +780,107 @@ ACTIONS = Kind(
 class CheckpointConfig:
     """What `trtcal checkpoint verify` does about a delta: run again what made it, raise the alert."""
 
-    on_delta: tuple[str, ...] = key(ACTIONS, (RERUN, ALERT), example=ACTIONS.example)
+    on_delta: tuple[str, ...] = key(
+        ACTIONS,
+        (RERUN, ALERT),
+        "What `trtcal checkpoint verify` does about a delta: make it once more, send the alert.",
+        example=ACTIONS.example,
+    )
 
 
 @dataclass(frozen=True)
 class StoreConfig:
     """Where `trtcal store` keeps runs: a folder, or s3://bucket/prefix."""
 
-    url: str | None = key(TEXT, None, example='"s3://bucket/prefix"')
+    url: str | None = key(
+        TEXT,
+        None,
+        "Where `trtcal store` keeps runs: a folder, or `s3://bucket/prefix`.",
+        example='"s3://bucket/prefix"',
+        unset="`--store`",
+    )
 
 
 @dataclass(frozen=True)
 class Config:
-    """All of `trtcal.toml`, paths made absolute from the file's folder.
+    """All of `trtcal.toml`, with paths absolute from the file's folder.
 
-    `task` is what the model is for, `outputs` are those that count; both are guessed if not given.
-    `project` is the name of its runs in the history. `untrusted` are the scripts that
-    nobody but the file asked for.
+    `task` is what the model is for, `outputs` are the outputs to judge; both are guessed if not
+    given. `project` is the name of its runs in the history. `untrusted` are the scripts that only
+    the file asks for.
+
+    >>> from pathlib import Path
+    >>> config = Config(Path("trtcal.toml"), model=Path("model.onnx"))
+    >>> config.calibration.method, config.build.run_targets
+    ('percentile', ('cpu', 'sm89'))
     """
 
     path: Path = Path(FILE)
     untrusted: tuple[Path, ...] = ()
-    model: Path | None = key(FILE_NAME, None)
-    output: Path | None = key(FILE_NAME, None)
-    history: Path | None = key(FILE_NAME, None)
-    project: str | None = key(TEXT, None)
-    task: str | None = key(one_of(*TASKS), None)
-    outputs: tuple[str, ...] = key(STRINGS, ())
-    prepare: PrepareConfig = key(partial(read_section, PrepareConfig), PrepareConfig)
-    images: ImagesConfig | None = key(partial(read_section, ImagesConfig), None)
-    data: DataConfig = key(partial(read_section, DataConfig), DataConfig)
-    calibration: CalibrationConfig = key(
-        partial(read_section, CalibrationConfig), CalibrationConfig
+    model: Path | None = key(FILE_NAME, None, "The ONNX file.", unset="needed for `trtcal run`")
+    output: Path | None = key(
+        FILE_NAME, None, "The folder that a run writes.", unset="`reports` beside the file"
     )
-    evaluation: EvaluationConfig = key(partial(read_section, EvaluationConfig), EvaluationConfig)
-    plans: dict[str, PlanConfig] = key(_plans, dict)
-    build: BuildConfig = key(partial(read_section, BuildConfig), BuildConfig)
-    limits: tuple[Limit, ...] = key(_limits, ())
-    suppress: tuple[dict[str, str], ...] = key(_suppressions, ())
-    report: ReportConfig = key(partial(read_section, ReportConfig), ReportConfig)
-    cost: CostConfig = key(partial(read_section, CostConfig), CostConfig)
-    checkpoint: CheckpointConfig = key(partial(read_section, CheckpointConfig), CheckpointConfig)
-    store: StoreConfig = key(partial(read_section, StoreConfig), StoreConfig)
+    history: Path | None = key(
+        FILE_NAME,
+        None,
+        "The SQLite file of runs.",
+        unset="`trtcal/history.sqlite` in the user's data folder",
+    )
+    project: str | None = key(
+        TEXT,
+        None,
+        "The name of these runs in the history.",
+        unset="the model's file name and the digest of its graph",
+    )
+    task: str | None = key(
+        one_of(*TASKS), None, "What the model is for.", unset="guessed from its outputs"
+    )
+    outputs: tuple[str, ...] = key(STRINGS, (), "The outputs that count.", unset="all")
+    prepare: PrepareConfig = key(
+        partial(read_section, PrepareConfig), PrepareConfig, "The preparation passes."
+    )
+    images: ImagesConfig | None = key(
+        partial(read_section, ImagesConfig),
+        None,
+        "How image files become what the model takes.",
+        unset="guessed by `trtcal init`; else needed for image files",
+    )
+    data: DataConfig = key(
+        partial(read_section, DataConfig), DataConfig, "What all data have in common."
+    )
+    calibration: CalibrationConfig = key(
+        partial(read_section, CalibrationConfig),
+        CalibrationConfig,
+        "Data and methods to calibrate with.",
+    )
+    evaluation: EvaluationConfig = key(
+        partial(read_section, EvaluationConfig), EvaluationConfig, "Data to judge on, and how."
+    )
+    plans: dict[str, PlanConfig] = key(
+        _plans, dict, "Mixed plans by name; each one gives a variant.", unset="none"
+    )
+    build: BuildConfig = key(partial(read_section, BuildConfig), BuildConfig, "What to build for.")
+    limits: tuple[Limit, ...] = key(
+        _limits, (), "What must hold for a variant to ship.", unset="none"
+    )
+    suppress: tuple[dict[str, str], ...] = key(
+        _suppressions, (), "Accepted findings, each with its reason.", unset="none"
+    )
+    report: ReportConfig = key(
+        partial(read_section, ReportConfig), ReportConfig, "The price of the machine."
+    )
+    cost: CostConfig = key(
+        partial(read_section, CostConfig), CostConfig, "Costs by tag and over time."
+    )
+    checkpoint: CheckpointConfig = key(
+        partial(read_section, CheckpointConfig),
+        CheckpointConfig,
+        "What happens about a delta of checkpoints.",
+    )
+    store: StoreConfig = key(
+        partial(read_section, StoreConfig), StoreConfig, "Where runs are kept."
+    )
 
     @property
     def run_folder(self) -> Path:
@@ -657,15 +909,15 @@ class Config:
             key = next(key for key, path in self.scripts.items() if path == script)
             raise InputError(
                 f"{self.path} asks to run the script {script} (`{key}`), which is a program",
-                "name it on the command line (--data, --metric-file, --pass), "
-                "or say --trust if you trust it",
+                "name the script on the command line (--data, --metric-file, --pass), or give "
+                "--trust if you trust its author",
             )
 
 
 def read_config(path: Path) -> Config:
     """Read `trtcal.toml`; `InputError` names the key that is unknown or has the wrong type."""
     hint = (
-        'a line is like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
+        'write lines like method = "percentile"; `trtcal init MODEL.onnx --data DATA` writes a file'
     )
     table = read_toml(path, hint)
     return _of_table(table, path, path.read_text(encoding="utf-8"))
@@ -714,7 +966,7 @@ def _dotted(names: str) -> str:
     return "".join("".join(parts) + "." for parts in NAME.findall(names))
 
 
-def read_toml(path: Path, hint: str = "it must be TOML") -> dict[str, Any]:
+def read_toml(path: Path, hint: str = "correct its TOML syntax") -> dict[str, Any]:
     """Read a TOML file of at most a MiB; `InputError` with the hint if there is none."""
     try:
         size = check_file(path, MOST_BYTES, hint)

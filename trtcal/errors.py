@@ -5,7 +5,7 @@
     ├── InputError     2   a model, dataset, file, name or option is not usable
     ├── BackendError   3   a builder or runtime failed, crashed, or is not installed
     ├── ResourceError  4   memory, disk or time ran out
-    └── Interrupted  130   the user broke it off; it can be started again
+    └── Interrupted  130   the user interrupted the work; the same command starts it again
 
 Anything else that escapes is a defect of trtcal and is reported as one.
 """
@@ -14,45 +14,75 @@ from __future__ import annotations
 
 INTERRUPTED = 130
 MODEL = "MODEL"
-"""Stands in hints for the model's path without `.onnx`, where those who raise them do not know it."""
+"""Placeholder in hints for the model's path without `.onnx`, where who raises does not know it."""
 
 
 class TrtcalError(Exception):
-    """One problem in one sentence (what, where), and a hint that says what to do about it."""
+    """One problem in one sentence (what, where), and a hint that says what to do about it.
+
+    `page` is the page of the documentation that helps, such as "docs/data.md#formats". Without one the
+    command line names the page of the module that raised the error; an empty one names none.
+
+    >>> try:
+    ...     load_model("missing.onnx")
+    ... except TrtcalError as error:
+    ...     print(error.message, error.exit_status)
+    model missing.onnx does not exist or is not a file 2
+    """
 
     exit_status = 2
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str | None = None, page: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.page = page
 
 
 class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
-    """A limit that the user set is broken; the results are written all the same."""
+    """A limit that the user set is broken; the results are written all the same.
+
+    >>> GateFailed("top1 is -2 points (limit >= -1.0 points)").exit_status
+    1
+    """
 
     exit_status = 1
 
 
 class InputError(TrtcalError):
-    """Something that the user gave is missing, corrupt, or does not fit the rest."""
+    """A file, name or option that the user gave is missing, corrupt, or does not fit the rest.
+
+    >>> try:
+    ...     calibrate("samples/digits/digits.onnx", "samples/digits/test.npz", "median")
+    ... except InputError as error:
+    ...     print(error.message)
+    unknown method 'median'
+    """
 
     exit_status = 2
 
 
 class BackendError(TrtcalError):
-    """A builder or runtime failed, crashed, or is not installed."""
+    """A builder or runtime failed, crashed, or is not installed.
+
+    >>> BackendError("no tensorrt here", "install it").exit_status
+    3
+    """
 
     exit_status = 3
 
 
 class ResourceError(TrtcalError):
-    """Memory, disk or time ran out."""
+    """Memory, disk or time ran out.
+
+    >>> ResourceError("the disk is full", "make room").exit_status
+    4
+    """
 
     exit_status = 4
 
 
 class Interrupted(TrtcalError):  # noqa: N818  # to be interrupted is not an error
-    """The user broke the work off; what was done is kept where that is possible."""
+    """The user interrupted the work; what was done is kept where that is possible."""
 
     exit_status = INTERRUPTED

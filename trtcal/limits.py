@@ -171,12 +171,12 @@ def parse_limit(text: str) -> Limit:
     """Read a limit; `InputError` if it is none."""
     found = _SYNTAX.fullmatch(text.strip())
     if found is None or (found["unit"] == "%" and not found["sign"] and not _in_percent(found)):
-        hint = f"write it like {EXAMPLES}; a bound in % is a change and takes a sign"
-        raise InputError(f"{text!r} is no limit", hint)
+        hint = f"write a limit like {EXAMPLES}; a bound in % is a change and needs a sign"
+        raise InputError(f"{text!r} is not a limit", hint)
     bound = float(found["bound"])
     if not math.isfinite(bound):
         raise InputError(
-            f"{text!r} is no limit: its bound is not finite", f"give one like {EXAMPLES}"
+            f"{text!r} is not a limit: its bound is not finite", f"give a limit like {EXAMPLES}"
         )
     limit = Limit(
         found["metric"],
@@ -190,7 +190,8 @@ def parse_limit(text: str) -> Limit:
     if found["unit"] not in (None, "%", limit.unit):
         has = f"is in {limit.unit}" if limit.unit else "has no unit"
         raise InputError(
-            f"{text!r}: {limit.metric} {has}, not in {found['unit']}", "correct the unit"
+            f"{text!r}: {limit.metric} {has}, not in {found['unit']}",
+            "use the unit of the metric, or leave the unit out",
         )
     return limit
 

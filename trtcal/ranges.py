@@ -37,10 +37,15 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
-    """Ranges for one model from one dataset by one method; `unranged` says why a tensor has none.
+    """Ranges for one model from one dataset by one method; `unranged` has the tensors without one.
 
-    `sizes` are the least, median and most sizes of a sample, for inputs with a dynamic size.
+    `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.
     `sample_digests` are those of up to 4,096 samples (`trtcal.data.overlap`), "" where not known.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> calibration = calibrate(digits, data)
+    >>> calibration.write("calibration.json")["digest"] == Calibration.read("calibration.json").digest
+    True
     """
 
     method: str
@@ -70,7 +75,10 @@ def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]
 def scales_of(calibration: Calibration) -> dict[str, np.float32]:
     """Return the scale of every range; `InputError` if there is none."""
     if not calibration.ranges:
-        raise InputError("the calibration has no range", "calibrate with data that reach a layer")
+        raise InputError(
+            "the calibration has no range",
+            "calibrate again, with data that reach the model's layers",
+        )
     return {name: scale_of(item.amax) for name, item in calibration.ranges.items()}
 
 
@@ -137,7 +145,7 @@ def _side(calibration: Calibration) -> Side:
 
 def _only(here: Calibration, there: Calibration) -> dict[str, str]:
     return {
-        name: there.unranged.get(name, "it is not there")
+        name: there.unranged.get(name, "the file has no entry for it")
         for name in here.ranges
         if name not in there.ranges
     }

@@ -117,7 +117,7 @@ def test_a_build_replaces_no_files_of_others(tmp_path, name):
     engine = find_backend(None, "cpu")[0].engine_file
     theirs = folder / (engine if name == "model.onnx" else name)
     theirs.write_text('{"kind": "of another program"}')
-    with pytest.raises(InputError, match=f"no build of trtcal wrote {theirs.name} there"):
+    with pytest.raises(InputError, match=f"its {theirs.name} is not from a build of trtcal"):
         made(model, "cpu", folder)
     assert [*folder.iterdir()] == [theirs]
     assert theirs.read_text() == '{"kind": "of another program"}'

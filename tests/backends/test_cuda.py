@@ -74,7 +74,7 @@ def test_an_unknown_error_is_given_as_it_is(driver):
 
 def test_a_driver_that_crashes_crashes_a_child_only(driver):
     driver("cuInit", CRASHES)
-    assert find_device().missing == "the NVIDIA driver crashes when a device is opened"
+    assert find_device().missing == "the NVIDIA driver crashes when it opens a device"
 
 
 def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):
@@ -96,7 +96,7 @@ def test_tensorrt_works_only_with_a_device(driver, tmp_path, monkeypatch, capsys
     assert (state.works, state.version) == (works, "10.0")
     assert run_command(["doctor"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    says = "CUDA device: Imaginary GTX 1, whose driver supports CUDA 12.4"
+    says = "CUDA device: Imaginary GTX 1, with a driver that supports CUDA 12.4"
     assert (says in shown) is works
     assert (f"{ERRORS[100][0]} ({ERRORS[100][1]})" in shown) is not works
     assert run_command(["doctor", "--json"]) == 0

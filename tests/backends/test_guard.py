@@ -173,7 +173,7 @@ def test_the_signature_is_compared_with_the_model(build, tmp_path):
 
 @needs_rtx
 def test_the_gpu_must_be_one_of_the_targets(rtx, monkeypatch):
-    places = {None: "which this machine lacks", (8, 9): r"sm86,sm120, not for the .*sm89"}
+    places = {None: "which this machine does not have", (8, 9): r"sm86,sm120, not for the .*sm89"}
     for capability, says in places.items():
         gpu = capability and Gpu("NVIDIA Test", capability)
         monkeypatch.setattr(guard, "find_gpu", lambda gpu=gpu: gpu)

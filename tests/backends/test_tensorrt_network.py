@@ -175,7 +175,7 @@ def test_the_route_says_what_has_no_range_and_what_is_not_there():
     assert made == {"int8": True, "fp16": False, "precision_constraints": "prefer"}
     assert said == [
         "W 2 layers of the plan are not in TensorRT's network: to y, gone",
-        "I 1 tensors have the range given",
+        "I 1 tensors have the given range",
         r"W 2 float tensors have no range: a, 'y\n[E] y'",
         "W 1 ranges are of no tensor in TensorRT's network: old",
     ]
@@ -187,7 +187,7 @@ def test_obeying_a_plan_needs_a_range_for_every_int8_layer():
     with pytest.raises(InputError, match=r"1 layers .* without range: to y"):
         run(chain("x", "a", "y"), asked)
     _, said = run(chain("x", "a", "y"), {**asked, "constraints": "prefer"})
-    assert "W 1 layers asked in INT8 have an input without range: to y" in said
+    assert "W 1 layers requested in INT8 have an input without range: to y" in said
 
 
 def test_constraints_that_a_version_lacks_are_refused():
@@ -216,7 +216,7 @@ def test_the_calibrator_route_feeds_the_dataset_and_keeps_what_tensorrt_chose(fe
         builder.build(made["calibrator"])
     images = np.load(tmp_path / "data.npz")["x"]
     assert b"".join(seen["x"] for seen in builder.seen) == images[:20].tobytes()
-    assert said == [("I", "TensorRT took 20 samples of ours and left out 4")]
+    assert said == [("I", "TensorRT read 20 calibration samples and left out 4")]
     assert (tmp_path / "calibration.cache").read_bytes() == CACHE
 
 

@@ -13,9 +13,9 @@ from tests.browser.conftest import find_browser
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURES = {
-    "report-digits": ("digits", "light", 1460),
+    "report-classifier": ("classifier", "light", 1080),
+    "report-vit": ("vit", "dark", 1000),
     "report-trouble": ("digits-trouble", "light", 1000),
-    "report-glitch": ("digits-glitch", "dark", 1000),
 }
 """Of each picture the report, the scheme, and the height in pixels."""
 

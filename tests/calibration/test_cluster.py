@@ -77,5 +77,5 @@ def test_errors_of_workers_are_the_users(scene, cluster, tmp_path):
 
 def test_no_cluster_is_a_clear_error(scene, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(BackendError, match="no Ray cluster can be reached"):
+    with pytest.raises(BackendError, match="cannot connect to a Ray cluster"):
         observe(*scene, ObserveOptions(cluster="ray"))

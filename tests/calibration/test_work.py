@@ -142,7 +142,7 @@ def test_broken_off_work_goes_on_from_its_checkpoint(
         say=said.append,
     )
     assert made.digest == expected
-    assert said == [f"going on from {where}"]
+    assert said == [f"resuming from {where}"]
     assert seen[0] >= 30
     assert sum(seen) == COUNT
     assert not where.exists()
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_other_work_is_not_used(scene, expected, tmp_path, monke
         observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
         == expected
     )
-    assert said == [f"{where} is unfinished work of another kind; starting again"]
+    assert said == [f"{where} is a checkpoint of a different job; starting from the beginning"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_is_said_and_not_used(scene, expected, tmp_path, mo
         observe(*scene, ObserveOptions(threads=1, checkpoint=where), say=said.append).digest
         == expected
     )
-    assert "starting again" in said[0]
+    assert "starting from the beginning" in said[0]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -189,7 +189,7 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
     def interrupt(done):
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="kept in") as caught:
+    with pytest.raises(Interrupted, match="saved in") as caught:
         observe(
             *scene, ObserveOptions(batch=2, threads=1, workers=workers, checkpoint=where), interrupt
         )
@@ -200,7 +200,7 @@ def test_an_interrupt_finishes_the_batch_and_says_how_to_go_on(scene, expected, 
 
 
 def test_an_interrupt_without_a_checkpoint_says_that_nothing_is_kept(scene):
-    with pytest.raises(Interrupted, match="not kept"):
+    with pytest.raises(Interrupted, match="not saved"):
         observe(
             *scene,
             ObserveOptions(batch=2, threads=1),
@@ -265,7 +265,7 @@ def test_sigkill_at_any_moment_and_the_same_command_resumes(tmp_path, workers):
     assert unfinished(result).exists(), "it was done before it could be killed"
     assert not result.exists()
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "going on from" in again.stderr
+    assert "resuming from" in again.stderr
     subprocess.run([sys.executable, script, *words, "-o", straight], check=True)
     assert result.read_bytes() == straight.read_bytes()
     left = {path.name for path in tmp_path.iterdir()}

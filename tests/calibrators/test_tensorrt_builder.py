@@ -350,8 +350,8 @@ def test_ranges_that_tensorrt_refuses_are_an_error():
         ({"x": 0.0}, "'x': its scale is 0"),
         ({"x": float("nan")}, "not a number"),
         ({"x": float("inf")}, "infinite"),
-        ({"a\nb": 1.0}, "does not fit a line"),
-        ({"": 1.0}, "does not fit a line"),
+        ({"a\nb": 1.0}, "does not fit on a line"),
+        ({"": 1.0}, "does not fit on a line"),
     ],
 )
 def test_ranges_that_are_none_are_refused(amaxes, message):
@@ -384,7 +384,7 @@ def test_a_last_batch_that_is_not_full_is_left_out_if_wanted_and_counted():
 
 
 WRONG = [
-    ([], "no batch of 4 samples"),
+    ([], "do not fill a batch of 4 samples"),
     ([None], "batch 1 is NoneType"),
     ([{"ids": np.zeros((4, 2), np.int32)}], "asks for 'x'"),
     (
@@ -413,8 +413,8 @@ def test_data_that_do_not_fit_are_an_error(data, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([*batches(1, rest=3), *batches(1)], "batch 3 comes after one of 3 samples"),
-        (batches(0, rest=3), "no batch of 4 samples"),
+        ([*batches(1, rest=3), *batches(1)], "batch 3 comes after a batch of 3 samples"),
+        (batches(0, rest=3), "do not fill a batch of 4 samples"),
     ],
 )
 def test_leaving_out_is_for_the_last_batch_only(data, message):
@@ -435,8 +435,8 @@ def test_an_input_without_a_shape_is_an_error():
     ("kind", "shapes", "options", "message"),
     [
         ("percentile", SHAPES, {}, "no calibrator 'percentile'; choose one of"),
-        ("legacy", SHAPES, {}, "needs it"),
-        ("minmax", SHAPES, {"legacy": LEGACY}, "needs it"),
+        ("legacy", SHAPES, {}, "needed by the kind 'legacy'"),
+        ("minmax", SHAPES, {"legacy": LEGACY}, "needed by the kind 'legacy'"),
         ("minmax", SHAPES, {"cache": b""}, "not empty"),
         ("minmax", SHAPES, {"cache": "TRT-8600"}, "bytes"),
         ("minmax", {}, {}, "sizes above 0"),

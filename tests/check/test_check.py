@@ -140,7 +140,7 @@ def test_pixels_of_0_to_255_are_called_that(colours):
         pytest.skip("the model wants pixels of 0 to 255, less the mean")
     data = ArrayDataset("planted", {"x": Change(form, RAW)(images)}, None, "")
     issue = check_data(model, data).issues[0]
-    assert "which look like pixels as 0 to 255; the model seems to want " in issue.sentence
+    assert "which look like pixels as 0 to 255; the model seems to expect " in issue.sentence
     assert "so prepared, " in issue.sentence
     assert issue.fix.startswith("divide the pixels before they are normalized: for image files, ")
 

@@ -44,7 +44,7 @@ def test_a_file_is_written_from_model_and_images(place, capsys):
     guessed = [line for line in text.splitlines() if "# guessed: " in line]
     assert err.count("guessed: ") == len(guessed) >= 5
     assert run_command(["init", "--data", "images"]) == 2
-    assert "trtcal.toml is there already" in capsys.readouterr().err
+    assert "trtcal.toml already exists" in capsys.readouterr().err
     assert (place / "trtcal.toml").read_text() == text
 
 
@@ -140,7 +140,7 @@ def test_a_run_that_loses_advises_commands_that_work_until_layers_stay_in_float(
     search = following(capsys.readouterr())
     assert search[0] == "search"
     assert run_command([*search, "--plans", "2", "--samples", "4"]) in (0, 1)
-    assert "those that a run holds back" in capsys.readouterr().err
+    assert "which `trtcal run` holds back" in capsys.readouterr().err
 
 
 def test_what_a_run_guessed_stands_in_its_folder_and_runs_again(place, capsys):

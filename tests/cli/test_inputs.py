@@ -91,7 +91,7 @@ def test_a_build_takes_the_sizes_of_the_data(place, capsys):
     wanted = [[[1, 3, 8, 8], [8, 3, 8, 12], [32, 3, 8, 16]]]
     status, _, err = run(capsys, "build", "q.onnx", "--target", "sm89", "-o", "b")
     assert status == 0, err
-    assert "shapes of x, from the sizes of the data: 1x3x8x8:8x3x8x12:32x3x8x16" in err
+    assert "shapes of x, taken from the data: 1x3x8x8:8x3x8x12:32x3x8x16" in err
     assert [one["x"] for one in read_build(place / "b").options["profiles"]] == wanted
     float_one = ("build", "net.onnx", "--target", "sm89", "-o", "f")
     status, _, err = run(capsys, *float_one)
@@ -100,7 +100,7 @@ def test_a_build_takes_the_sizes_of_the_data(place, capsys):
     assert run(capsys, *float_one, "--data", "data")[0] == 0
     assert [one["x"] for one in read_build(place / "f").options["profiles"]] == wanted
     status, _, err = run(capsys, *float_one, "--shapes", "x=1x3x8x8:2x3x8x8:4x3x8x8")
-    assert "from the sizes" not in err
+    assert "taken from the data" not in err
     assert read_build(place / "f").options["profiles"][0]["x"][2] == [4, 3, 8, 8]
 
 
@@ -109,7 +109,7 @@ def test_few_samples_are_enough_to_improve_with_a_warning(place, capsys):
         capsys, "quantize", "net.onnx", "--improve", "fast", "--data", "data", "-o", "i.onnx"
     )
     assert status == 0, err
-    assert "warning: 16 samples to fit to and 8 to judge by are few" in err
+    assert "warning: the optimizations use only 16 samples to fit and 8 to judge" in err
     calibration = json.loads((place / "i.calibration.json").read_text())
     assert calibration["sizes"]["x"][2] == [1, 3, 8, 16]
 
@@ -124,7 +124,7 @@ def test_a_run_takes_constants_and_sizes_by_itself(place, capsys):
     )
     status, _, err = run(capsys, "run")
     assert status == 0, err
-    assert "shapes of x, from the sizes of the data: 1x3x8x12:8x3x8x12:32x3x8x12" in err
+    assert "shapes of x, taken from the data: 1x3x8x12:8x3x8x12:32x3x8x12" in err
 
 
 def test_states_of_trtcal_toml_are_carried_in_every_command(tmp_path, monkeypatch, capsys):

@@ -135,10 +135,10 @@ def test_a_failed_build_is_status_1_unless_asked_otherwise(place, capsys):
 @pytest.mark.parametrize(
     ("text", "warned", "counts"),
     [
-        ("dear diary\n" * 9, True, "9 lines, 0 recognised, nothing known in it"),
-        ("dear diary\n" * 9 + "[W] Odd\n", True, "10 lines, 1 recognised, 1 kind of finding"),
-        ("dear diary\n" * 3 + "[V] quiet\n", False, "4 lines, 1 recognised, no findings"),
-        ("", True, "0 lines, 0 recognised, nothing known in it"),
+        ("dear diary\n" * 9, True, "9 lines, 0 recognized, no known message"),
+        ("dear diary\n" * 9 + "[W] Odd\n", True, "10 lines, 1 recognized, 1 kind of finding"),
+        ("dear diary\n" * 3 + "[V] quiet\n", False, "4 lines, 1 recognized, no findings"),
+        ("", True, "0 lines, 0 recognized, no known message"),
     ],
 )
 def test_what_is_hardly_a_log_is_warned_of(place, capsys, text, warned, counts):
@@ -216,6 +216,7 @@ def test_a_reader_that_goes_away_changes_neither_status_nor_errors(place):
         assert child.stderr.read().splitlines() == [
             b"error: the build failed: long.log",
             b"hint: --exit-zero ends with status 0",
+            b"docs: docs/logs.md#build-logs",
         ]
         assert child.wait(60) == 1  # as without a pipe, however soon the reader goes
 

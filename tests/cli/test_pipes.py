@@ -168,7 +168,7 @@ def test_a_full_disk_is_still_an_error(place):
     assert child.returncode == 4
     assert err.splitlines() == [
         "error: No space left on device",
-        "hint: make room, or check the path",
+        "hint: check the path and the space on the disk",
     ]
 
 

@@ -89,7 +89,7 @@ def test_a_difference_beyond_rounding_fails_and_writes_nothing(place, capsys):
     arguments = ("prepare", "net.onnx", "--data", "data.npz", "-o", "out.onnx")
     status, _, err = run(capsys, *arguments, "--add", "rounding-casts")
     assert status == 1
-    assert "error: the prepared model gives other outputs ('y' by " in err
+    assert "error: the outputs of the prepared model differ ('y' by " in err
     assert not (place / "out.onnx").exists()
     assert run(capsys, *arguments)[0] == 0
 
@@ -151,7 +151,7 @@ def test_a_cut_keeps_what_the_outputs_need_and_carries_the_rest(tmp_path, capsys
     assert document["cut"]["outputs"] == ["y", "classes"]
     status, _, err = run(capsys, "prepare", "net.onnx", "--outputs", "boxen", "-o", "b.onnx")
     assert status == 2
-    assert "the nearest names: boxes" in err
+    assert "tensors with similar names: boxes" in err
 
 
 def test_a_build_of_a_body_stands_beside_the_whole_model_and_the_body(

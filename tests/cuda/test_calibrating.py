@@ -194,7 +194,7 @@ def test_a_context_that_is_given_up_is_not_used_again(cuda):
     with pytest.raises(DeviceError, match="cuCtxPushCurrent failed"):
         memory.allocate(8)
     cuda.fail(-1, 0)
-    with pytest.raises(DeviceError, match="the GPU's context was given up"):
+    with pytest.raises(DeviceError, match="the GPU's context was closed"):
         memory.allocate(8)
     memory.free(address)
     assert not cuda.held()

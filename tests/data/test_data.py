@@ -54,7 +54,7 @@ def nan():
     ("arrays", "says"),
     [
         ({"image": IMAGES}, "no array for the model's input 'x'"),
-        ({"x": IMAGES.astype(np.float64)}, "is float64, the model wants float32"),
+        ({"x": IMAGES.astype(np.float64)}, "is float64, the model expects float32"),
         ({"x": IMAGES[:, :2]}, r"shape \[4, 2, 8, 8\]"),
         ({"x": IMAGES[0, 0]}, "samples first"),
         ({"x": IMAGES[:0]}, "empty"),

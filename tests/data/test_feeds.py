@@ -116,7 +116,7 @@ def pickled():
     ("value", "says"),
     [
         ([], "are empty"),
-        ([[1, 2]], "feed 0: it is a list"),
+        ([[1, 2]], "feed 0: the feed is a list"),
         ({"lst": [], "polygraphy_class": "RunResults"}, "it is a RunResults"),
         ([{"x": [1, 2]}], "'x' is a list, not a numpy array"),
         ([{"x": {"tensor": "", "polygraphy_class": "Tensor"}}], "'x' is a Tensor"),
@@ -154,13 +154,19 @@ NAN[1, 0, 0, 0] = np.nan
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        ({"y": zeros(1, 3, 8, 8)}, r"feed 1: no array for the model's input 'x' \(there is: y\)"),
+        (
+            {"y": zeros(1, 3, 8, 8)},
+            r"feed 1: no array for the model's input 'x' \(the data have y\)",
+        ),
         ({"x": zeros(1, 3, 8, 8, dtype=np.float64)}, "feed 1: 'x' is float64"),
         ({"x": zeros(8, 8)}, r"feed 1: 'x' has shape \[8, 8\]"),
         ({"x": zeros()}, "samples first"),
         ({"x": zeros(0, 3, 8, 8)}, "feed 1 are empty"),
         ({"x": NAN}, "NaN or infinite values .first in sample 3"),
-        ({"x": zeros(1, 3, 8, 8), "labels": np.zeros(1, np.int64)}, "labels are there for some"),
+        (
+            {"x": zeros(1, 3, 8, 8), "labels": np.zeros(1, np.int64)},
+            "some feeds have labels and others",
+        ),
     ],
 )
 def test_feeds_that_do_not_fit_are_refused(tmp_path, second, says):
@@ -199,7 +205,7 @@ def test_a_script_is_run_anew_for_each_pass(tmp_path, model):
 def test_a_script_that_yields_other_data_in_each_pass_is_noticed(tmp_path, model):
     body = "def load_data():\n    yield {'x': np.random.rand(2, 3, 8, 8).astype(np.float32)}"
     data = open_dataset(script(tmp_path, body), model)
-    with pytest.raises(InputError, match="not the same when read once more") as caught:
+    with pytest.raises(InputError, match="changed between two readings") as caught:
         everything(data)
     assert "seed" in caught.value.hint
 
@@ -266,10 +272,10 @@ def test_tensors_with_a_numpy_method_are_taken(tmp_path, model):
         ("def load_data(path):\n    return []", "failed: TypeError"),
         ("def other(): pass", "has no function 'load_data'"),
         ("def load_data():\n    return []", "are empty"),
-        ("def load_data():\n    yield 'x'", "feed 0: it is a str, not a dictionary"),
+        ("def load_data():\n    yield 'x'", "feed 0: the feed is a str, not a dictionary"),
         (
             "def load_data():\n    yield np.ones(3)",
-            "feed 0: 'x' is float64, the model wants float32",
+            "feed 0: 'x' is float64, the model expects float32",
         ),
         ("def load_data():\n    yield {'x': [1.0]}", "'x' is a list, not an array"),
     ],

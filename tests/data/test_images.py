@@ -62,7 +62,9 @@ def test_links_are_followed_but_never_in_circles(folder, model, tmp_path):
 
 def test_images_that_nobody_declared_are_refused_with_the_table_to_write(folder, model):
     gallery(folder, 1)
-    with pytest.raises(InputError, match="nothing says how the model wants them") as caught:
+    with pytest.raises(
+        InputError, match="nothing says which preprocessing the model expects"
+    ) as caught:
         open_dataset(folder, model)
     assert 'images = { channels = "RGB", layout = "NCHW"' in caught.value.hint
 
@@ -93,7 +95,7 @@ def test_images_that_change_between_two_passes_are_noticed(folder, model):
     data = open_dataset(folder, model, PLAIN)
     everything(data)
     draw(folder / "002.png", 99)
-    with pytest.raises(InputError, match="not the same when read once more"):
+    with pytest.raises(InputError, match="changed between two readings"):
         everything(data)
 
 
@@ -142,7 +144,7 @@ def test_models_that_take_no_images_are_refused(folder, tmp_path, shape, kind, i
 def test_images_of_a_wrong_shape_are_refused(folder, model):
     draw(folder / "a.png", height=9)
     with pytest.raises(
-        InputError, match=r"a\.png becomes \[3, 9, 8\], the model wants x"
+        InputError, match=r"a\.png becomes \[3, 9, 8\], the model expects x"
     ) as caught:
         open_dataset(folder, model, PLAIN)
     assert "resize" in caught.value.hint

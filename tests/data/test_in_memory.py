@@ -131,11 +131,11 @@ def test_data_in_memory_go_to_other_processes(model, data):
         (3, "type int cannot be read", "a PyTorch DataLoader"),
         (None, "type NoneType cannot be read", "give a path"),
         (generated(), "type generator can be read only once", "without calling it"),
-        (iter([ROWS]), "can be read only once", "a list of the feeds"),
+        (iter([ROWS]), "can be read only once", "a list of feeds"),
         ([], "are empty", ""),
-        (["x"], "feed 0: it is a str", "one dictionary"),
-        ([[1.0, 2.0]], "feed 0: it is a list", "one dictionary"),
-        ([(ROWS, LABELS, LABELS)], "3 arrays without names", "then labels"),
+        (["x"], "feed 0: the feed is a str", "one dictionary"),
+        ([[1.0, 2.0]], "feed 0: the feed is a list", "one dictionary"),
+        ([(ROWS, LABELS, LABELS)], "3 arrays have no names", "then the labels"),
         ({"x": [1.0]}, "'x' is a list, not an array", "numpy arrays"),
         ({"y": ROWS}, "no array for the model's input 'x'", ""),
         ([(ROWS, ROWS > 0)], "labels are bool", "integers"),
@@ -154,9 +154,9 @@ def test_a_loader_that_shuffles_is_refused_when_it_is_read_again(model):
         def __iter__(self):
             yield {"x": np.random.default_rng().permutation(ROWS)}
 
-    with pytest.raises(InputError, match="not the same when read once more") as refused:
+    with pytest.raises(InputError, match="changed between two readings") as refused:
         everything(open_dataset(Shuffled(), model))
-    assert "no shuffling" in refused.value.hint
+    assert "do not shuffle" in refused.value.hint
 
 
 def test_a_real_data_loader(model, stored):

@@ -92,7 +92,7 @@ def test_a_file_that_is_changed_after_it_was_opened_is_noticed(tmp_path, contain
         path.write_bytes(path.read_bytes() + b"\0")
     else:
         path.unlink()
-    with pytest.raises(InputError, match="not the same when read once more"):
+    with pytest.raises(InputError, match="changed between two readings"):
         rows[3:6]
 
 

@@ -1,0 +1,1 @@
+"""The examples of the documents, and the files that they begin from."""

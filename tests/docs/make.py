@@ -30,6 +30,22 @@ def model() -> None:
 
 
 @maker
+def costly_layer() -> None:
+    """Write model.onnx, calibration.npz and test.npz: digits with a tensor too wide for INT8."""
+    from tests.docs import costly_layer
+
+    costly_layer.make(Path())
+
+
+@maker
+def slow_engine() -> None:
+    """Write int8/ and fp16/ with layers and profile, and the logs int8_only.log and skipped.log."""
+    from tests.docs import slow_engine
+
+    slow_engine.make(Path())
+
+
+@maker
 def upsampling() -> None:
     """Write segment.onnx, a convolution and a transposed one, and images.npz."""
     from tests.networks import samples, transposed_net

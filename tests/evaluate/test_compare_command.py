@@ -50,10 +50,10 @@ def test_a_drop_in_one_slice_that_the_mean_hides_is_reported(place, capsys):
     options = ("--slices", place / "slices.csv", "--metric-file", place / "metric.py")
     status, out, err = run(capsys, place, *options, "--batch-sizes", "1,16", "--per-layer")
     assert status == 0, err
-    assert "care: int8: top1 fell more than elsewhere in tier=dim\\x1b[31m by" in out
+    assert "care: int8: top1 fell more than in the other groups in tier=dim\\x1b[31m by" in out
     assert "tier=bright by" not in out
     assert "\x1b[31m" not in out
-    for text in ("margin", "Q/DQ executed in float", "samples/s", "error enters most at"):
+    for text in ("margin", "Q/DQ computed in float", "samples/s", "error enters most at"):
         assert text in out
     row = json.loads((place / "out.json").read_text())["rows"][1]
     assert row["accuracy"]["top1_drop"] < 5
@@ -72,8 +72,8 @@ def test_less_is_done_where_less_is_asked(place, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--batch-sizes", "1,x"), "are none"),
-        (("--batch-sizes", "0"), "are none"),
+        (("--batch-sizes", "1,x"), "is not a list of batch sizes"),
+        (("--batch-sizes", "0"), "is not a list of batch sizes"),
         (("--batch-sizes", SAMPLES + 1), f"with {SAMPLES} samples"),
         (("--slices", "nowhere.csv"), "does not exist"),
         (("--metric-file", "nowhere.py"), "nowhere.py"),
@@ -89,4 +89,4 @@ def test_a_metric_with_the_name_of_a_figure_of_trtcal_is_refused(place, capsys, 
     (tmp_path / "metric.py").write_text("def metric(outputs, labels):\n    return {'top1': 1}\n")
     status, _, err = run(capsys, place, "--metric-file", tmp_path / "metric.py")
     assert status == 2
-    assert "call yours otherwise" in err
+    assert "choose another name for your figure" in err

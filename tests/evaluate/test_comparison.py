@@ -73,7 +73,7 @@ def test_an_onnxruntime_build_is_a_variant_too(scene, tmp_path):
 
 def test_variants_must_differ_in_name_and_agree_in_inputs(scene, tmp_path):
     reference, _, data = scene
-    with pytest.raises(InputError, match="two variants are called 'net'"):
+    with pytest.raises(InputError, match="two variants have the name 'net'"):
         compare(open_variant(reference), [open_variant(reference)], data, ())
     other = tmp_path / "other"
     other.mkdir()
@@ -143,7 +143,7 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
     rows = (made.rows[0], dataclasses.replace(made.rows[1], breakdowns=(found,), simulation=gap))
     printed = "\n".join(warnings(dataclasses.replace(made, rows=rows)))
     assert (
-        "fell more than elsewhere in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)"
+        "fell more than in the other groups in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)"
         in printed
     )
     assert "-0.60 points off" in printed

@@ -170,7 +170,7 @@ def test_the_command_writes_the_test_and_ends_with_1_if_it_must_not_ship(place, 
     ("content", "words"),
     [
         ("tier\nlow\n", "1 rows for 400 samples"),
-        ("file\n" + "a\n" * 400, "names no attribute"),
+        ("file\n" + "a\n" * 400, "has no attribute"),
         ("tier\n" + "low\n" * 399 + "low,high\n", "line 401"),
         ("tier,source\n" + "low\n" * 400, "line 2"),
     ],

@@ -134,7 +134,7 @@ def test_rows_that_name_their_file_may_come_in_any_order(tmp_path):
     with pytest.raises(InputError, match=r"no row for 'c.png'"):
         read_slices(path, 2, ["a.png", "c.png"])
     path.write_text("file,tier\na.png,low\na.png,high\n")
-    with pytest.raises(InputError, match="names a file twice"):
+    with pytest.raises(InputError, match="has a second row for a file"):
         read_slices(path, 2, files)
 
 

@@ -238,7 +238,7 @@ def test_map_is_the_default_limit_of_annotated_boxes(place, capsys):
     assert {"mAP", "mAP50"} <= set(out.split())
     status, out, err = command(capsys, place, "ab", limit=None)
     assert status == 1  # 200 samples cannot show a loss of less than 1 point
-    assert "INCONCLUSIVE: Not decided: map is " in err
+    assert "INCONCLUSIVE: Undecided: map is " in err
 
 
 def test_a_detector_that_finds_nothing_annotated_shows_nothing(place, capsys):
@@ -268,7 +268,7 @@ def lost(document, key, name):
     ("change", "message"),
     [
         (lambda one: {}, "4 images for the 200 samples of data"),
-        (lambda one: {"annotations": {}}, "there is no list 'annotations'"),
+        (lambda one: {"annotations": {}}, "the list 'annotations' is missing"),
         (lambda one: {"images": lost(one, "images", "width")}, "images.0. lacks one of id, width"),
     ],
 )
@@ -280,7 +280,7 @@ def test_annotations_that_do_not_fit_are_refused(place, change, message):
 
 def test_a_category_that_is_not_listed_is_refused(place):
     (place / "categories.json").write_text(json.dumps(scene()[1] | {"categories": [{"id": 3}]}))
-    with pytest.raises(InputError, match=r"category (18|90) is in no `categories`"):
+    with pytest.raises(InputError, match=r"category (18|90) is not in `categories`"):
         collected(place, scene()[0], labels="categories.json")
 
 
@@ -288,11 +288,11 @@ def test_a_box_that_is_none_and_a_class_without_category_are_refused(place):
     document = scene()[1]
     document["annotations"][0]["bbox"] = [0, 0, -1, 5]
     (place / "box.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match="is no box in it"):
+    with pytest.raises(InputError, match="is not a box within it"):
         open_dataset(place / "data.npz", load_model(place / "float.onnx"), None, place / "box.json")
     boxes = [Boxes(np.array([[0.0, 0, 1, 1]]), np.ones(1), np.array([7.0]))] * IMAGES
     labels = collected(place, scene()[0]).labels
-    with pytest.raises(InputError, match="class 7, and the annotations have 3 categories"):
+    with pytest.raises(InputError, match="class 7, but the annotations have only 3 categories"):
         matched(boxes, np.concatenate(labels))
 
 
@@ -356,9 +356,7 @@ def test_a_run_judges_map_of_images_by_the_names_of_their_files(run_folder, caps
     text = (run_folder / "trtcal.toml").read_text().replace('"RGB"', '"RGB"\ncrop = [14, 16]')
     (run_folder / "trtcal.toml").write_text(text)
     assert run_command(["run", str(run_folder / "trtcal.toml"), "--no-history"]) == 2
-    assert (
-        "[images] crops, and annotations are scaled with the whole image" in capsys.readouterr().err
-    )
+    assert "[images] crops the images, and annotations are only scaled" in capsys.readouterr().err
 
 
 def test_a_file_without_an_image_is_refused(run_folder):

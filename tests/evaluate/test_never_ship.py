@@ -174,7 +174,7 @@ def test_what_is_nearly_the_same_holds_the_same_limits(verdicts, task, limit):
     if limit is None and task in ("regression", "audio"):
         assert test.word == report.word == "INCONCLUSIVE"
         for one in (test, report):
-            advice = 'y1, y2 have no usual limit: give the one that you need, as --limit "sqnr_db'
+            advice = 'y1, y2 have no default limit: give one, such as --limit "sqnr_db'
             assert advice in one.sentence
         return
     if (task, limit) == ("regression", "cosine >= 0.99"):  # of one value it is its sign

@@ -200,7 +200,7 @@ def test_cells_of_boxes_have_distances_and_boxes_in_another_order_an_error_that_
     task = task_of({"y": rows()})
     check_limits(task, ["agreement", "score_error", "map"])
     with pytest.raises(
-        InputError, match="limit on cosine is about values one by one, and y"
+        InputError, match="limit on cosine compares values one by one, but y"
     ) as error:
         check_limits(task, ["cosine"])
     assert "agreement >= -1.0" in error.value.hint

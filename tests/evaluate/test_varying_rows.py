@@ -162,7 +162,7 @@ def test_the_commands_take_task_and_outputs_and_say_them(tmp_path, data, monkeyp
     status, text = run(*words, "--limit", "sqnr_db >= 30")
     assert status == 0, text
     status, text = run("ab", "a.onnx", "b.onnx", "--outputs", "maps")
-    assert (status, "there is no output 'maps'" in text) == (2, True)
+    assert (status, "the model has no output 'maps'" in text) == (2, True)
     assert run("ab", "a.onnx", "b.onnx", "--task", "nonsense")[0] == 2
 
 

@@ -53,7 +53,7 @@ def test_lines_cut_off_at_the_end_are_found_by_the_last_digest(path):
     read_chain(path, last)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     assert len(read_chain(path)) == 2
-    with pytest.raises(InputError, match="not the last line"):
+    with pytest.raises(InputError, match="lines after it are missing"):
         read_chain(path, last)
 
 

@@ -63,8 +63,8 @@ def test_a_cut_that_drops_nothing_carries_nothing(detector):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["boxs"], "nearest names: boxes"),
-        (["few"], "computed from the model's inputs"),
+        (["boxs"], "similar names: boxes"),
+        (["few"], "depend on the model's inputs"),
         ([], "--outputs"),
     ],
 )

@@ -103,7 +103,7 @@ def test_bytes_that_do_not_fit_a_shape_are_refused(tmp_path):
     tensor = next(one for one in proto.graph.initializer if one.name == "w2")
     tensor.raw_data = tensor.raw_data[:-4]
     onnx.save(proto, tmp_path / "bad.onnx")
-    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape want 2304"):
+    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape need 2304"):
         load_model(tmp_path / "bad.onnx")
 
 

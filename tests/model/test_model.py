@@ -162,5 +162,5 @@ def test_a_weight_in_memory_with_too_few_bytes_is_refused(tmp_path):
     proto = onnx.load(conv_net(tmp_path / "net.onnx"))
     large = next(one for one in proto.graph.initializer if one.name == "w2")
     large.raw_data = large.raw_data[:-4]
-    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape want 2304"):
+    with pytest.raises(InputError, match="'w2' has 2300 bytes, its type and shape need 2304"):
         load_model(proto)

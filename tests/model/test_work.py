@@ -201,8 +201,8 @@ def test_open_sizes_are_those_given_else_batch_one_and_said():
     found = count_work(given)
     assert (found.macs, found.inputs["x"]) == (12 * 64 * 64, (1, 3, 64, 64))
     assert found.assumed == (
-        "height is not known and counted as 64",
-        "width is not known and counted as 64",
+        "height is unknown and counted as 64",
+        "width is unknown and counted as 64",
     )
 
 
@@ -270,7 +270,9 @@ def test_a_loop_that_values_end_counts_once_and_says_so():
     for trips in (None, 6):
         found = looped(nodes, ["d", "b"], trips)
         assert found.macs == 2 * 8 * 8
-        assert found.assumed == ("how often 'loop' runs depends on values, and it is counted once",)
+        assert found.assumed == (
+            "the number of runs of 'loop' depends on values, and it is counted once",
+        )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ NETWORKS = {
 REASONS = {
     "LSTM": ("cells", "TensorRT has no INT8 kernel for it"),
     "GRU": ("cells", "TensorRT has no INT8 kernel for it"),
-    "transformer": ("attention", "its products lie within one operator, where no Q/DQ can stand"),
+    "transformer": ("attention", "its products are within one operator, where no Q/DQ fit"),
 }
 
 
@@ -188,7 +188,7 @@ def test_bodies_plug_ins_and_unknown_precisions_are_said():
     assert (found.share, found.moved_bytes, found.int8_bytes) == (60.0, 100, 10)
     assert found.proportion == "60 % of 1 kMAC run in INT8, of 10 % it is not known"
     assert [(one.node, one.reason) for one in found.rest] == [
-        ("loop/product", "it lies in Loop 'loop', and Q/DQ are placed in the main graph alone"),
+        ("loop/product", "it is in Loop 'loop', and trtcal places Q/DQ in the main graph only"),
         ("lost", "not in the layer list"),
     ]
     assert [one.node for one in found.uncounted] == ["odd"]

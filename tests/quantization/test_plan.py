@@ -65,9 +65,12 @@ def test_no_pattern_takes_for_ever(pattern):
         ),
         ({"rules": [{"precision": "fp16", "op": "Conv", "x": ""}]}, "unknown key 'rules.1.x'"),
         ({"rules": [{"precision": "fp16", "match": "like", "pattern": ""}]}, "by 'like'"),
-        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "no regular exp"),
+        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "("}]}, "not a regular exp"),
         ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "(?=a)"}]}, "RE2"),
-        ({"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]}, "no regular"),
+        (
+            {"rules": [{"precision": "fp16", "match": "regex", "pattern": "\ud800"}]},
+            "not a regular",
+        ),
         ({"rules": [{"precision": "fp16", "pattern": "a" * 1001}]}, "longer than 1000"),
     ],
 )
@@ -107,10 +110,13 @@ def test_nodes_with_a_second_pair_are_written_and_read(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(second_qdq=("a/relu",)), "'a/relu', which the model has not, or cannot quantize"),
+        (
+            Plan(second_qdq=("a/relu",)),
+            "'a/relu', which the model does not have, or which cannot be quantized",
+        ),
         (Plan(rules=(Rule("fp32", "sten/*"),)), r"rule 1 .* matches no node"),
         (Plan(rules=(Rule("int8", op="Relu"),)), r"rule 1 .* matches no node"),
-        (Plan(layers={"a/relu": "int8"}), "cannot quantize"),
+        (Plan(layers={"a/relu": "int8"}), "cannot be quantized"),
         (Plan(layers={"a/rely": "fp16"}), "'a/rely'"),
     ],
 )

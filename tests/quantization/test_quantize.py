@@ -436,7 +436,7 @@ def test_what_is_quantized_already_stays_and_the_rest_is_quantized(tmp_path):
     model, calibration, _ = foreign(tmp_path, [*PAIR, weights, conv])
     quantized = quantize(model, calibration)
     assert quantized.asked == {"theirs": "int8", "last": "int8"}
-    assert quantized.skipped == {"theirs": "it is quantized already"}
+    assert quantized.skipped == {"theirs": "it is already quantized"}
 
 
 def test_one_sided_pairs_and_integer_operators_are_named(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.release.lock import ROOT
 
-SAMPLE = ROOT / "samples" / "digits"
+SAMPLE = ROOT / "samples" / "classifier"
 VERDICT = re.compile(r"^(SHIP|SHIP WITH CARE|DO NOT SHIP|INCONCLUSIVE): .*$", re.MULTILINE)
 # What a run measures anew: times.
 TIMED = ("build", "compare", "diagnose", "report")
@@ -43,13 +43,13 @@ def failing(programs: Path, words: list[str], folder: Path) -> list[str]:
 
 def demo(programs: Path, folder: Path) -> dict[str, str]:
     """Run the sample where nothing of the tree is; return the verdict and the digest of each output."""
-    place = folder / "samples" / "digits"
+    place = folder / "samples" / "classifier"
     shutil.copytree(SAMPLE, place)
     run = trial(programs / "trtcal", DEMO, place)
     verdict = VERDICT.search(run.stdout)
     if not verdict:
         return {"verdict": f"missing, status {run.returncode}: {run.stderr[-500:]}"}
-    stages = json.loads((folder / "reports" / "digits" / "run.json").read_text())["stages"]
+    stages = json.loads((folder / "reports" / "classifier" / "run.json").read_text())["stages"]
     digests = {one["output"]: one["digest"] for one in stages if one["stage"] not in TIMED}
     return {"verdict": verdict[1], **digests}
 

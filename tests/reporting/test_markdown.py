@@ -15,6 +15,7 @@ from trtcal.cli.main import run_command
 from trtcal.documents.streams import visible
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Finding
+from trtcal.reporting.advice import next_step
 from trtcal.reporting.document import assemble
 from trtcal.reporting.markdown import JOINER, escaped, to_markdown
 from trtcal.reporting.prices import named_price, with_costs
@@ -144,14 +145,14 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
         "Limits",
         "Variants",
         "Findings",
-        "What got INT8",
+        "What runs in INT8",
         "a on sm89",
         "Provenance",
     ]
     for words in (
         "it is slow",
         "**Do:** change it",
-        "1 of 2 layers asked in INT8",
+        "1 of 2 layers requested in INT8",
         "broken",
         "(95 %)",  # of the intervals of two variants, each end wrong once in 40 times
         "holds",
@@ -197,7 +198,7 @@ def test_builds_without_a_comparison_have_a_note_too(tmp_path):
     write_build(tmp_path / "builds", build("a", {"conv": "fp32"}))
     source = to_markdown(with_costs(assemble(tmp_path)))
     assert "none was compared with FP32" in source
-    assert "0 of 1 convolution or product asked in INT8 got it" in source
+    assert "0 of 1 convolution or matrix product requested in INT8 run in INT8" in source
 
 
 def test_the_command_prints_or_writes_it(tmp_path, capsys, monkeypatch):
@@ -224,3 +225,12 @@ def test_the_price_of_the_configuration_counts_and_the_json_has_the_cost(tmp_pat
     assert costs["price"]["currency"] == "EUR"
     # 1e6 / 32 batches of 1 ms at 0.001 EUR a second
     assert costs["variants"]["a"]["cost"]["value"] == pytest.approx(1e6 / 32 * 0.001 * 0.001)
+
+
+def test_a_command_to_run_next_stands_there_whole(tmp_path):
+    document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
+    files = dict.fromkeys(("folder", "model", "config"), f"runs/{10 * 'long/'}one")
+    document["measured"]["run"] = {"measured": {"files": files}}
+    step = next_step(document)
+    assert len(step.command) > 120
+    assert f"<code>{escaped(step.command)}</code>" in to_markdown(document)

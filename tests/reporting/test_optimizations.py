@@ -57,14 +57,16 @@ def test_who_decides_reads_one_sentence_with_the_figures_of_what_was_kept(folder
     (one,) = optimizations(improved(folder))
     assert one["sentence"] == (
         "Optimizations of the INT8 model raised its SQNR from 14.0 to 21.2 dB "
-        "on 32 samples that no optimization was fitted to."
+        "on 32 samples that were not used to fit them."
     )
 
 
 def test_where_ranges_alone_are_best_no_optimization_is_praised(folder):
     tries = improvement()["tries"][:2]
     (one,) = optimizations(improved(folder, tries=tries))
-    assert one["sentence"].startswith("No optimization of the INT8 model helped on 32 samples")
+    assert one["sentence"].startswith(
+        "No optimization of the INT8 model reduced its loss on 32 samples"
+    )
 
 
 def test_a_try_stands_on_the_best_before_it(folder):
@@ -84,7 +86,7 @@ def test_the_page_tells_tries_layers_and_what_there_was_no_time_for(folder):
     page = render(improved(folder, untried=["weight clipping"], warnings=["32 are few"]))
     for words in ("int8-improved", "not kept", "adaptive rounding", "32 are few", "conv1", "7.5 %"):
         assert words in page
-    assert "Not tried for lack of time: weight clipping." in page
+    assert "Not tried, because the time limit was reached: weight clipping." in page
     assert "--optimizations" in page
 
 
@@ -137,5 +139,5 @@ def test_a_record_without_a_field_is_an_input_error(folder, field):
     record = improvement()
     del record[field]
     write_document(folder / "record.json", seal(record))
-    with pytest.raises(InputError, match="lacks or misuses a field"):
+    with pytest.raises(InputError, match="has a missing or wrong field"):
         assemble(folder)

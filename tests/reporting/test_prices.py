@@ -119,12 +119,12 @@ def test_tables_that_cannot_be_read_are_input_errors(tmp_path):
 
 @pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf")])
 def test_what_is_no_price_is_refused(amount):
-    with pytest.raises(InputError, match="no price"):
+    with pytest.raises(InputError, match="not a price"):
         named_price(amount)
 
 
 def test_what_is_no_currency_is_refused():
-    with pytest.raises(InputError, match="no currency"):
+    with pytest.raises(InputError, match="not a currency"):
         named_price(1.0, "dollars")
 
 

@@ -121,7 +121,7 @@ def test_sections_stand_in_their_order(page):
 
 def test_it_shows_what_became_of_the_layers(page):
     text = " ".join(Page(page).texts)
-    assert "On sm89: 0 of 2 convolutions and products asked in INT8 got it." in text
+    assert "On sm89: 0 of 2 convolutions and matrix products requested in INT8 run in INT8." in text
     assert "quantize its input" in text
     assert "no rule" in text
     assert "Missing scale and zero-point for tensor relu_3" in text
@@ -221,9 +221,9 @@ def test_five_hundred_layers_stay_under_300_kb(tmp_path, got):
     write_build(folder / "y", build("b", nodes))
     page = render(assemble(folder))
     assert len(page.encode()) < 300_000
-    assert (">On sm89: 0 of 500 convolutions and products asked in INT8 got it" in page) == (
-        got == "fp32"
-    )
+    assert (
+        ">On sm89: 0 of 500 convolutions and matrix products requested in INT8 run in INT8" in page
+    ) == (got == "fp32")
     assert ("and 488 more" in page) == (got == "fp32")
 
 
@@ -244,12 +244,12 @@ def test_a_report_written_into_its_run_folder_can_be_made_again(tmp_path):
 
 def test_unusable_sources_and_outputs_are_input_errors(tmp_path):
     folder = write_run(tmp_path / "run", comparison(row("a", GOOD)))
-    with pytest.raises(InputError, match="overwritten"):
+    with pytest.raises(InputError, match="would overwrite"):
         write_report(folder, tmp_path / "report.json")
     with pytest.raises(InputError, match="does not exist"):
         write_report(tmp_path / "missing.json", tmp_path / "page.html")
     write_document(tmp_path / "empty.json", {"kind": "report", "schema_version": VERSION})
-    with pytest.raises(InputError, match="lacks or misuses"):
+    with pytest.raises(InputError, match="has a missing or wrong field"):
         write_report(tmp_path / "empty.json", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

@@ -119,7 +119,7 @@ def test_a_limit_that_a_build_breaks_is_in_the_verdict(tmp_path):
     write_diagnosis(folder / "builds" / "0", Diagnosis((), limits=judged))
     verdict = assemble(folder)["measured"]["verdict"]
     assert verdict["word"] == "DO NOT SHIP"
-    assert "breaks the limit silent_fallbacks == 0.0: it has 1" in verdict["sentence"]
+    assert "breaks the limit silent_fallbacks == 0.0 with 1" in verdict["sentence"]
     assert any("run in float" in reason for reason in verdict["reasons"])
 
 
@@ -148,7 +148,7 @@ def test_a_slice_that_got_worse_is_shown(tmp_path):
     one = replace(row("a", GOOD), breakdowns=(breakdown,))
     page = render(assemble(write_run(tmp_path, comparison(one))))
     section = page[page.index('id="slices"') : page.index('id="variants"')]
-    assert "of 2 groups 1 loses more" in section
+    assert "1 of 2 groups loses more" in section
     assert section.count("worse here") == 1
 
 
@@ -165,7 +165,7 @@ def test_costs_are_in_money_where_the_price_is_known(tmp_path):
 
 def test_what_changed_since_the_last_run_is_shown(tmp_path):
     document = assemble(write_run(tmp_path, comparison(row("a", GOOD))))
-    assert "No earlier run" in render(document)
+    assert "This is the first known run" in render(document)
     common = {"variant": "a", "figure": "top1", "unit": "%", "change": -0.01}
     worse = {"name": "a: top-1", "before": 99.0, "now": 98.0, "better": False, **common}
     unseen = {"name": "a: cosine", "before": 1.0, "now": 0.999999, "better": False, **common}
@@ -176,7 +176,7 @@ def test_what_changed_since_the_last_run_is_shown(tmp_path):
         "same": ["model"],
     }
     page = render(document)
-    assert "1 of its inputs changed since: calibration data" in page
+    assert "Inputs that changed since then (1): calibration data" in page
     assert "a: top-1" in page
     assert "a: cosine" not in page
 
@@ -253,7 +253,7 @@ def test_data_issues_are_in_the_page_the_markdown_and_the_figures(tmp_path):
     document = assemble(folder)
     for text in (render(document), to_markdown(document)):
         assert "red and blue look swapped" in text
-        assert "32 of 128 samples of cal checked" in text
+        assert "32 of 128 samples of cal were checked" in text
     assert figures_of_run(document)["digits", "data_issues"] == 1
     assert problems(document) == []
 

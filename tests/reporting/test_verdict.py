@@ -74,7 +74,7 @@ def test_fallbacks_of_the_variants_own_builds_are_warnings():
     verdict = judge(compared, [lost, other])
     assert verdict.word == WITH_CARE
     assert verdict.reasons == (
-        "1 of 2 layers asked in INT8 run in float on sm89 (tensorrt-rtx): conv.",
+        "1 of 2 layers requested in INT8 run in float on sm89 (tensorrt-rtx): conv.",
     )
 
 
@@ -103,7 +103,7 @@ def test_without_an_engine_the_plan_is_warned_of():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ([build("a", {"conv": "unknown"})], "What 1 of 1 layer got on sm89"),
+        ([build("a", {"conv": "unknown"})], "The precision of 1 of 1 layer on sm89"),
         ([build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})], "1 layer could not be"),
         ([], "No engine was built"),
     ],
@@ -118,15 +118,15 @@ def test_a_failed_build_is_a_warning():
     compared = comparison(row("a", GOOD), limits=SPEED)
     verdict = judge(compared, [build("a", {"c": "int8"})], {"a for sm86": "no kernel"})
     assert verdict.word == WITH_CARE
-    assert verdict.reasons == ("No engine for sm86 of a: no kernel.",)
+    assert verdict.reasons == ("No engine for sm86 from a: no kernel.",)
 
 
 def test_slower_than_fp32_is_said_where_no_gpu_is_built_for():
     compared = comparison(row("a", GOOD, latency(4.0, 0.5)))
     verdict = judge(compared, [build("a", {"c": "int8"})])
-    assert verdict.reasons == ("Speed on sm89 was not measured here.",)
+    assert verdict.reasons == ("The speed on sm89 was not measured.",)
     on_cpu = build("a", {"c": "int8"}, target="cpu", backend="onnxruntime")
-    words = "Speed on the target was not measured here; on this machine it is slower than FP32."
+    words = "The speed on the target was not measured. On this machine INT8 is slower than FP32."
     assert judge(compared, [on_cpu]).reasons[0] == words
 
 
@@ -143,7 +143,7 @@ def test_an_engine_larger_than_fp32_s_is_a_warning():
     plain = build("fp32", {}, measured={"engine_bytes": 1_000_000})
     larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
     (reason,) = judge(comparison(row("a", GOOD), limits=SPEED), [larger, plain]).reasons
-    assert reason == "Its engine for sm89 is larger than FP32's: 1.5 MB, FP32's 1 MB."
+    assert reason == "The INT8 engine for sm89 is larger than FP32's: 1.5 MB against 1 MB."
     smaller = build("a", {"c": "int8"}, measured={"engine_bytes": 900_000})
     assert judge(comparison(row("a", GOOD), limits=SPEED), [smaller, plain]).reasons == ()
 
@@ -153,14 +153,14 @@ def test_do_not_ship_names_the_limit_and_by_how_much_the_nearest_misses_it():
     verdict = judge(comparison(*rows, limits=SPEED))
     assert verdict.variant == "near"
     assert "its change of top-1 is -6.2 points" in verdict.sentence
-    assert "5.20 points beyond the limit top1 >= -1.0 points" in verdict.sentence
+    assert "which misses the limit top1 >= -1.0 points by 5.20 points" in verdict.sentence
     assert "missed by" in verdict.rule
 
 
 def test_inconclusive_says_how_many_samples_would_do():
     verdict = judge(comparison(row("a", OPEN), limits=SPEED))
-    assert "2,000 samples cannot tell" in verdict.sentence
-    assert "Roughly 3,400 samples would" in verdict.sentence
+    assert "2,000 samples do not decide" in verdict.sentence
+    assert "About 3,400 samples decide" in verdict.sentence
 
 
 def test_the_rule_gives_limit_and_margin():

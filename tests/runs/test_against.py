@@ -84,5 +84,5 @@ def test_the_same_model_or_the_same_name_is_enough_and_another_is_not(history):
 
 
 def test_what_is_no_report_is_an_input_error(history):
-    with pytest.raises(InputError, match="lacks or misuses"):
+    with pytest.raises(InputError, match="has a missing or wrong field"):
         against_last(history, {"digest": "sha256:x"})

@@ -146,7 +146,7 @@ def test_a_changed_model_gives_no_bundle(request_of, made_run, tmp_path):
     copied = Path(shutil.copytree(made_run, tmp_path / "run"))
     model = copied / "models" / f"{VARIANT}.onnx"
     conv_net(model)
-    with pytest.raises(InputError, match="not the one that the run made"):
+    with pytest.raises(InputError, match="not the file that the run wrote"):
         make_bundle(request_of(run=copied), tmp_path / "bundle")
 
 
@@ -330,7 +330,7 @@ def test_the_matrix_says_where_a_bundle_loads(made_bundle, capsys, tmp_path):
     )
     if "sm89" in TARGETS:
         assert found["L4"]["state"] == found["GeForce RTX 4090"]["state"] == "READY"
-        assert found["T4"]["reason"] == "built for sm89, and this is T4 (sm75)"
+        assert found["T4"]["reason"] == "built for sm89, but this is T4 (sm75)"
         assert {found[name]["state"] for name in ("T4", "Jetson AGX Orin 64 GB")} == {"REFUSED"}
         status, _, err = run(capsys, "bundle", "matrix", made_bundle, "--for", "t4")
         assert (status, "'sm75'" in err) == (1, True)

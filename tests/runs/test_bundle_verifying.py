@@ -429,7 +429,7 @@ def test_the_engine_that_suits_a_device_best_is_chosen():
 @needs_engine
 def test_the_wrong_device_is_refused_with_its_name(bundle, wanted):
     t4 = Device("Tesla T4", "sm75", "13.0", "x86_64")
-    assert "built for sm89, and this is Tesla T4 (sm75)" in refusal(
+    assert "built for sm89, but this is Tesla T4 (sm75)" in refusal(
         bundle, replace(wanted, device=t4)
     )
 
@@ -442,7 +442,7 @@ def test_a_bundle_for_a_gpu_alone_is_refused_where_there_is_none(request_of, tmp
     without = verify(tmp_path / "bundle", wanted)
     assert (without.status, without.verdict) == (
         0,
-        "READY, but no engine was run: --device runs that of this machine",
+        "READY, but no engine was run; --device runs the engine for this machine",
     )
 
 
@@ -453,7 +453,7 @@ def test_the_driver_is_asked_in_a_child_process(bundle, keys, tmp_path):
     command = [sys.executable, verifying.__file__, bundle, "--public-key", keys.public, "--device"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    assert "built for sm89, and this is" in done.stdout
+    assert "built for sm89, but this is" in done.stdout
     assert "(sm99)" in done.stdout
 
 
@@ -531,7 +531,7 @@ def test_the_verifier_runs_alone_on_a_device(bundle, keys, tmp_path):
 def test_without_cryptography_a_signature_is_unchecked_and_never_ready(bundle, keys, tmp_path):
     done = alone(tmp_path, "bundle", "--public-key", keys.public, blocked=["cryptography"])
     assert done.returncode == 2
-    assert "the signature is unchecked: `cryptography` is not installed" in done.stdout
+    assert "the signature was not checked, because `cryptography` is not installed" in done.stdout
     done = alone(tmp_path, "bundle", "--allow-unsigned", blocked=["cryptography", "numpy"])
     assert done.returncode == 0
 
@@ -548,7 +548,7 @@ def test_the_verifier_imports_pythons_library_alone_and_is_understood_by_python_
 
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path, wanted):
     assert verify(tmp_path, wanted).status == 2
-    assert "is no folder" in verify(tmp_path / "none", wanted).verdict
+    assert "is not a folder" in verify(tmp_path / "none", wanted).verdict
 
 
 @pytest.mark.parametrize("name", ["engines/cpu/engine.onnx", "golden.npz"])
@@ -605,6 +605,12 @@ def test_a_link_to_the_public_key_is_followed(bundle, keys, tmp_path):
     link.unlink()
     link.symlink_to(link)
     assert "cannot be read" in refusal(bundle, Wanted(link))
+
+
+def test_a_private_key_in_place_of_the_public_one_is_named(bundle, keys, capsys):
+    assert "is a private key" in refusal(bundle, Wanted(keys.private))
+    assert run_command(["bundle", "verify", str(bundle), "--public-key", str(keys.private)]) == 2
+    assert "-pubout" in capsys.readouterr().err
 
 
 def test_files_are_counted_over_all_folders(bundle, wanted, monkeypatch):

@@ -105,14 +105,14 @@ def test_another_model_is_another_input_of_the_first_pass(written):
     found = compare_chains(written("one"), written("other", net="three_added"))
     assert (found.first.number, found.first.changed) == (1, ("input",))
     assert found.first.graph is not None
-    assert "got another input" in str(found.first)
+    assert "has a different input" in str(found.first)
 
 
 def test_a_pass_that_only_one_chain_has_counts_if_it_changes_something(written):
     plain = written("plain")
     assert compare_chains(plain, written("idle", own("own", nothing))).first is None
     changed = written("changed", own("own", rename))
-    for pair, side in (((plain, changed), "new"), ((changed, plain), "no more there")):
+    for pair, side in (((plain, changed), "new"), ((changed, plain), "removed")):
         found = compare_chains(*pair).first
         assert found.checkpoint.name == "own"
         assert side in str(found)
@@ -125,7 +125,7 @@ def test_a_stage_with_another_output_is_named_with_its_subject():
         )
 
     found = compare_chains(chain("b"), chain("c")).first
-    assert str(found).startswith("build 'layers' of net for sm89 (number 1) gives another output")
+    assert str(found).startswith("build 'layers' of net for sm89 (number 1) has a different output")
 
 
 def test_an_engine_of_another_identity_is_no_delta():

@@ -149,7 +149,9 @@ def test_a_price_younger_than_the_run_is_a_warning(tmp_path, history, capsys):
     made["measured"]["made_at"] = "2026-10-01T10:00:00+00:00"
     history.record(made)
     shown = ask(capsys, "--db", str(history.path), "--prices", str(prices(tmp_path)))
-    assert "the oldest price known is of 2026-11-01, after the run of 2026-10-01" in shown.err
+    assert (
+        "the oldest known price is from 2026-11-01, later than the run of 2026-10-01" in shown.err
+    )
 
 
 def test_a_price_that_the_user_gave_is_kept_where_a_table_has_none(tmp_path, history, capsys):
@@ -164,7 +166,7 @@ def test_runs_without_a_cost_are_counted_by_the_reason(history, capsys):
     history.record(report(2))  # as older histories have it: no intervals
     shown = ask(capsys, "--db", str(history.path))
     assert "no price" in shown.out
-    assert "1 run has no cost: no price for a CPU" in shown.err
+    assert "1 run has no cost: no price is known for a CPU" in shown.err
     assert "1 run has no cost: no times with intervals are recorded" in shown.err
 
 
@@ -311,7 +313,7 @@ def test_a_group_costs_what_its_projects_cost_together(history, capsys):
     halves = lines[0].value - lines[0].low, 3 * (lines[1].value - lines[1].low)
     assert total.per_month.value - total.per_month.low == pytest.approx(math.hypot(*halves))
     shown = ask(capsys, "--by", "team", "--db", str(history.path)).out
-    assert "a million, known of 2 of 3 projects" in shown
+    assert "a million inferences, known for 2 of 3 projects" in shown
 
 
 def test_a_cost_in_another_currency_is_no_better_and_no_worse(history, capsys):
@@ -345,7 +347,7 @@ def test_a_cost_is_held_to_its_limit(limit, state):
 def test_a_limit_on_a_cost_without_a_price_is_undecided():
     judged = judge_costs(parse_limits(["cost_per_million <= 1"]), timed_report(1))
     assert [one.state for one in judged] == ["undecided"]
-    assert "No price" in judged[0].reason
+    assert "price of the measured machine is not known" in judged[0].reason
 
 
 def test_the_cost_of_what_must_not_ship_says_so(history, capsys):

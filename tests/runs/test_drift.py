@@ -84,7 +84,7 @@ def test_outputs_of_another_bundle_or_of_none_are_refused(made_bundle, tmp_path,
 
 def test_a_file_without_outputs_and_one_given_twice_are_refused(made_bundle, saved, tmp_path):
     write_npz(tmp_path / "data.npz", {"x": np.zeros(3)}.items())
-    with pytest.raises(InputError, match=r"data\.npz holds no saved outputs"):
+    with pytest.raises(InputError, match=r"data\.npz has no saved outputs"):
         drift(made_bundle, [tmp_path / "data.npz"], 95.0)
     path = saved("t4.npz", "T4")
     with pytest.raises(InputError, match="given twice"):

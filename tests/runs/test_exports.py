@@ -335,7 +335,7 @@ def test_a_network_that_is_no_classifier_hands_out_its_tensors(draft):
 def test_a_name_that_would_be_another_line_of_nvinfers_file_is_an_error(draft, name):
     made = draft()
     made.model.proto.graph.output[0].name = name
-    with pytest.raises(InputError, match="nvinfer has no name like"):
+    with pytest.raises(InputError, match="nvinfer does not accept the name"):
         export_deepstream(replace(made, model=replace(made.model, proto=made.model.proto)))
 
 

@@ -153,7 +153,7 @@ def test_runs_without_a_price_have_no_row_and_are_counted(tmp_path, capsys):
     target = tmp_path / "focus.csv"
     assert run_command(["cost", "--db", str(history.path), "--focus", str(target)]) == 0
     assert rows_of(target.read_text()) == []
-    assert "1 run has no cost: no price for NVIDIA Unheard-of" in capsys.readouterr().err
+    assert "1 run has no cost: no price is known for NVIDIA Unheard-of" in capsys.readouterr().err
 
 
 def test_names_that_are_formulas_are_text(tmp_path):

@@ -76,7 +76,7 @@ def test_many_writers_lose_nothing(tmp_path):
 
 def test_what_is_no_history_is_refused(tmp_path):
     (tmp_path / "text").write_text("this is no database, however long it may be" * 100)
-    with pytest.raises(InputError, match="is no history"):
+    with pytest.raises(InputError, match="is not a history"):
         History(tmp_path / "text")
     with sqlite3.connect(tmp_path / "newer") as connection:
         connection.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version=99")

@@ -154,7 +154,7 @@ def build(
     backend.check_target(options.target)
     for name in options.named():
         if name not in backend.takes:
-            raise InputError(f"backend {backend.name!r} does not take {name}", "leave it out")
+            raise InputError(f"backend {backend.name!r} has no option {name}", "leave it out")
     options = with_sizes(options, model)
     for profile in options.profiles:
         check_shapes(model.inputs, profile)
@@ -189,7 +189,7 @@ def _check_folder(folder: Path, engine_file: str) -> None:
     there = next((folder / name for name in names if (folder / name).exists()), None)
     if there is not None and not is_build_folder(folder):
         raise InputError(
-            f"cannot build into {folder}: no build of trtcal wrote {there.name} there",
+            f"cannot build into {folder}: its {there.name} is not from a build of trtcal",
             "choose another --output, or move the file away",
         )
 

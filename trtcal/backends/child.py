@@ -120,7 +120,9 @@ def run_worker(module: str, request: dict[str, Any], folder: Path, time_limit_s:
     (folder / REQUEST).write_text(json.dumps(request))
     started = time.monotonic()
     if not 0 < time_limit_s < MONTH_S:
-        raise InputError(f"the time limit is {time_limit_s} s", "give seconds, above 0")
+        raise InputError(
+            f"{time_limit_s} s is not a time limit", "give a number of seconds above 0"
+        )
     with (
         log.open("wb", buffering=0) as text,
         log.with_suffix(".jsonl").open("wb", buffering=0) as records,
@@ -149,7 +151,8 @@ def _run(command: list[str], folder: Path, transcript: Transcript, time_limit_s:
             return child.wait()
         except (TimeoutError, subprocess.TimeoutExpired):
             raise ResourceError(
-                f"the builder was stopped after {time_limit_s:g} s", "raise --time-limit"
+                f"the builder was stopped after the time limit of {time_limit_s:g} s",
+                "raise --time-limit",
             ) from None
         finally:
             if child.poll() is None:
@@ -182,12 +185,13 @@ def _failure(status: int, folder: Path, log: Path) -> TrtcalError:
     if status == -signal.SIGKILL:
         return BackendError(
             f"the builder was killed (SIGKILL); last line: {_last_line(log)}",
-            "the system kills what takes too much memory: give it more, or a smaller --workspace",
+            "the operating system kills programs when memory runs out: add memory, or give a "
+            "smaller --workspace",
         )
     if status < 0:
         return BackendError(
             f"the builder crashed ({signal_name(-status)}); last line: {_last_line(log)}",
-            "read the build log; a crash in its parser usually comes from the last node named there",
+            "read the build log; the last node named there usually causes a crash of the parser",
         )
     if (folder / RAISED).exists():
         status, message, hint = json.loads((folder / RAISED).read_text())

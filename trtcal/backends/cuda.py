@@ -19,21 +19,21 @@ WAIT_S = 30.0  # several GPUs without NVIDIA's persistence mode take seconds
 NAME_BYTES = 256
 
 ERRORS = {
-    2: ("GPU memory ran out", "end what else uses the GPU"),
+    2: ("GPU memory ran out", "end other programs that use the GPU"),
     34: (
         f"the {LIBRARY} found is the CUDA toolkit's stub, not a driver",
-        "take the toolkit's stubs folder out of LD_LIBRARY_PATH",
+        "remove the stubs folder of the toolkit from LD_LIBRARY_PATH",
     ),
     35: (
-        "the driver is older than the CUDA that this program was made for",
+        "the driver is older than the CUDA version that this program was built for",
         "update the driver, or install a TensorRT for an older CUDA",
     ),
     46: ("the device is in use, or in exclusive or prohibited mode", "see `nvidia-smi`"),
     100: (
-        "the driver sees no device",
+        "the driver finds no device",
         "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; start a container with --gpus all",
     ),
-    101: ("there is no device of this number", "check CUDA_VISIBLE_DEVICES"),
+    101: ("there is no device with this number", "check CUDA_VISIBLE_DEVICES"),
     201: ("the context is no longer valid", "end the process and start again"),
     719: (
         "the device is lost to this process",
@@ -41,17 +41,20 @@ ERRORS = {
     ),
     802: (
         "the system is not ready yet",
-        "on machines with NVSwitch: start nvidia-fabricmanager, of the driver's version",
+        "on machines with NVSwitch, start nvidia-fabricmanager in the version of the driver",
     ),
     803: (
-        f"the kernel's driver and {LIBRARY} are of different versions",
-        "restart the machine after an update; give a container the driver of its host",
+        f"the kernel driver and {LIBRARY} have different versions",
+        "restart the machine after an update; in a container, use the driver of the host",
     ),
     804: (
         "this GPU does not support the forward compatibility package (cuda-compat)",
         "remove that package, or update the driver",
     ),
-    999: ("the driver does not know why", "load nvidia_uvm again, or restart the machine"),
+    999: (
+        "the driver gives no reason",
+        "reload the kernel module nvidia_uvm, or restart the machine",
+    ),
 }
 """Code of CUDA's driver or runtime -> what it means, what to do. Source: cuda.h, driver_types.h."""
 
@@ -76,7 +79,7 @@ def find_device() -> Device:
     except subprocess.TimeoutExpired:
         return _broken(f"does not answer within {WAIT_S:g} s")
     except (OSError, ValueError):
-        return _broken("crashes when a device is opened")
+        return _broken("crashes when it opens a device")
     return _read(answer)
 
 
@@ -93,7 +96,7 @@ def _read(answer: dict[str, object]) -> Device:
         return Device(str(answer["name"]), cuda)
     if "code" not in answer:
         missing = f"there is no NVIDIA driver ({LIBRARY}) on this machine"
-        hint = "build on the GPU's own machine; start a container with --gpus all"
+        hint = "build on the machine of the GPU; start a container with --gpus all"
         return Device(missing=missing, hint=hint)
     code = answer["code"]
     meaning, hint = ERRORS.get(code, (None, "see `nvidia-smi`"))  # type: ignore[call-overload]

@@ -63,7 +63,7 @@ class OnnxRuntime(Backend):
         if not has_provider(target):
             raise BackendError(
                 f"this ONNX Runtime {onnxruntime.__version__} has no {PROVIDERS[target]}",
-                "install onnxruntime-gpu instead of onnxruntime, with CUDA or TensorRT beside it",
+                "install onnxruntime-gpu instead of onnxruntime, together with CUDA or TensorRT",
             )
         write_onnx(folder / "model.onnx", model.proto)
         request = {
@@ -83,10 +83,12 @@ class OnnxRuntime(Backend):
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
         if outcome.asked != "int8" or target != "cpu":
             return outcome
-        reason = "ONNX Runtime's CPU has no integer kernel for this node as it stands"
+        reason = "ONNX Runtime has no integer kernel for this node on the CPU"
         if op == "Conv":
-            reason += ": it wants the output quantized at once, and an int32 bias"
-        hint = "nothing to fix for TensorRT: `trtcal diagnose` its build"
+            reason += (
+                ": the kernel needs a quantized output directly after the node, and an int32 bias"
+            )
+        hint = "this says nothing about TensorRT: check its build with `trtcal diagnose`"
         return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
 
 

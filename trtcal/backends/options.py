@@ -48,10 +48,11 @@ class Route:
         fed, ranged = self.name == "calibrator", self.name in ("cache", "dynamic-ranges")
         if ranged != bool(self.ranges) or fed != (self.data is not None):
             needs = "data" if fed else "ranges" if ranged else "a model with Q/DQ"
-            raise InputError(f"route {self.name!r} takes {needs}, and only that", "see --help")
+            raise InputError(f"route {self.name!r} needs {needs}, and nothing else", "see --help")
         if self.name == QDQ and (self.precisions or self.constraints):
             raise InputError(
-                "route 'qdq' takes its plan from the model's Q/DQ", "give it to `trtcal quantize`"
+                "route 'qdq' reads the plan from the Q/DQ of the model",
+                "give the plan to `trtcal quantize`",
             )
 
     def check(self, backend: str, model: Model) -> None:
@@ -59,7 +60,9 @@ class Route:
         if self.name == QDQ:
             return
         if backend != "tensorrt":
-            raise InputError(f"backend {backend!r} has no route {self.name!r}, only qdq", USE_QDQ)
+            raise InputError(
+                f"backend {backend!r} has only the route qdq, not {self.name!r}", USE_QDQ
+            )
         if any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node):
             raise InputError(
                 f"{model.path} has Q/DQ, with which TensorRT ignores or refuses calibrators and ranges",
@@ -134,13 +137,13 @@ def parse_profiles(pairs: Sequence[str]) -> tuple[ShapeRanges, ...]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not (name and separator):
-            raise InputError(f"{pair!r} is not INPUT=MIN:OPT:MAX", f"write it like x={EXAMPLE}")
+            raise InputError(f"{pair!r} is not INPUT=MIN:OPT:MAX", f"use the form x={EXAMPLE}")
         given.setdefault(name, []).append(_range(name, text))
     count = max(map(len, given.values()), default=1)
     for name, ranges in given.items():
         if len(ranges) not in (1, count):
             raise InputError(
-                f"input {name!r} has {len(ranges)} shapes where another has {count}",
+                f"input {name!r} has {len(ranges)} shapes, but another input has {count}",
                 "give --shapes of each input once, or once for each optimization profile",
             )
     return tuple(
@@ -160,7 +163,8 @@ def _range(name: str, text: str) -> ShapeRange:
     low, usual, high = (tuple(int(size) for size in part.split("x")) for part in parts)
     if not len(low) == len(usual) == len(high) or not _rise((low, usual, high)):
         raise InputError(
-            f"shapes of input {name!r} do not rise: {text}", "write smallest:usual:largest"
+            f"the shapes of input {name!r} are not in rising order: {text}",
+            "use the order smallest:usual:largest",
         )
     return low, usual, high
 
@@ -244,7 +248,7 @@ def _default_shapes(spec: TensorSpec) -> ShapeRange:
         known = "".join(f"x{'?' if isinstance(size, str) else size}" for size in spec.shape[1:])
         example = ":".join(f"{batch}{known}" for batch in _batches(spec))
         raise InputError(
-            f"input {spec} has dynamic sizes besides the batch",
+            f"input {spec} has dynamic dimensions besides the batch",
             f"give --data, to take the sizes of its samples, or --shapes {spec.name}={example} "
             "with your sizes for each ?",
         )
@@ -266,8 +270,11 @@ VERBOSITIES = ("detailed", "layer_names_only", "none")
 class BuildOptions:
     """How to build: `shapes` for dynamic inputs (else the default), and a time limit in seconds.
 
-    `further_profiles` are optimization profiles besides that of `shapes`. The timing cache is read
-    if it exists, and written back. What is None is left to the builder.
+    `further_profiles` are optimization profiles in addition to that of `shapes`. The timing cache
+    is read if it exists, and written back. The builder decides what is None.
+
+    >>> BuildOptions("sm89", {"image": ((1, 1, 8, 8), (8, 1, 8, 8), (32, 1, 8, 8))}).time_limit_s
+    1800.0
     """
 
     target: str
@@ -286,7 +293,9 @@ class BuildOptions:
             known = ", ".join(VERBOSITIES)
             raise InputError(f"profiling verbosity {self.verbosity!r} is unknown", f"use {known}")
         if self.workspace_bytes is not None and not 0 < self.workspace_bytes < 2**63:
-            raise InputError(f"a workspace of {self.workspace_bytes} bytes", "write it like 2GB")
+            raise InputError(
+                f"a workspace of {self.workspace_bytes} bytes", "give a size such as 2GB"
+            )
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             raise InputError(f"optimization level {self.optimization_level}", "give 0 to 5")
 

@@ -65,7 +65,11 @@ def targets_here() -> dict[str, str]:
 
 def _offer(targets: Iterable[str]) -> str:
     every = ", ".join(f"--target {one}{named_gpus(one)}" for one in targets)
-    return f"these can be built here: {every}" if every else "`trtcal doctor` says what is missing"
+    return (
+        f"the targets on this machine are: {every}"
+        if every
+        else "`trtcal doctor` says what is missing"
+    )
 
 
 AGAIN = "build it again with what is installed here"
@@ -91,7 +95,8 @@ def check_engine(place: Path, trust: bool = False, model: Model | None = None) -
     if not trust and not is_recorded(engine, manifest):
         raise InputError(
             f"the engine in {made.folder} was not built by you on this machine",
-            "an engine is a program: build it here, or say --trust if you trust who built it",
+            "an engine is a program: build it here, or give --trust if you trust the person who "
+            "built it",
         )
     _check_version(made)
     _check_place(made)
@@ -109,7 +114,7 @@ def _read_manifest(place: Path) -> tuple[Build, str]:
     if not (folder / MANIFEST).is_file():
         raise InputError(
             f"{folder} is not a build folder: it has no {MANIFEST} that describes an engine",
-            "give an ONNX file or a folder that `trtcal build` made",
+            "give an ONNX file, or a folder that `trtcal build` wrote",
         )
     made, digest = read_manifest(folder)
     if place != folder and place.name != made.engine_file:
@@ -151,7 +156,8 @@ def _check_place(made: Build) -> None:
     wanted = made.gpu or made.target
     if gpu is None:
         raise InputError(
-            f"the engine in {made.folder} is for {made.backend} {wanted}, which this machine lacks",
+            f"the engine in {made.folder} is for {made.backend} {wanted}, which this machine does "
+            "not have",
             "load it on a machine with that GPU",
         )
     if not _fits(made, gpu):
@@ -196,8 +202,8 @@ def _check_plugins(made: Build) -> None:
     missing = sorted(set(made.plugins) - _registered(runtime))
     if missing:
         raise InputError(
-            f"the engine in {made.folder} needs the plug-in {missing[0]!r}, which is not here",
-            "install the library of plug-ins that it was built with",
+            f"the engine in {made.folder} needs the plug-in {missing[0]!r}, which is not installed",
+            "install the plug-in library that the engine was built with",
         )
 
 

@@ -153,7 +153,10 @@ def open_session(
             _advice(model, str(error)),
         ) from error
     if provider not in session.get_providers():  # it would go on with the CPU
-        raise BackendError(f"ONNX Runtime could not load its {provider}", "see its own log for why")
+        raise BackendError(
+            f"ONNX Runtime could not load its {provider}",
+            "read the log of ONNX Runtime for the cause",
+        )
     return session
 
 
@@ -162,11 +165,13 @@ def _advice(model: onnx.ModelProto | bytes | Path, text: str) -> str:
     if isinstance(model, onnx.ModelProto):
         nodes = lacking(model, refused_operators(text, model))
         if nodes:
-            hint = hint_to_cut(f"{MODEL}.onnx", model, nodes, "what is cut off is not judged")
-            return (
-                hint or "no layer that multiplies comes before it: replace it by ONNX's operators"
+            hint = hint_to_cut(
+                f"{MODEL}.onnx", model, nodes, "the part that is cut off is not judged"
             )
-    return "run it in ONNX Runtime alone, and export it anew or update onnxruntime"
+            return (
+                hint or "no layer that multiplies comes before it: replace it with ONNX operators"
+            )
+    return "test the model in ONNX Runtime alone, then export it again or update onnxruntime"
 
 
 @contextmanager
@@ -199,7 +204,7 @@ def run_session(session: Session, outputs: Sequence[str] | None, feeds: Feeds) -
         return [session.joined(name, made, feeds) for name, made in pairs]
     except ValueError as error:
         raise BackendError(
-            "samples that were run one at a time gave outputs of different shapes",
+            "samples run one at a time gave outputs of different shapes",
             "run one sample in a batch: --batch 1",
         ) from error
 
@@ -237,5 +242,6 @@ def give_back() -> None:
 def _failed(error: Exception) -> BackendError:
     return BackendError(
         f"ONNX Runtime failed while running the model: {first_line(error)}",
-        "check that the data fit the model, and --batch if a batch size is built into it",
+        "check that the data fit the model, and that --batch fits the fixed batch size of the "
+        "model, if any",
     )

@@ -156,7 +156,8 @@ class Taps:
         except BackendError as error:
             if shutil.disk_usage(self.folder).free < len(data):
                 raise ResourceError(
-                    "no room for temporary files", "make room, or set TMPDIR"
+                    "there is no disk space for temporary files",
+                    "free disk space, or set TMPDIR to another folder",
                 ) from error
             raise
         give_back()

@@ -52,8 +52,8 @@ def _canonical(part: str) -> str:
         names = [*NAMED, *(name for names in GPUS.values() for name in names.split())]
         near = difflib.get_close_matches(text.replace(" ", ""), names, cutoff=0.5)
         raise InputError(
-            f"target {part!r} is neither a compute capability nor a GPU that is known",
-            (f"did you mean {' or '.join(near)}? " if near else "write it like sm89 or rtx4090; ")
+            f"target {part!r} is neither a compute capability nor a known GPU",
+            (f"did you mean {' or '.join(near)}? " if near else "use a form like sm89 or rtx4090; ")
             + "`trtcal doctor` lists them",
         )
     return found
@@ -76,11 +76,13 @@ def parse_target(target: str) -> tuple[Capability, ...]:
     capabilities = tuple((int(one[1]), int(one[2])) for one in found if one)
     if len(capabilities) < len(found):
         raise InputError(
-            f"target {target!r} is no compute capability",
-            f"write it like sm89, several like sm86,sm120, or {PORTABLE} for all that it supports",
+            f"target {target!r} is not a compute capability",
+            f"use the form sm89, sm86,sm120 for several, or {PORTABLE} for all supported ones",
         )
     if len(set(capabilities)) < len(capabilities):
-        raise InputError(f"target {target!r} names one capability twice", "name each once")
+        raise InputError(
+            f"target {target!r} names one capability twice", "give each capability once"
+        )
     return capabilities
 
 

@@ -142,12 +142,12 @@ class TensorRTRTX(Backend):
         if outcome.asked != "int8":
             return outcome
         if op == "ConvTranspose":
-            reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and says nothing about it"
-            hint = "leave the node in float, or upsample with Resize and a convolution"
+            reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and reports no fallback"
+            hint = "leave the node in float, or upsample with a Resize and a convolution"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         if op == "Conv" and (7, 5) in parse_target(target):
             reason = "TensorRT-RTX has no INT8 convolution for sm75"
-            hint = "ask it in fp16 for sm75, or run it on a newer GPU"
+            hint = "use fp16 for sm75, or a newer GPU"
             if len(parse_target(target)) > 1:
                 reason += ", and all targets share the layers"
                 hint = "build for sm75 separately"
@@ -280,8 +280,8 @@ def _layers(folder: Path, options: BuildOptions) -> tuple[Layer, ...]:
     layers = parse_file(folder / LOG).layers
     if not layers and options.verbosity != "none":
         raise BackendError(
-            "the builder finished but its log lists no layers",
-            "send us the build log: see SECURITY.md",
+            "the build ended, but its log lists no layers",
+            "send us the build log (SECURITY.md has the address)",
         )
     return layers
 

@@ -53,7 +53,7 @@ class Features:
         if not (has and self.int8_flag):
             raise BackendError(
                 f"TensorRT {self.version} has no route {route!r}, only qdq",
-                "quantize the model with Q/DQ, or use TensorRT up to 10",
+                "quantize the model with Q/DQ, or use TensorRT 10 or earlier",
             )
 
 
@@ -115,12 +115,12 @@ def match_ranges(trt: Any, network: Any, ranges: Mapping[str, float]) -> Ranged:
     """
     wrong = [f"{name!r}: {why}" for name, amax in ranges.items() if (why := _wrong(name, amax))]
     if wrong:
-        raise InputError(f"{len(wrong)} ranges are none: {shown(wrong)}", "calibrate again")
+        raise InputError(f"{len(wrong)} ranges are not valid: {shown(wrong)}", "calibrate again")
     tensors = float_tensors(trt, network)
     given = tuple(name for name in tensors if name in ranges)
     if not given:
         raise InputError(
-            f"none of the {len(ranges)} ranges is of a tensor of the network",
+            f"none of the {len(ranges)} ranges belongs to a tensor of the network",
             "give the calibration of this model",
         )
     missing = tuple(name for name in tensors if name not in ranges)
@@ -133,7 +133,7 @@ def _wrong(name: str, amax: object) -> str | None:
     if not name:
         return "it has no name"
     number = isinstance(amax, (int, float)) and not isinstance(amax, bool)
-    return problem(amax) if number else "it is no number"  # type: ignore[arg-type]
+    return problem(amax) if number else "it is not a number"  # type: ignore[arg-type]
 
 
 def _is_rounded(amax: float) -> bool:
@@ -164,14 +164,16 @@ def set_layer_precisions(
     """
     for name, precision in precisions.items():
         if not name or precision not in TYPES:
-            raise InputError(f"layer {name!r} cannot be asked in {precision!r}", "check the plan")
+            raise InputError(
+                f"layer {name!r} cannot be requested in {precision!r}", "check the plan"
+            )
     layers = [layer for layer in layers_of(network) if layer.name in precisions]
     there = {layer.name for layer in layers}
     absent = tuple(name for name in precisions if name not in there)
     if absent and constraints == "obey":
         raise InputError(
             f"{len(absent)} layers of the plan are not in TensorRT's network: {shown(absent)}",
-            "take them out of the plan, or use --constraints prefer",
+            "remove them from the plan, or use --constraints prefer",
         )
     for layer in layers:
         layer.precision = getattr(trt.DataType, TYPES[precisions[layer.name]])
@@ -218,7 +220,9 @@ def calibrator_for(trt: Any, request: Mapping[str, Any]) -> Any:
 def _of_device(error: DeviceError) -> TrtcalError:
     message = f"calibration inside TensorRT failed: {error}"
     if isinstance(error, DeviceMemoryError):
-        return ResourceError(message, "end what else uses the GPU, or build for smaller batches")
+        return ResourceError(
+            message, "end other programs that use the GPU, or calibrate with smaller batches"
+        )
     return BackendError(
         message, "check `nvidia-smi` and the kernel's log for Xid messages, then build again"
     )
@@ -270,7 +274,7 @@ def routed(
     with _calibrating(calibrator):
         yield {**settings, "calibrator": calibrator}
     served = calibrator.finish()
-    say("I", f"TensorRT took {served.samples} samples of ours and left out {served.left_out}")
+    say("I", f"TensorRT read {served.samples} calibration samples and left out {served.left_out}")
     if served.batches and served.cache:
         Path(CACHE).write_bytes(served.cache)
 
@@ -307,14 +311,14 @@ def _constrain(
 
 def _report(matched: Ranged, network: Any, request: Mapping[str, Any], say: Say) -> None:
     """Write to the log what has no range; `InputError` if obeying the plan needs one of them."""
-    say("I", f"{len(matched.given)} tensors have the range given")
+    say("I", f"{len(matched.given)} tensors have the given range")
     unnamed = f" ({matched.unnamed} of them made by TensorRT's parser)" if matched.unnamed else ""
     _warn(say, matched.missing, f"float tensors have no range{unnamed}")
-    _warn(say, matched.foreign, "ranges are of no tensor in TensorRT's network")
+    _warn(say, matched.foreign, "ranges belong to no tensor of TensorRT's network")
     if request["route"] == "dynamic-ranges":
-        _warn(say, matched.rounded, "ranges are no float32: their scales are one step off")
+        _warn(say, matched.rounded, "ranges are not float32 values: their scales are rounded")
     lost = unranged_inputs(network, request["precisions"], matched.missing)
-    _warn(say, lost, "layers asked in INT8 have an input without range")
+    _warn(say, lost, "layers requested in INT8 have an input without range")
     if lost and request["constraints"] == "obey":
         raise InputError(
             f"{len(lost)} layers that must run in INT8 have an input without range: {shown(lost)}",

@@ -169,9 +169,9 @@ def settings(request: dict[str, Any], trt: Any) -> dict[str, Any]:
     """Return Polygraphy's arguments for the request's options; refuse what this version lacks."""
     level, workspace = request.get("optimization_level"), request.get("workspace_bytes")
     if level is not None and not hasattr(trt.IBuilderConfig, "builder_optimization_level"):
-        raise _lacks(trt, "no builder optimization level")
+        raise _lacks(trt, "no option for the optimization level of the builder")
     if workspace is not None and not hasattr(trt, "MemoryPoolType"):
-        raise _lacks(trt, "no memory pools to bound")
+        raise _lacks(trt, "no option for the size of memory pools")
     pools = None if workspace is None else {trt.MemoryPoolType.WORKSPACE: workspace}
     return {
         "profiles": [_profile(shapes) for shapes in request["profiles"]] or None,

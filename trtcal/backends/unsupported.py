@@ -80,16 +80,16 @@ def _who_has(nodes: Sequence[onnx.NodeProto], backend: str) -> str:
         if name != backend and all(_knows(name, one) and one.op_type not in lacked for one in inner)
     ]
     if not others and any(one.domain not in STANDARD for one in inner):
-        return "an operator of another domain than ONNX's needs a plug-in everywhere"
+        return "an operator outside the ONNX domains needs a plug-in on every backend"
     has = "has" if len(others) == 1 else "have"
-    return f"{' and '.join(others)} {has} it" if others else "no other backend has it"
+    return f"{' and '.join(others)} {has} one" if others else "no other backend has one"
 
 
 def hint_to_other(path: str) -> str:
     """Return the command that builds for ONNX Runtime, which was able to run the model before."""
     folder = f"{path.removesuffix('.onnx')}-cpu"
     words = ["trtcal", "build", path, "--target", "cpu", "-o", folder]
-    return f"write a plug-in for it, or build for a target that has it: `{shlex.join(words)}`"
+    return f"write a plug-in for it, or build for a target that supports it: `{shlex.join(words)}`"
 
 
 def _knows(backend: str, node: onnx.NodeProto) -> bool:
@@ -110,5 +110,5 @@ def hint_to_cut(
     words = [*PREPARE.split(), path, "--outputs", ",".join(tensors), "-o", f"{stem}-body.onnx"]
     heavy = sum(node.op_type in HEAVY for node in proto.graph.node)
     kept = sum(node.op_type in HEAVY for node in before(proto, nodes))
-    share = "" if kept == heavy else f", {heavy - kept} of {heavy} heavy layers with it"
-    return f"cut the model before: `{shlex.join(words)}`; {rest}{share}"
+    share = "" if kept == heavy else f", including {heavy - kept} of {heavy} heavy layers"
+    return f"cut the model before it: `{shlex.join(words)}`; {rest}{share}"

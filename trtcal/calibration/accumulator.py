@@ -140,8 +140,8 @@ def resumed(
     try:
         found = checkpoint.read()
     except InputError as error:
-        return HistogramAccumulator(), passes, f"{error.message}; starting again"
+        return HistogramAccumulator(), passes, f"{error.message}; starting from the beginning"
     if found is not None:
-        return *found, f"going on from {checkpoint.path}"
-    text = f"{checkpoint.path} is unfinished work of another kind; starting again"
+        return *found, f"resuming from {checkpoint.path}"
+    text = f"{checkpoint.path} is a checkpoint of a different job; starting from the beginning"
     return HistogramAccumulator(), passes, text if checkpoint.path.exists() else ""

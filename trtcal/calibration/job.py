@@ -126,8 +126,8 @@ def passes_within(
     most = max(costs.values(), default=0)
     if most > left:
         raise ResourceError(
-            f"a ceiling of {ceiling / MB:.0f} MB is too low: the model and the tensor that takes most "
-            f"need about {(ceiling + processes * (most - left) / (1 - SPARE)) / MB:.0f} MB",
+            f"the memory limit of {ceiling / MB:.0f} MB is too low: the model and its largest "
+            f"tensor need about {(ceiling + processes * (most - left) / (1 - SPARE)) / MB:.0f} MB",
             "raise --max-memory, or give fewer --workers",
         )
     passes: list[list[str]] = [[]]

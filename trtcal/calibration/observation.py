@@ -205,7 +205,7 @@ def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorR
     notes = [chosen.note] if chosen.note else []
     infinite = histogram.positive_inf + histogram.negative_inf
     if infinite:
-        notes.append(f"{infinite} infinite values were left out")
+        notes.append(f"{infinite} infinite values were not counted")
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
     return TensorRange(

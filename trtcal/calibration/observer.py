@@ -200,10 +200,10 @@ class _Work:
     def _interrupted(self) -> None:
         self._keep()
         done = count(span for spans in self.accumulator.done.values() for span in spans)
-        where = f"kept in {self.checkpoint.path}" if self.checkpoint else "and not kept"
+        where = f"saved in {self.checkpoint.path}" if self.checkpoint else "and not saved"
         raise Interrupted(
             f"interrupted: {done / self.whole:.0%} of the observation is done, {where}",
-            "start the same command again: it goes on from there" if self.checkpoint else None,
+            "start the same command again: it resumes from there" if self.checkpoint else None,
         )
 
 
@@ -228,8 +228,9 @@ def _sum(parts: list[Histogram]) -> Histogram:
 def _check(name: str, histogram: Histogram) -> None:
     if histogram.nan:
         raise InputError(
-            f"tensor {name!r} took {histogram.nan} NaN values in the FP32 model",
-            "run the FP32 model on the same data and correct it, or the data, first",
+            f"tensor {name!r} has {histogram.nan} NaN values in the FP32 model",
+            "find the cause by running the FP32 model on the same data, and correct the model or "
+            "the data",
         )
 
 

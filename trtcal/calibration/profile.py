@@ -94,7 +94,7 @@ class Profile(Sealed, kind="profile", command="trtcal calibrate --profile", meas
         if by_data >= max(by_cores, WORTH):
             return Advice("loading the data", DATA, by_data)
         if by_cores >= WORTH and not self.settings.cluster:
-            change = f"use {self.cores} workers with a thread each: --workers {self.cores}"
+            change = f"use {self.cores} workers with one thread each: --workers {self.cores}"
             limit = f"{longest}, with {busy:.1f} of {self.cores} cores busy"
             return Advice(limit, change, by_cores)
         return Advice(f"{longest}, and this machine's cores are busy", MACHINES, 1.0)
@@ -226,8 +226,8 @@ class Stopwatch:
         )
 
 
-DATA = "write the preprocessed samples once, uncompressed (numpy.savez), and calibrate from that"
-MACHINES = "nothing to gain here; --cluster ray takes more machines"
+DATA = "write the preprocessed samples once, uncompressed (numpy.savez), and calibrate on them"
+MACHINES = "this machine is fully used; --cluster ray uses more machines"
 
 
 def _cpu_s() -> float:

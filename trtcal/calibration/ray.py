@@ -60,8 +60,8 @@ class RayWorker:
         """Whether the cluster had room for it."""
         if self.started.done() and (error := self.started.exception()) is not None:
             raise BackendError(
-                f"a worker cannot be started on the cluster: {error!r}"[:400],
-                "install the same trtcal on all its machines",
+                f"a worker does not start on the Ray cluster: {error!r}"[:400],
+                "install the same trtcal on all machines of the cluster",
             ) from error
         return self.started.done()
 
@@ -117,7 +117,7 @@ def connected() -> Any:
             ray.init(address, log_to_driver=False, logging_level="error")
         except (OSError, RuntimeError, ValueError) as error:
             raise BackendError(
-                f"no Ray cluster can be reached: {first_line(error)}",
+                f"trtcal cannot connect to a Ray cluster: {first_line(error)}",
                 f"start one with `ray start --head`, or set {ADDRESS}",
             ) from error
     return ray

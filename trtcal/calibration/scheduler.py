@@ -183,8 +183,8 @@ class Scheduler:
             self.idle_since = time.perf_counter()
         elif time.perf_counter() - self.idle_since > NO_WORKER_S:
             raise BackendError(
-                f"no worker has been there for {NO_WORKER_S:.0f} s",
-                "check the state of the cluster: `ray status`",
+                f"no worker has been available for {NO_WORKER_S:.0f} s",
+                "check the state of the cluster with `ray status`",
             )
 
     def _next_task(self) -> Task:

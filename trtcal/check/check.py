@@ -190,8 +190,9 @@ class _ImageChecks:
         return DataIssue(
             change.fault,
             self.image.name,
-            f"{self.image.name!r} has values of {low:.4g} to {high:.4g}, which look like pixels as "
-            f"{change.had.text}; the model seems to want {change.wanted.text}: {evidence.sentence()}",
+            f"{self.image.name!r} has values from {low:.4g} to {high:.4g}, which look like pixels "
+            f"as {change.had.text}; the model seems to expect {change.wanted.text}: "
+            f"{evidence.sentence()}",
             {"lowest": low, "highest": high, **evidence.figures()},
             f"{FIXES[change.fault]}: for image files, under [images]: {keys}; for arrays, in Python: "
             f"{change.code(self.image.planes(array).shape[1], self.image.channels_last)}",
@@ -211,11 +212,11 @@ class _ImageChecks:
         issue = DataIssue(
             "channel_order",
             self.image.name,
-            f"{self.image.name!r} seems to have red and blue exchanged: {evidence.sentence()}",
+            f"red and blue of {self.image.name!r} seem to be exchanged: {evidence.sentence()}",
             evidence.figures(),
-            "read the images as BGR if they are RGB now, as RGB if they are BGR: for image files "
-            '`channels = "BGR"` under [images]; for arrays, in Python: '
-            f"x = x[{'..., ' if self.image.channels_last else ':, '}::-1]",
+            "exchange the channels, RGB for BGR or BGR for RGB: for image files `channels = "
+            '"BGR"` under [images]; for arrays, in Python: x = '
+            f"x[{'..., ' if self.image.channels_last else ':, '}::-1]",
             {"channels": "BGR"},
         )
         return issue, self._exchanged(samples)

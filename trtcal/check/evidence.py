@@ -139,10 +139,12 @@ class Evidence:
         """Return in figures what is better."""
         given, changed, clauses = self.given, self.changed, list[str]()
         if self.won + self.lost:
-            clauses.append(f"{self.won} more samples get their label's class, {self.lost} fewer")
+            clauses.append(
+                f"{self.won} more samples get the class of their label, {self.lost} fewer"
+            )
         if given.misfit is not None:
             clauses.append(
-                "its batch normalizations read values that are off those of training by "
+                "its batch normalizations read values that differ from those of training by "
                 f"{changed.misfit:.3g} instead of {given.misfit:.3g}"
             )
         if self.features_t > 0:
@@ -154,7 +156,7 @@ class Evidence:
         ):
             before, after = (math.pow(10, one.signal_to_bias or 0) for one in (given, changed))
             clauses.append(
-                f"in its first layer pixels count {after:.3g} times a bias instead of {before:.3g}"
+                f"in its first layer pixels weigh {after:.3g} times a bias instead of {before:.3g}"
             )
         for name, text in PER_SAMPLE.items():
             first, second = _mean(getattr(given, name)), _mean(getattr(changed, name))
@@ -178,7 +180,7 @@ class Evidence:
 
 
 PER_SAMPLE = {
-    "mutual_information": "its classes tell more of the samples, nats of information:",
+    "mutual_information": "its classes say more about the samples, in nats of information:",
     "lead": "the score of its best class leads by",
 }
 PER_MODEL = ("misfit", "signal_to_bias")
@@ -279,7 +281,8 @@ def _off_by_one(offset: int, right: int, moved: int, samples: int) -> DataIssue:
         f"the FP32 model agrees with {right} of {samples} labels, and with {moved} if "
         f"{'1 is added to' if offset > 0 else '1 is taken from'} each",
         {"right": float(right), "right_if_moved": float(moved), "samples": float(samples)},
-        "number the classes as the model does: it may count from 0, or have a class for background",
+        "number the classes as the model does: it may count from 0, or have a class for the "
+        "background",
     )
 
 
@@ -298,7 +301,8 @@ def check_labels(response: Response, labels: Labels) -> DataIssue | None:
         f"the FP32 model agrees with {right} of {samples} labels, no more than with the same labels "
         f"in another order, though its confidence in its classes is {expected:.0%}",
         {"right": float(right), "samples": float(samples), "confidence": expected},
-        "check that labels and samples are in the same order and numbered as the model's classes",
+        "check that labels and samples have the same order, and that labels are numbered as the "
+        "model's classes",
     )
 
 

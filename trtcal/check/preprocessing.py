@@ -119,8 +119,8 @@ FIXES = {
     "pixels_not_scaled": "divide the pixels before they are normalized",
     "pixels_scaled": "leave the pixels at 0 to 255: do not divide them",
     "scaled_twice": "divide the pixels by 255 once, not twice",
-    "not_normalized": "take the mean from the pixels and divide by the std, as in training",
-    "normalized_twice": "take the mean and divide by the std once, not twice",
+    "not_normalized": "subtract the mean from the pixels and divide by the std, as in training",
+    "normalized_twice": "subtract the mean and divide by the std once, not twice",
     "other_normalization": "normalize the pixels as in training",
 }
 

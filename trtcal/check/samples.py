@@ -126,9 +126,10 @@ def check_samples(samples: Samples) -> list[DataIssue]:
             DataIssue(
                 "too_few_samples",
                 "samples",
-                f"there are only {samples.total} samples",
+                f"the data have only {samples.total} samples",
                 {"samples": float(samples.total)},
-                f"give at least {FEWEST}, better some hundreds, of all that the model will see",
+                f"give at least {FEWEST} samples, better some hundreds, that cover what the model "
+                "will see",
             )
         )
     zeros, constant = _zero_and_constant(samples.feeds)
@@ -142,7 +143,7 @@ def check_samples(samples: Samples) -> list[DataIssue]:
                 "repeated_samples",
                 repeated,
                 "are exact copies of others among them",
-                "drop the copies: they narrow what ranges are chosen from",
+                "remove the copies: they make ranges narrower than the data",
             )
         )
     return issues
@@ -154,7 +155,7 @@ def _constant_issue(zeros: Array, constant: Array) -> DataIssue:
         "zero_samples" if all_zero else "constant_samples",
         constant,
         f"have {'nothing but zeros' if all_zero else 'one value everywhere in each channel'}",
-        "check how they are read and prepared: that is no content to choose ranges from",
+        "check how these samples are read and prepared: no range can be chosen from them",
     )
 
 
@@ -215,10 +216,10 @@ def check_noise(image: ImageInput, array: Array) -> DataIssue | None:
     return DataIssue(
         "noise",
         image.name,
-        f"{image.name!r} holds noise, not images: neighbouring pixels are as different as any two "
-        f"({figures['roughness']:.2f} times; in photographs it is 0.1 to 0.4)",
+        f"{image.name!r} is noise, not images: neighbouring pixels differ as much as any two "
+        f"({figures['roughness']:.2f} times; in photographs 0.1 to 0.4)",
         figures,
-        "give real samples: ranges and accuracy on random values say nothing of real ones",
+        "give real samples: ranges and accuracy on random values do not apply to real ones",
     )
 
 

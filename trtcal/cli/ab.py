@@ -30,9 +30,10 @@ class Ab(
 ):
     """Test whether CANDIDATE can replace BASELINE, on the same samples.
 
-    Limits are about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for every
-    slice), and about "speedup" and "latency_p50". Without one there is that of the task: top1 and
-    agreement may fall by 1 point, the cosine of embeddings to 0.99; other outputs need one.
+    A limit is about the figures of each sample, as in "top1 >= -0.5" (or "top1@slices >= -3" for
+    every slice), or about "speedup" or "latency_p50". The default limit depends on the task: top1
+    and agreement may fall by 1 point, the cosine of embeddings to 0.99. Other outputs need a
+    limit.
 
     The status is 1 unless the verdict is SHIP or SHIP WITH CARE.
     """
@@ -40,20 +41,22 @@ class Ab(
     baseline: Path = argument()
     candidate: Path = argument()
     metric: str | None = option(
-        "What decides: top1, top5, map, agreement, cosine, relative_error, sqnr_db, or a name from "
-        "--metric-file.  [default: that of the first limit, else the task's]"
+        "Metric that decides: top1, top5, map, agreement, cosine, relative_error, sqnr_db, or a "
+        "name from --metric-file.  [default: that of the first limit, else the task's]"
     )
     metric_file: Path | None = option(
         "A Python file with metric(outputs, labels) -> {name: value}, called for each sample."
     )
-    slices: Path | None = option("CSV: attributes, then one row a sample.")
-    reference: Path | None = option(
-        "What agreement, cosine and KL are measured against.  [default: BASELINE]"
+    slices: Path | None = option(
+        "CSV file of slices: a header of attributes, then one row for each sample."
     )
-    alpha: float = option("Error rate of it all.", default=0.05)
-    sequential: bool = option("Judge five times on the way, and stop once it is decided.")
-    batch: int | None = option("Samples run together.  [default: 32]", least=1)
-    output: Path = option("Where to write the test.", "-o", default=Path("ab.json"))
+    reference: Path | None = option(
+        "Model that agreement, cosine and KL are measured against.  [default: BASELINE]"
+    )
+    alpha: float = option("Error rate of all limits together.", default=0.05)
+    sequential: bool = option("Look at the data five times, and stop when the test is decided.")
+    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
+    output: Path = option("JSON file for the test.", "-o", default=Path("ab.json"))
 
     def _run(self) -> None:
         from trtcal.data.dataset import batch_for
@@ -107,10 +110,10 @@ def _advise(options: Ab, result: ABTest) -> None:
 
 def _hint(result: ABTest) -> str:
     if result.verdict.samples_needed is not None:
-        return f"about {result.verdict.samples_needed:,} in all would decide"
+        return f"about {result.verdict.samples_needed:,} samples in total would decide the test"
     if any(one.figure is not None and one.reason for one in result.verdict.limits):
-        return "give a limit that decides, or data that show it: docs/statistics.md, Tasks"
-    return "keep A, or leave the layers that lose most in float"
+        return "give a limit that decides, or more data: docs/statistics.md, Tasks"
+    return "keep BASELINE, or leave the layers that lose most in float"
 
 
 def show(result: ABTest) -> None:
@@ -128,8 +131,10 @@ def show(result: ABTest) -> None:
     }
     print_table(result.verdict.answers, columns, title)
     for one in result.interim:
-        say(f"analysis of {one['samples']} samples, error rate {one['alpha']:.2g}: {one['word']}")
-    print_limits(result.verdict.limits, f"limits, error rate {result.verdict.rule.alpha:g} in all")
+        say(f"look at {one['samples']} samples, error rate {one['alpha']:.2g}: {one['word']}")
+    print_limits(
+        result.verdict.limits, f"limits, error rate {result.verdict.rule.alpha:g} for all together"
+    )
     for warning in result.verdict.warnings:
         say(f"care: {warning}")
     say(f"{result.verdict.word}: {result.verdict.sentence}")

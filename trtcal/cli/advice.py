@@ -100,4 +100,7 @@ def advise_samples(needed: int, seen: int) -> None:
     """Say how many more samples would decide what is open."""
     from trtcal.cli.output import note
 
-    note(f"note: open: about {needed - seen:,} more samples would decide it, {needed:,} in all")
+    note(
+        f"note: undecided: about {needed - seen:,} more samples would decide it, {needed:,} in "
+        "total"
+    )

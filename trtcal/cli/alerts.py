@@ -18,8 +18,10 @@ ALERT_BYTES, ALERT_LINES = 1 << 16, 100  # of what it prints
 class AlertOptions(Options):
     """The options of a command that raises an alert."""
 
-    alert: str | None = option("Run this on an alert, with JSON on its input.", metavar="COMMAND")
-    webhook: str | None = option("Post the JSON there on an alert.", metavar="URL")
+    alert: str | None = option(
+        "Command to run on an alert, with JSON on its input.", metavar="COMMAND"
+    )
+    webhook: str | None = option("URL to which an alert is posted as JSON.", metavar="URL")
 
     def send_alerts(self, document: dict[str, Any]) -> None:
         """Run the command and post to the address, as far as they are given."""
@@ -62,10 +64,12 @@ def _post(url: str, document: dict[str, Any]) -> None:
     from http.client import HTTPException
 
     if not url.startswith(("https://", "http://")):
-        raise InputError(f"{url!r} is no web address", "give one with https://")
+        raise InputError(f"{url!r} is not a web address", "give one that begins with https://")
     data = json.dumps(document).encode()
     try:
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
         urllib.request.urlopen(request, timeout=ALERT_LIMIT_S).close()  # noqa: S310
     except (OSError, ValueError, HTTPException) as error:  # of an odd address, or an odd answer
-        raise BackendError(f"the webhook {url} failed: {error}", "check the address") from error
+        raise BackendError(
+            f"the webhook {url} failed: {error}", "check the address and the network"
+        ) from error

@@ -17,13 +17,14 @@ class Bisect(
     TrustOptions,
     example="trtcal bisect --good good/ --bad reports/ --limit 'top1 >= -1.0'",
 ):
-    """Find the one pass, plan entry, range or option of run BAD that breaks a limit which GOOD holds.
+    """Find the one pass, plan entry, range or option of run BAD that breaks a limit which GOOD meets.
 
-    What the runs differ in is numbered. Each step executes the pipeline, as far as the limit needs it,
-    with the first of them from GOOD and the rest from BAD: about log2 of their number of executions.
+    The differences between the runs are numbered. Each step executes the pipeline, as far as the
+    limit needs it, with the first of them from GOOD and the rest from BAD. The number of
+    executions is about log2 of the number of differences.
     """
 
-    good: Path = option("Folder of a run that holds the limit.")
+    good: Path = option("Folder of a run that meets the limit.")
     bad: Path = option("Folder of a run that breaks it.")
     limit: str = option(
         'The limit, as in "top1 >= -1.0" or "broken_fusions <= 0".', metavar="LIMIT"
@@ -32,7 +33,7 @@ class Bisect(
         "The variant to judge.  [default: the limit's, else the first plan or the method's]"
     )
     predicted: bool = option(
-        "Hold a limit on findings against what the graph lets expect, and build nothing."
+        "Judge a limit on findings by the fusions that the graph lets expect, and build nothing."
     )
 
     def _run(self) -> None:
@@ -59,7 +60,7 @@ def _note_versions(folder: Path) -> None:
     was = parsing(run, lambda: dict(document["measured"]["packages"]))
     for name, version in packages().items():
         if name in was and was[name] != version:
-            note(f"note: {folder} was made with {name} {was[name]}, and here is {version}")
+            note(f"note: {folder} was made with {name} {was[name]}, this machine has {version}")
 
 
 def _say(line: str) -> None:

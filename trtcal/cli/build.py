@@ -33,51 +33,55 @@ class BuildEngine(
     example="trtcal build model-int8.onnx --target sm89 "
     "--shapes image=1x1x8x8:8x1x8x8:64x1x8x8 -o builds/sm89",
 ):
-    """Build an engine from MODEL in a child process, and say what every layer got.
+    """Build an engine from MODEL in a child process, and list the precision of every layer.
 
-    Without --target it builds for the targets of trtcal.toml, if it has some: several go to
-    OUTPUT/TARGET each. Without --backend the target decides: cpu is onnxruntime's, sm89 and its like
-    tensorrt-rtx's. The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    Without --target it builds for the targets of trtcal.toml; each of several gets its own folder
+    OUTPUT/TARGET. Without --backend the target decides: onnxruntime for cpu, tensorrt-rtx for sm89 and
+    similar. The status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
 
     model: Path = argument()
-    backend: str | None = option("onnxruntime, tensorrt-rtx or tensorrt.")
+    backend: str | None = option(
+        "Backend: onnxruntime, tensorrt-rtx or tensorrt.  [default: by target]"
+    )
     target: str | None = option(
-        "cpu, cuda or tensorrt-ep; sm89 or rtx4090, several like sm86,sm120, or portable; gpu (the "
-        "one here).  [default: targets of [build] in trtcal.toml]"
+        "Target: cpu, cuda, tensorrt-ep; sm89 or rtx4090; several like sm86,sm120; portable; gpu "
+        "(this machine's).  [default: targets of [build] in trtcal.toml]"
     )
     shapes: tuple[str, ...] = option(
-        "Shapes of a dynamic input; for every input, and once for each optimization profile.  "
-        "[default: batch 1, 8, 32, other sizes of the data]",
+        "Shapes of a dynamic input; repeat it for every input and optimization profile.  "
+        "[default: batches of 1, 8, 32; other sizes from the data]",
         metavar="INPUT=MIN:OPT:MAX",
     )
     route: Literal["qdq", "cache", "dynamic-ranges", "calibrator"] = option(
-        "How INT8 reaches TensorRT; all but qdq need TensorRT up to 10 and a float MODEL.",
+        "How TensorRT gets INT8; all but qdq need TensorRT up to 10 and a float MODEL.",
         default="qdq",
     )
     calibration: Path | None = option(
-        "Ranges for cache and dynamic-ranges: calibration.json, or a file that `import` reads."
+        "Ranges for cache and dynamic-ranges: calibration.json, or a file that `trtcal "
+        "calibration import` reads."
     )
     data: Path | None = option(
-        "Data whose sizes dynamic inputs take; what the route calibrator feeds to TensorRT."
+        "Data that give dynamic inputs their sizes, and TensorRT its batches with --route "
+        "calibrator."
     )
     builder_calibrator: Literal["entropy2", "minmax", "entropy"] = option(
-        "TensorRT's class, for cache and calibrator.", default="entropy2"
+        "TensorRT's calibrator class, for cache and calibrator.", default="entropy2"
     )
-    plan: Path | None = option("Precision by layer, beside Q/DQ.")
+    plan: Path | None = option("Plan: precision by layer, in addition to Q/DQ.")
     constraints: Literal["obey", "prefer"] | None = option(
-        "How the plan binds TensorRT.  [default: prefer, if there is a plan]"
+        "How strictly TensorRT follows the plan.  [default: prefer, with a plan]"
     )
-    workspace: str | None = option("Memory that a layer may use, such as 2GB.", metavar="SIZE")
-    timing_cache: Path | None = option("Timing cache: read if it exists, and written back.")
+    workspace: str | None = option("Workspace memory of a layer, such as 2GB.", metavar="SIZE")
+    timing_cache: Path | None = option("Timing cache, read if it exists, and updated.")
     profiling_verbosity: Literal["detailed", "layer_names_only", "none"] = option(
-        "What the engine records of its layers.", default="detailed"
+        "How much the engine records about its layers.", default="detailed"
     )
     optimization_level: int | None = option(
-        "How long the builder searches.", type=click.IntRange(0, 5)
+        "TensorRT's optimization level: higher searches longer.", type=click.IntRange(0, 5)
     )
-    layer_times: bool = option("Time every layer on the GPU, once it is built.")
-    time_limit: float = option("In seconds.", default=1800.0)
+    layer_times: bool = option("Time every layer on the GPU after the build.")
+    time_limit: float = option("Time limit of the build in seconds.", default=1800.0)
     output: Path = option("Folder for the engine, build.log, build.jsonl and build.json.", "-o")
 
     def _run(self) -> None:
@@ -137,7 +141,7 @@ def _build_one(
             _show_failure(folder, settings)
             raise
     if why := result.measured.get("unrecorded"):
-        note(f"not recorded as yours, so loading it needs --trust: {why}")
+        note(f"this machine has no record of building it, so loading it needs --trust: {why}")
     by_hand = backend.command(model, wanted, str(options.model), str(result.engine))
     return result, by_hand, diagnoses[0]
 
@@ -172,7 +176,7 @@ def _with_sizes(options: BuildEngine, wanted: BuildOptions, model: Model) -> Bui
     made = with_sizes(wanted, model, sizes)
     for name, shapes in made.shapes.items():
         if name not in wanted.shapes:
-            note(f"shapes of {name}, from the sizes of the data: {write_range(shapes)}")
+            note(f"shapes of {name}, taken from the data: {write_range(shapes)}")
     return made
 
 
@@ -210,9 +214,9 @@ def _show(result: Build, command: str | None, diagnosis: Diagnosis) -> None:
     lost_first = sorted(result.outcomes, key=lambda one: not one.is_lost)
     print_table(lost_first, columns, title, shown=NODES_SHOWN)
     lost = sum(outcome.is_lost for outcome in result.outcomes)
-    say(f"{len(result.layers)} engine layers; {lost} nodes did not get what was asked")
+    say(f"{len(result.layers)} engine layers; {lost} nodes did not get the precision asked for")
     if command:
-        say(f"the same by hand: {command}")
+        say(f"the same with the backend's own tool: {command}")
     say_written(result.engine, result.digest)
     show_diagnosis(diagnosis)
 

@@ -56,28 +56,30 @@ def command() -> None:
 class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-percentile -o bundle"):
     """Make a bundle of one variant of RUN, sign it, and verify it.
 
-    It has the engines, the quantized model, golden inputs with their INT8 outputs, and the report. The
-    data are those that the run was judged on; without --data they are found as trtcal.toml says.
+    A bundle has the engines, the quantized model, golden inputs with their INT8 outputs, and the
+    report. The golden inputs come from the data that the run was judged on: --data, else the data
+    that trtcal.toml names.
     """
 
     run: Path = argument()
-    variant: str = option("The variant, as int8-percentile.", metavar="NAME")
+    variant: str = option("Variant to bundle, such as int8-percentile.", metavar="NAME")
     targets: tuple[str, ...] = option(
-        "A target of the run to take; may be repeated.  [default: all]",
+        "Target of the run to include; may be repeated.  [default: all]",
         "--target",
         metavar="TARGET",
     )
-    output: Path = option("Folder of the bundle.", "-o", default=Path("bundle"))
+    output: Path = option("Folder for the bundle.", "-o", default=Path("bundle"))
     key: Path | None = option(
         "Private key to sign with: PEM, EC on P-256. TRTCAL_KEY_PASSPHRASE has its passphrase."
     )
-    golden: int = option("How many golden inputs.", type=click.IntRange(8, 16), default=16)
+    golden: int = option("Number of golden inputs.", type=click.IntRange(8, 16), default=16)
     class_names: Path | None = option(
-        "File of the classes' names, one a line.  [default: the folders' names, if these are labels]"
+        "File of class names, one on each line.  [default: the names of the folders, if they are "
+        "the labels]"
     )
     triton: bool = option("Add a model repository for Triton.")
     deepstream: bool = option("Add a configuration for DeepStream's nvinfer.")
-    docker: bool = option("Add a Dockerfile that checks the bundle before it serves.")
+    docker: bool = option("Add a Dockerfile whose container verifies the bundle before it serves.")
 
     @cached_property
     def config(self) -> Config:
@@ -120,7 +122,7 @@ class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-per
         if not quantized.is_file():
             made = sorted(path.stem for path in quantized.parent.glob("*.onnx"))
             raise InputError(
-                f"{self.run} has no variant {self.variant!r}", f"it has {', '.join(made)}"
+                f"{self.run} has no variant {self.variant!r}", f"its variants: {', '.join(made)}"
             )
         given = config.model
         model = load_model(given if given is not None and given.is_file() else quantized)
@@ -198,17 +200,22 @@ def _percent(share: float | None) -> str:
 class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key public.pem --device"):
     """Check a BUNDLE: signature, digests, headers, device, then its outputs on the golden inputs.
 
-    READY is status 0, REBUILD RECOMMENDED 1, REFUSED 2. An engine is loaded only if all else held.
+    The status is 0 for READY, 1 for REBUILD RECOMMENDED, 2 for REFUSED. trtcal loads the engine
+    only after all other checks have passed.
     """
 
     bundle: Path = argument()
-    public_key: Path | None = option(f"The signer's public key, PEM.  [default: ${KEY_VARIABLE}]")
-    allow_unsigned: bool = option("Check a signed bundle's digests without its signature.")
-    device: bool = option("Hold it to this machine: GPU, driver, TensorRT's version.")
+    public_key: Path | None = option(
+        f"The signer's public key, a PEM file.  [default: ${KEY_VARIABLE}]"
+    )
+    allow_unsigned: bool = option("Check the digests of a signed bundle without its signature.")
+    device: bool = option("Check it against this machine: GPU, driver, version of TensorRT.")
     no_self_test: bool = option("Do not load an engine.")
-    save_outputs: Path | None = option("Write the outputs of the self-test, for `trtcal drift`.")
+    save_outputs: Path | None = option(
+        "File for the outputs of the self-test; `trtcal drift` reads it."
+    )
     tier: str | None = option(
-        "The class of devices that saved outputs are of.  [default: the device's name]"
+        "Device class that the saved outputs belong to.  [default: the device's name]"
     )
 
     def _run(self) -> None:
@@ -239,28 +246,34 @@ def _show_result(result: Result) -> None:
 
 
 def _hint(result: Result) -> str:
-    from trtcal.runs.bundle.verifying import NO_KEY
+    from trtcal.runs.bundle.verifying import NO_KEY, PRIVATE
 
     check = next(check for check in result.checks if check.state == result.state)
     kind = check.what
     if check.found == NO_KEY:
-        return f"give the signer's public key: --public-key FILE, or {KEY_VARIABLE}"
+        return f"give the signer's public key with --public-key FILE or {KEY_VARIABLE}"
+    if check.found.endswith(PRIVATE):
+        return "write the public key with `openssl pkey -in PRIVATE.pem -pubout -out public.pem`"
     if kind in ("device", "version"):
-        return "build the quantized model in model/ for it: `trtcal build`; `trtcal bundle matrix`"
+        return (
+            "build the quantized model in model/ for this device with `trtcal build`; `trtcal "
+            "bundle matrix` lists devices"
+        )
     if kind == "self-test":
-        return "do not serve it: compare layer by layer, and build it again"
-    return "load nothing of it: get the original from whoever made it, and their public key"
+        return "do not serve the bundle: compare it layer by layer, and build it again"
+    return "load nothing from the bundle: get the original, and the public key, from its author"
 
 
 class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for orin"):
-    """Show on which devices a BUNDLE loads, by their descriptions, before it is shipped.
+    """Show on which devices a BUNDLE loads, from descriptions of the devices, before it is shipped.
 
-    The status is 1 if one that --for names is refused.
+    The status is 1 if a device that --for names refuses the bundle.
     """
 
     bundle: Path = argument()
     devices: tuple[str, ...] = option(
-        "A GPU that trtcal describes, or a TOML file of one; may be repeated.  [default: all]",
+        "GPU that trtcal describes, or a TOML file that describes one; may be repeated.  "
+        "[default: all]",
         "--for",
         metavar="GPU|FILE",
     )
@@ -278,8 +291,8 @@ class Matrix(JsonOptions, example="trtcal bundle matrix bundle --for t4 --for or
         if self.devices and refused:
             raise GateFailed(
                 f"the bundle does not load on {refused[0].device}: {refused[0].reason}",
-                f"add an engine: targets = [..., {refused[0].target!r}] under [build], "
-                "or build there",
+                f"add an engine: targets = [..., {refused[0].target!r}] under [build], or build "
+                "on the device",
             )
 
 

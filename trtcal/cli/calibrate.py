@@ -48,36 +48,37 @@ class Calibrate(
 ):
     """Choose the range of every tensor of MODEL from data, and write calibration.json.
 
-    MODEL and the data may stand in trtcal.toml. One pass over the data fills a histogram for each
-    tensor; a method only reads the histograms. A summary is printed, with -v every range. If it is
-    interrupted or killed, the same command goes on from the checkpoint beside its output.
+    trtcal.toml can name MODEL and the data. One pass over the data fills a histogram for each
+    tensor; a method reads only the histograms. The output is a summary, with -v every range. After
+    an interruption the same command resumes from the checkpoint beside its output.
 
-    With `--method auto` a quarter of the samples is held back, and all methods are judged there by what
-    INT8 loses; of fewer than 32 samples each tensor's method is chosen by its histogram alone.
+    `--method auto` holds a quarter of the samples back, and chooses the method that loses least
+    there in INT8. With fewer than 32 samples it chooses each tensor's method by the histogram
+    alone.
 
-    With --how-many, ranges from 8, 16, 32, ... of the samples are judged on others by what INT8 loses.
-    Nothing is written then, unless -o says where the learning curve goes.
+    --how-many judges ranges from 8, 16, 32, ... of the samples on the other samples, by the loss
+    of INT8. It writes nothing, unless -o names a file for the learning curve.
     """
 
-    method: str | None = option("minmax, percentile, entropy, mse, auto, or a plug-in's.")
+    method: str | None = option("minmax, percentile, entropy, mse, auto, or the name of a plug-in.")
     pairs: tuple[str, ...] = option(
-        "A parameter of the method; may be repeated.", "-p", "--parameter", metavar="NAME=VALUE"
+        "Parameter of the method; may be repeated.", "-p", "--parameter", metavar="NAME=VALUE"
     )
-    batch: int | None = option("Samples run together.  [default: 32]", least=1)
-    workers: int | None = option("Processes that share the cores out.  [default: 1]", least=1)
+    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
+    workers: int | None = option("Worker processes that share the cores.  [default: 1]", least=1)
     cluster: Literal["ray"] | None = option(
-        "Take the workers from a Ray cluster, all its cores if --workers says nothing."
+        "Run the workers on a Ray cluster; without --workers, on all its cores."
     )
     max_memory: str | None = option(
-        "Ceiling like 4GB: the data are then read several times if need be.", metavar="SIZE"
+        "Memory limit, such as 4GB; the data are read several times if needed.", metavar="SIZE"
     )
-    profile: bool = option("Say where the time went and what would bring more.")
+    profile: bool = option("Print how long each stage took, and which settings would be faster.")
     histograms: Path | None = option(
-        "Keep the histograms in this .npz; if it fits model and data, run nothing."
+        "Keep the histograms in this .npz file; if they fit the model and data, nothing is run."
     )
-    output: Path | None = option("Where to write the ranges.  [default: calibration.json]", "-o")
+    output: Path | None = option("JSON file for the ranges.  [default: calibration.json]", "-o")
     how_many: bool = option(
-        "Choose no ranges: say how many samples this model needs, and how sure that is."
+        "Choose no ranges: estimate how many samples this model needs, with an interval."
     )
 
     def _run(self) -> None:
@@ -102,7 +103,7 @@ class Calibrate(
         tensors = tensors_to_observe(find_layers(prepared))
         dataset = self.open_data(loaded, settings)
         if dataset.unused:
-            note(f"note: not used from the data: {some(dataset.unused, NAMED)}")
+            note(f"note: arrays of the data that are not used: {some(dataset.unused, NAMED)}")
         if self.how_many:
             show_curve(self, prepared, dataset, chosen, given)
             return
@@ -190,7 +191,7 @@ def _summary(result: Calibration) -> str:
     every = f"{len(result.ranges)} tensors have a range"
     clipped = {name: 100 * one.clipped for name, one in result.ranges.items() if one.clipped > 0}
     if not clipped:
-        return f"{every}; none clips a value seen"
+        return f"{every}; none clips an observed value"
     worst = max(clipped, key=lambda name: clipped[name])
     return (
         f"{every}; {len(clipped)} clip, {median(clipped.values()):.2g} % of their values at the median "
@@ -205,7 +206,7 @@ def _doubt(one: TensorRange, method: str) -> str | None:
         return what
     if one.amax < STRETCHED * one.observed_amax:
         times = one.observed_amax / one.amax
-        return f"its values reach {times:.0f} times its range: are they outliers?"
+        return f"its largest value is {times:.0f} times its range: check for outliers"
     if one.clipped > CLIPPED:
         return f"{one.clipped:.2%} of its values are clipped"
     return None
@@ -219,7 +220,7 @@ def show_profile(
     from trtcal.calibration.profile import measure_limits
 
     if observation.profile is None:
-        note("note: nothing was run, so there is nothing to profile")
+        note("note: the histograms were kept from before, so there is no profile")
         return
     path = output.with_suffix(".profile.json")
     earlier = Profile.read(path) if path.exists() else None

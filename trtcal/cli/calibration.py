@@ -34,7 +34,7 @@ calibration     what trtcal calibrate writes (read only)"""
 @click.group(
     epilog="Example: trtcal calibration export calibration.json --format tensorrt-cache "
     "--tensorrt 8.6.1 -o model.cache",
-    help=f"Show, diff, import and export tables of ranges.\n\n{FORMATS}",
+    help=f"Show, compare, import and export tables of ranges.\n\n{FORMATS}",
 )
 def command() -> None:
     """Gather the commands about tables of ranges."""
@@ -44,11 +44,11 @@ class TableOptions(JsonOptions):
     """The options of a command that reads a table in any format."""
 
     file: Path = argument()
-    form: Readable | None = option("Found out from the file if not given.", "--format")
+    form: Readable | None = option("Format of the file.  [default: detected]", "--format")
 
 
 class Show(TableOptions, example="trtcal calibration show model.cache"):
-    """List the ranges in FILE, and the entries that are not usable."""
+    """List the ranges in FILE, and the entries that cannot be used."""
 
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import read_ranges
@@ -100,16 +100,16 @@ class Export(
     """Write the ranges in FILE in the format of another tool."""
 
     file: Path = argument()
-    form: Writable = option(None, "--format")
+    form: Writable = option("Form of the table.", "--format")
     tensorrt: str | None = option(
-        "TensorRT that reads the cache, such as 8.6.1.", metavar="VERSION"
+        "Version of TensorRT that reads the cache, such as 8.6.1.", metavar="VERSION"
     )
     algorithm: str = option(
-        "Calibrator class that reads the cache (trtexec's is EntropyCalibration2).",
+        "Calibrator class that reads the cache; trtexec has EntropyCalibration2.",
         default="EntropyCalibration2",
     )
-    tensors: tuple[str, ...] = option("Write only this one; may be repeated.", "--tensor")
-    output: Path = option(None, "-o")
+    tensors: tuple[str, ...] = option("Write only this tensor; may be repeated.", "--tensor")
+    output: Path = option("Where to write the table.", "-o")
 
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import export_calibration, read_ranges
@@ -125,12 +125,12 @@ class Export(
 
 
 class Import(TableOptions, example="trtcal calibration import model.cache --model model.onnx"):
-    """Write the ranges in FILE as the calibration of a model that they fit."""
+    """Write the ranges in FILE as the calibration.json of a model."""
 
-    model: Path = option("The float model.")
-    data: Path | None = option("Data that the ranges come from.")
-    partial: bool = option("Take what fits where not all does.")
-    output: Path = option("Where to write the ranges.", "-o", default=Path("calibration.json"))
+    model: Path = option("The float model that the ranges are for.")
+    data: Path | None = option("The data that the ranges were made from.")
+    partial: bool = option("Take the ranges that fit, if some do not.")
+    output: Path = option("JSON file for the calibration.", "-o", default=Path("calibration.json"))
 
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import import_calibration
@@ -145,14 +145,14 @@ class Import(TableOptions, example="trtcal calibration import model.cache --mode
 
 
 class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --data images.npz"):
-    """Name the samples that stretch the ranges of which TABLES cut most.
+    """Name the samples that stretch the ranges of which TABLES clip most.
 
-    TABLES are what `trtcal calibrate` wrote for MODEL.
+    TABLES are calibration.json files that `trtcal calibrate` wrote for MODEL.
     """
 
     model: Path = argument()
     tables: tuple[Path, ...] = argument()
-    output: Path = option("Where to write them.", "-o", default=Path("tails.json"))
+    output: Path = option("JSON file for the samples.", "-o", default=Path("tails.json"))
 
     def _run(self) -> None:
         from trtcal.calibration.extremes import TENSORS, find_tails
@@ -163,7 +163,7 @@ class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --dat
         model = load_model(self.model)
         dataset = self.open_data(model, self.config.calibration)
         prepared = prepare(model, self.config)
-        title = f"finding what stretches {len(tensors)} ranges"
+        title = f"finding the samples that stretch {len(tensors)} ranges"
         with progress(title, len(dataset), "samples") as advance:
             found = find_tails(prepared, dataset, tensors, advance)
         reaches = [(name, one) for name, own in found.tensors.items() for one in own]
@@ -172,7 +172,7 @@ class Tails(DataOptions, example="trtcal calibration tails net.onnx c.json --dat
             "largest": "{1.value:.6g}",
             "sample": lambda item: item[1].name or f"sample {item[1].index}",
         }
-        title = f"{model.name}: what stretches the ranges"
+        title = f"{model.name}: samples that stretch the ranges"
         document = found.write(self.output)
         self.present(document, lambda: print_table(reaches, columns, title), self.output)
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class CheckData(
     DataOptions, ModelOptions, example="trtcal check-data model.onnx --data images.npz"
 ):
-    """Check whether data are prepared as MODEL needs them: pixels, channels, layout, samples, labels.
+    """Check whether data are prepared as MODEL expects: pixels, channels, layout, samples, labels.
 
-    The FP32 model is run on samples as given and as they may have been meant. MODEL and the data to
-    calibrate with may stand in trtcal.toml. The status is 1 if there is an issue.
+    The check runs the FP32 model on the samples as given, and with other preprocessing that may
+    have been meant. trtcal.toml can name MODEL and the data. The status is 1 if there is an issue.
     """
 
-    samples: int = option("Run so many, from all over the data.", default=64, least=1)
+    samples: int = option("Number of samples to run, spread over the data.", default=64, least=1)
 
     def _run(self) -> None:
         from trtcal.check.check import check_data
@@ -36,7 +36,7 @@ class CheckData(
             source = self.data or self.config.calibration.data
             kinds = ", ".join(issue.kind for issue in found.issues)
             raise GateFailed(
-                f"data {source} do not fit the model: {kinds}", "do what stands under each"
+                f"data {source} do not fit the model: {kinds}", "do what the fix of each issue says"
             )
         data = self.data or self.config.calibration.data
         advise(self, "calibrate", self.model or self.config.model, "--data", data)

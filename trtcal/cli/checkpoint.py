@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from trtcal.cli.options import (
     option,
     required,
 )
-from trtcal.cli.output import Columns, print_table, say
+from trtcal.cli.output import Columns, is_verbose, print_table, say, say_more
 from trtcal.config import ALERT, FILE, RERUN, read_config
 from trtcal.errors import GateFailed, InputError, TrtcalError
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from trtcal.config import Config
     from trtcal.evidence.fusion.check import Fusions
     from trtcal.pipeline.checkpoint_verify import Verification
-    from trtcal.runs.checkpoint_diff import ChainDifference
+    from trtcal.runs.checkpoint_diff import ChainDifference, Delta
     from trtcal.runs.checkpoints import Checkpoints
     from trtcal.runs.history import History
 
@@ -38,13 +40,13 @@ SHOWN = 100
 
 @click.group(epilog="Example: trtcal checkpoint verify reports/ --baseline good/")
 def command() -> None:
-    """See what each pass and stage of a run got and made, and which one gives something else."""
+    """Show the output of each pass and stage of a run, and find the first one that differs."""
 
 
 class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
-    """Show the checkpoints of RUN: a line for each pass and stage, with the digests around it.
+    """Show the checkpoints of RUN: a line for each pass and stage, with its input and output digests.
 
-    RUN is the folder of a run, or one of `trtcal prepare --checkpoints`.
+    RUN is the folder of a run, or one that `trtcal prepare --checkpoints` wrote.
     """
 
     run: Path = argument()
@@ -70,9 +72,9 @@ class Show(JsonOptions, example="trtcal checkpoint show reports/digits"):
 
 
 class Diff(PairOptions, example="trtcal checkpoint diff good/ reports/"):
-    """Show which passes and stages give another output in run B than in run A, and why.
+    """Show the passes and stages whose output differs between run A and run B, and why.
 
-    The first one is the cause of those after it, as far as only their input changed.
+    The first one is the cause of those after it, if only their input changed.
     """
 
     def _run(self) -> None:
@@ -93,28 +95,39 @@ def _show(found: ChainDifference) -> None:
         "in the graph": lambda one: "" if one.got_another else str(one.graph or ""),
     }
     if found.first is None:
-        say("all passes and stages give the same outputs")
+        say("all passes and stages have the same outputs")
     else:
         say(f"first: {found.first}")
-        print_table(found.deltas, columns, shown=SHOWN)
-    for one in found.same_output:
-        say(f"same output though the {' and '.join(one.changed)} changed: {one.name}")
+        causes = [one for one in found.deltas if not one.got_another]
+        rows = found.deltas if is_verbose() else causes or found.deltas[:1]
+        print_table(rows, columns, shown=SHOWN)
+        say_more(len(found.deltas), len(rows), "with another input")
+    _show_same(found.same_output)
+
+
+def _show_same(same: Sequence[Delta]) -> None:
+    """Print how many outputs are the same although something changed; each of them with -v."""
+    kinds = Counter(" and ".join(one.changed) for one in same)
+    for changed, count in kinds.items():
+        say(f"{count} outputs are the same although the {changed} changed")
+    for one in same if is_verbose() else ():
+        say(f"the same output: {one.name} (number {one.number})")
 
 
 class Verify(
     AlertOptions, JsonOptions, TrustOptions, example="trtcal checkpoint verify reports/digits"
 ):
-    """Hold RUN's checkpoints against those of a baseline; the status is 1 if one gives another output.
+    """Compare RUN's checkpoints with those of a baseline; the status is 1 if an output differs.
 
-    What made the first delta is run once more. For a trtcal.toml its preparation passes are run now,
-    and the baseline is the run in its output folder; a delta that does not come again is no error then.
-    Else it is the last run before RUN in the history that still lies in its folder, or the one that RUN
-    replaced.
+    The pass or stage of the first delta runs once more. Given CONFIG, trtcal runs its preparation
+    passes now, and the baseline is the run in its output folder; a delta that does not repeat is then
+    no failure. Given RUN, the baseline is the last run before it in the history whose folder still
+    exists, or the run that RUN replaced.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[RUN|CONFIG]")
-    baseline: Path | None = option("The folder of the run to hold against.")
-    against: int | None = option("The baseline's number in the history.")
+    baseline: Path | None = option("Folder of the baseline run.")
+    against: int | None = option("Number of the baseline run in the history.")
     db: Path | None = option(DB)
 
     def _run(self) -> None:
@@ -140,7 +153,10 @@ class Verify(
         config: Config = read_config(self.source).trusting(self.trust)
         baseline = self.baseline or config.run_folder
         if self.against is not None:
-            raise InputError("--against needs the folder of a run", "give it, or --baseline FOLDER")
+            raise InputError(
+                "--against works for the folder of a run, not for a trtcal.toml",
+                "give the folder of a run, or --baseline FOLDER",
+            )
         actions = config.checkpoint.on_delta
         return verify_passes(config, baseline, RERUN in actions), actions
 
@@ -161,26 +177,29 @@ def _show_verification(found: Verification) -> None:
         say(found.sentence)
         return
     _show(found.difference)
-    say(f"run once more: {found.rerun}")
+    say(f"ran once more: {found.rerun}")
 
 
 def _hint(source: Path, baseline: str) -> str:
     bad, good = shlex.quote(str(source)), shlex.quote(baseline)
     if source.is_dir():
-        return f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds what breaks a limit"
-    return f"if the change is wanted, run anew: `trtcal run {bad}`"
+        return (
+            f"`trtcal bisect --good {good} --bad {bad} --limit LIMIT` finds the change that "
+            "breaks a limit"
+        )
+    return f"if the change is intended, run again: `trtcal run {bad}`"
 
 
 class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
     """Run MODEL through TVM's default pipeline: checkpoints of all passes, and the fusion check.
 
-    They are written to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Only what is
-    computed from constants alone is compiled and run, by TVM's FoldConstant.
+    The checkpoints go to OUTPUT, where `trtcal checkpoint show` and `diff` read them. Nothing is
+    compiled and run but expressions of constants, by TVM's FoldConstant.
     """
 
-    target: str = option("TVM's name of the target.", default="llvm")
+    target: str = option("TVM's name for the target.", default="llvm")
     output: Path | None = option("Folder for the checkpoints and the fusion check.", "-o")
-    fail_on_broken: bool = option("Status 1 if a pattern is broken.")
+    fail_on_broken: bool = option("End with status 1 if a pattern is broken.")
 
     def _run(self) -> None:
         from trtcal.evidence.chain import chained
@@ -193,7 +212,8 @@ class Tvm(ModelOptions, example="trtcal checkpoint tvm model.onnx -o tvm/"):
         if self.fail_on_broken and fusions.broken:
             raise GateFailed(
                 f"{len(fusions.broken)} of {len(fusions.matches)} patterns are broken in TVM",
-                f"`trtcal checkpoint diff GOOD {output}` names the pass, for a good one's folder",
+                f"`trtcal checkpoint diff GOOD {output}` names the pass; GOOD is such a folder "
+                "without the fault",
             )
 
 
@@ -201,7 +221,7 @@ def _show_tvm(output: Path, made: Checkpoints, fusions: Fusions) -> None:
     from trtcal.cli.fusion import show
 
     changing = sum(one.before != one.after for one in made.chain)
-    say(f"{len(made.chain)} passes, {changing} of which change the module: {output}")
+    say(f"{len(made.chain)} passes, of which {changing} change the module: {output}")
     show(fusions)
 
 

@@ -63,7 +63,7 @@ def _show_simulation(row: Row) -> None:
     found = row.simulation
     if found is None:
         if row.quantization:
-            say(f"{row.name}: not held against a simulation in float")
+            say(f"{row.name}: not compared with a simulation in float")
         return
     known = ", ".join(filled(one, found) for one in SIMULATED if _is_known(one, found))
     same = filled("; integer kernels agree with it on {same:.2f} %", found, "")
@@ -112,14 +112,14 @@ def _show_worst(name: str, samples: Sequence[Sample]) -> None:
         "variant": "{variant}",
     }
     if samples:
-        title = f"{name}: the samples of the largest error"
+        title = f"{name}: samples with the largest error"
         print_table(samples[: most(SAMPLES_SHOWN)], columns, title, "-")
 
 
 def _show_layers(name: str, found: Layerwise) -> None:
     """Show the worst tensors in the graph's order, and where the error enters and grows."""
     if found.unknown:
-        say(f"{name}: {found.unknown} quantized tensors could not be found in both models")
+        say(f"{name}: {found.unknown} quantized tensors were not found in both models")
     if not found.figures:
         return
     known = [one for one in found.figures if one.leaves_db is not None or one.own_db is not None]
@@ -168,39 +168,44 @@ class Compare(
 ):
     """Compare VARIANTs (ONNX files or onnxruntime builds) with the FP32 REFERENCE.
 
-    Latency is measured here, in turns. The status is 1 if a variant breaks a limit, given here or in
-    trtcal.toml.
+    Latency is measured on this machine, with the models in turn. The status is 1 if a variant
+    breaks a limit, given here or in trtcal.toml.
     """
 
     reference: Path = argument()
     variants: tuple[Path, ...] = argument()
-    batch: int | None = option("Samples run together.  [default: 32]", least=1)
+    batch: int | None = option("Samples in a batch.  [default: 32]", least=1)
     rounds: int | None = option(
-        "Runs timed of each one.  [default: 60 if a limit is about times, else a few]", least=2
+        "Number of timed runs of each model.  [default: 60 if a limit is about times, else a few]",
+        least=2,
     )
     beside: Path | None = option(
-        "A variant that stands beside the others and is no candidate, as one in FP16."
+        "A variant shown for comparison that is not a candidate, such as one in FP16."
     )
     interval: float | None = option(
-        "Time more runs until the 95 % intervals of the speed-ups are as narrow.",
+        "Relative width of the 95 % intervals of speed-ups, down to which more runs are timed.",
         type=click.FloatRange(0, min_open=True),
         metavar="PERCENT",
     )
     batch_sizes: str | None = option(
-        "Measure throughput at these sizes too, as in 1,8,32.", metavar="N,N"
+        "Batch sizes at which throughput is measured as well, such as 1,8,32.", metavar="N,N"
     )
-    slices: Path | None = option("CSV: attributes, then one row a sample.")
+    slices: Path | None = option(
+        "CSV file of slices: a header of attributes, then one row for each sample."
+    )
     metric_file: Path | None = option(
         "A Python file with metric(outputs, labels) -> {name: value}, higher is better."
     )
-    per_layer: bool = option("SQNR and clipping of every quantized tensor.")
-    layer_samples: int | None = option("Samples that --per-layer runs.  [default: all]", least=1)
+    per_layer: bool = option("Show SQNR and clipping of every quantized tensor.")
+    layer_samples: int | None = option(
+        "Number of samples for --per-layer.  [default: all]", least=1
+    )
     simulate: bool = option(
         "Run the Q/DQ in float too, and report where integer kernels differ.",
         "--simulate/--no-simulate",
         default=True,
     )
-    output: Path = option("Where to write the comparison.", "-o", default=Path("comparison.json"))
+    output: Path = option("JSON file for the comparison.", "-o", default=Path("comparison.json"))
 
     def _run(self) -> None:
         from trtcal.evaluate.comparison import compare, with_layers
@@ -286,7 +291,7 @@ def _sizes(text: str | None) -> list[int]:
     """Read `1,8,32`; `InputError` if it is none."""
     parts = text.split(",") if text else []
     if not all(part.strip().isdecimal() and 0 < int(part) < 2**31 for part in parts):
-        raise InputError(f"the batch sizes {text!r} are none", "write them like 1,8,32")
+        raise InputError(f"{text!r} is not a list of batch sizes", "write them like 1,8,32")
     return [int(part) for part in parts]
 
 
@@ -296,7 +301,7 @@ def show_all(comparison: Comparison) -> None:
     show(comparison)
 
 
-def show(comparison: Comparison) -> None:
+def show(comparison: Comparison, with_times: bool = True) -> None:
     """Print the comparison as a table, its limits, and what the table does not show."""
     from trtcal.evaluate.variant_limits import judge_variants
 
@@ -309,9 +314,7 @@ def show(comparison: Comparison) -> None:
     columns: Columns = {
         "variant": "{name}",
         **known,
-        "p50 ms": "{latency.p50_ms:.3f}",
-        "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
-        "speed-up": "{latency.speedup:.2f}",
+        **(OF_TIMES if with_times else {}),
         "KiB": lambda row: f"{row.size_bytes / 1024:.0f}",
     }
     title = f"{comparison.samples} samples of {comparison.dataset_name}, batch {comparison.batch}"
@@ -320,7 +323,7 @@ def show(comparison: Comparison) -> None:
     judged = [one for found in judge_variants(comparison).values() for one in found]
     if judged:
         print_limits(judged)
-    _say_warnings(comparison, say)
+    _say_warnings(comparison, say, with_times)
 
 
 def _has(form: str, row: Row) -> bool:
@@ -346,6 +349,12 @@ OF_ACCURACY = {
 }
 """Columns of accuracy, of which those are shown that any variant has."""
 
+OF_TIMES = {
+    "p50 ms": "{latency.p50_ms:.3f}",
+    "p99 ms": "{latency.p99_ms:.3f}",
+    "speed-up": "{latency.speedup:.2f}",
+}
+
 
 def _show_outputs(comparison: Comparison) -> None:
     """Show each output's own figures, where there are several."""
@@ -364,8 +373,10 @@ def _show_outputs(comparison: Comparison) -> None:
     print_table(rows, columns, "by output", "-")
 
 
-def _say_warnings(comparison: Comparison, print_line: Callable[[str], None]) -> None:
+def _say_warnings(
+    comparison: Comparison, print_line: Callable[[str], None], with_times: bool = True
+) -> None:
     from trtcal.evaluate.comparison import warnings
 
-    for warning in warnings(comparison):
+    for warning in warnings(comparison, with_times):
         print_line(f"care: {warning}")

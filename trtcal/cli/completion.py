@@ -11,7 +11,8 @@ from trtcal.cli.output import print_page
 class Completion(Options, example="trtcal completion bash >> ~/.bashrc"):
     """Print the script that completes commands, options and files in a shell.
 
-    For zsh append it to ~/.zshrc; for fish write it to ~/.config/fish/completions/trtcal.fish.
+    For zsh append the script to ~/.zshrc; for fish write it to
+    ~/.config/fish/completions/trtcal.fish.
     """
 
     shell: Literal["bash", "zsh", "fish"] = argument()

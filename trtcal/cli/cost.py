@@ -10,7 +10,17 @@ import click
 
 from trtcal.cli.history import HistoryOptions
 from trtcal.cli.options import JsonOptions, option, tags_of
-from trtcal.cli.output import Columns, most, note, print_csv, print_table, say, say_more, warning
+from trtcal.cli.output import (
+    Columns,
+    is_verbose,
+    most,
+    note,
+    print_csv,
+    print_table,
+    say,
+    say_more,
+    warning,
+)
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,27 +55,27 @@ class Cost(
 ):
     """Show what a million inferences cost by project or tag, since the first run and the last version.
 
-    The figures are estimates from measured latency and a machine's price by the hour: a machine that
-    does nothing else, batch after batch. A run has the price that it was recorded with, else that of
-    the table on its day; `--prices` and `--at` price runs again, except those whose price was given.
+    The costs are estimates: measured latency times the hourly price of a machine that does nothing
+    else, batch after batch. A run keeps the price that it was recorded with, else the price of its
+    day in the table. `--prices` and `--at` price runs again, except runs whose price was given.
     """
 
     by: str = option(
-        "project, model, variant, target, or the key of a tag, such as team (tag:KEY for a tag of such "
-        "a name).",
+        "Group by project, model, variant, target, or the key of a tag, such as team (tag:KEY if "
+        "the tag has one of these names).",
         default="project",
         metavar="WHAT",
     )
     since: datetime | None = option("Only runs of this day and later.", type=DAY)
     project: str | None = option("Only runs of this project.")
     tags: tuple[str, ...] = option(
-        "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+        "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    prices: Path | None = option("A table of prices by which runs are priced again.")
-    at: datetime | None = option("Price runs again as on this day.", type=DAY)
+    prices: Path | None = option("A TOML table of prices, with which runs are priced again.")
+    at: datetime | None = option("A day, at whose prices runs are priced again.", type=DAY)
     csv: bool = option("Print the result as CSV.")
     focus: Path | None = option(
-        "Write the runs' costs there as CSV with the columns of FOCUS 1.2.", metavar="FILE"
+        "CSV file for the costs of runs, with the columns of FOCUS 1.2.", metavar="FILE"
     )
     account: str = option("The BillingAccountId of --focus.", default="trtcal-estimate")
 
@@ -73,7 +83,7 @@ class Cost(
         from trtcal.runs.cost_table import cost_table
 
         if self.csv and self.as_json:
-            raise InputError("both --csv and --json would be printed", "give one of them")
+            raise InputError("--csv and --json exclude each other", "give one of them")
         if self.focus is not None and self.by == "variant":
             raise InputError(
                 "--focus has one row for a run, not for each variant", "leave --by out"
@@ -114,10 +124,12 @@ def _write_focus(path: Path, found: CostTable, account: str) -> None:
     from trtcal.runs.focus import focus_rows, to_csv
 
     if not account.strip():
-        raise InputError("--account is empty", "FOCUS wants an account: leave the option out")
+        raise InputError(
+            "--account is empty", "FOCUS needs an account: name it, or leave the option out"
+        )
     rows = focus_rows(found.runs, account)
     write_text(path, to_csv(rows))
-    note(f"note: wrote {len(rows)} rows, estimates and no invoice: {path}")
+    note(f"note: wrote {len(rows)} rows of estimates, not of invoices: {path}")
 
 
 def _print_csv(found: CostTable) -> None:
@@ -172,12 +184,12 @@ def _show(found: CostTable) -> None:
         **({} if found.by == VARIANT else {VARIANT: _variant}),
         "runs": lambda line: len(line.runs),
         "a million": _cost,
-        "since first run": lambda line: _change(line.since_first),
-        "since last version": lambda line: _change(line.since_version),
-        "saved of FP32, %": lambda line: _interval(line.latest.saving, 1),
+        "since first run": lambda line: _change(line.since_first, is_verbose()),
+        "since last version": lambda line: _change(line.since_version, is_verbose()),
+        "saved, %": lambda line: _interval(line.latest.saving, 1),
         "a month": _month,
     }
-    print_table(found.lines, columns, "cost, with 95 % intervals")
+    print_table(found.lines, columns, "cost, with 95 % intervals (-v: of changes too)")
     for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
         say(_total(total))
     for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
@@ -210,8 +222,8 @@ def _total(total: CostTotal) -> str:
 
     return (
         f"{_group(total)}: {_amount(total.per_month, total.currency)} a month, "
-        f"{_amount(total.per_million, total.currency)} a million, known of {total.known} of "
-        f"{count(total.projects, 'project')}"
+        f"{_amount(total.per_million, total.currency)} a million inferences, known for "
+        f"{total.known} of {count(total.projects, 'project')}"
     )
 
 
@@ -227,15 +239,22 @@ def _interval(cost: prices.Cost | None, digits: int) -> str:
 
     if cost is None:
         return ""
-    return f"{number(cost.value, digits)} ({between(cost.low, cost.high, digits)})"
+    value = number(cost.value, digits)
+    return f"{value} ({between(cost.low, cost.high, digits)})" if is_verbose() else value
 
 
-def _change(change: CostChange | None) -> str:
+def _change(change: CostChange | None, with_interval: bool = True) -> str:
+    """Return a change in percent, with its interval, and whether it is within noise."""
     if change is None:
         return ""
-    ends = f"{100 * change.low - 100:+.1f} to {100 * change.high - 100:+.1f}"
-    state = "" if change.is_beyond_noise else ", within noise"
-    return f"{100 * change.value - 100:+.1f} % ({ends}{state})"
+    value, low, high = (_signed(100 * one - 100) for one in (change.value, change.low, change.high))
+    inside = [f"{low} to {high}"] if with_interval else []
+    inside += [] if change.is_beyond_noise else ["within noise"]
+    return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}".replace("-", "\u2212")
 
 
 def _sentence(change: CostChange) -> str:
@@ -258,7 +277,7 @@ def _say_what_is_missing(found: CostTable) -> None:
     from trtcal.reporting.text import count
 
     if not found.lines:
-        note("note: no such run: `trtcal history list` shows all; --db names another history")
+        note("note: no run matches: `trtcal history list` shows all; --db names another history")
     if found.untagged:
         note(f"note: {count(found.untagged, 'run has', 'runs have')} no tag {found.by}")
     for why, runs in found.unpriced.items():

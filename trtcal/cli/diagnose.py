@@ -20,9 +20,9 @@ SHOWN = 10
 EVIDENCE_SHOWN = 2
 COUNTED_AS = {
     "asked": "convolutions and products",
-    "met": "in the precision asked",
-    "lost": "in another",
-    "unknown": "in an unknown one",
+    "met": "in the precision asked for",
+    "lost": "in another precision",
+    "unknown": "in an unknown precision",
     "left_in_float": "left in float",
 }
 
@@ -30,28 +30,30 @@ COUNTED_AS = {
 class Diagnose(
     ConfigOptions, LimitOptions, example="trtcal diagnose builds/sm89 --log replayed.log"
 ):
-    """Show what is wrong with the build in FOLDER, the gravest first, with evidence and fix.
+    """Show what is wrong with the build in FOLDER, the most severe first, with evidence and fix.
 
-    --layers, --log and --model, in any combination, describe engines built by other tools.
-    The status is 1 if a limit, given here or in trtcal.toml, is broken.
+    --layers, --log and --model, in any combination, describe engines built by other tools. The
+    status is 1 if a limit, given here or in trtcal.toml, is broken.
     """
 
     folder: Path | None = argument()
     model: Path | None = option(
-        "The ONNX that was built: joins lines, layers and nodes. Alone, its graph is checked."
+        "The ONNX that was built, to match lines, layers and nodes. Alone, its graph is checked."
     )
-    logs: tuple[Path, ...] = option("A log to read too, or alone; may be repeated.", "--log")
+    logs: tuple[Path, ...] = option(
+        "A build log, in addition to FOLDER or alone; may be repeated.", "--log"
+    )
     layers: Path | None = option(
-        "Instead of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine."
+        "In place of FOLDER: an inspector's JSON, a folder or log, or a TensorRT-RTX engine."
     )
-    profile: Path | None = option("Layer times beside --layers: their cost.")
+    profile: Path | None = option("Layer times for --layers, from which costs are computed.")
 
     def _run(self) -> None:
         from trtcal.evidence.diagnosis.build_diagnosis import hold
 
         diagnosis = _diagnose(self)
         if self.logs and not diagnosis.counts["log_events"]:
-            note("note: the logs hold no message of a builder: are they build logs?")
+            note("note: the logs have no message of a builder: are they build logs?")
         self.present(diagnosis.to_document(), lambda: show(diagnosis))
         if self.folder:
             files, test = recall(self.folder), self.config.evaluation.data
@@ -59,7 +61,7 @@ class Diagnose(
             known = (
                 ""
                 if test
-                else "no other data are known: those that calibration did not see are better"
+                else "data that calibration did not see would be better, but none are known"
             )
             advise(self, *words, test or files.get("data"), why=known)
         hold(diagnosis)
@@ -79,7 +81,7 @@ def _diagnose(options: Diagnose) -> Diagnosis:
     others = options.layers or options.logs or options.model
     if options.layers if options.folder else not others:
         raise InputError(
-            "nothing to diagnose was given",
+            "there is nothing to diagnose",
             "give a build's folder, or any of --layers, --log, --model",
         )
     model = load_model(options.model) if options.model else None
@@ -104,7 +106,7 @@ def show(diagnosis: Diagnosis) -> None:
         say(f"accepted: {finding.kind} {finding.subject or ''} ({why.reason})")
     print_limits(diagnosis.limits)
     for one in diagnosis.unused:
-        note(f"note: nothing to accept under [[suppress]] {one}")
+        note(f"note: [[suppress]] accepts no finding: {one}")
     counts = ", ".join(
         f"{number} {COUNTED_AS.get(name, name)}" for name, number in diagnosis.counts.items()
     )
@@ -127,7 +129,8 @@ def _show_one(number: int, finding: Finding) -> None:
     say(f"   fix: {finding.fix}")
     for one in finding.evidence[: most(EVIDENCE_SHOWN)]:
         lines = one.text.splitlines() or [""]
-        say(f"   {one.source} {one.place}: {lines[0][:200]}")
+        first = f": {lines[0][:200]}" if lines[0] else ""
+        say(f"   {one.source} {one.place}{first}")
         for line in lines[1:]:
             say(f"       {line[:200]}")
 

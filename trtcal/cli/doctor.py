@@ -10,7 +10,7 @@ from trtcal.cli.output import Columns, print_table, say
 
 
 class Doctor(JsonOptions, example="trtcal doctor --json"):
-    """Show which backends, targets and calibrators work here, and how to get what is missing."""
+    """Show which backends, targets and calibrators work on this machine, and how to get the rest."""
 
     def _run(self) -> None:
         import calibrators
@@ -52,7 +52,9 @@ def _show(document: dict[str, Any]) -> None:
     columns = {
         "target": "{0}",
         "GPUs by name": lambda item: " ".join(item[1]["gpus"]),
-        "built here by": lambda item: item[1]["backend"] or "- (TensorRT on the GPU's machine)",
+        "built on this machine by": lambda item: (
+            item[1]["backend"] or "- (TensorRT on the GPU's machine)"
+        ),
     }
     print_table(document["targets"].items(), columns, "--target")
     say("calibrators: " + ", ".join(document["calibrators"]))
@@ -64,4 +66,4 @@ def _device(cuda: dict[str, str | None]) -> str:
     """Return the device that TensorRT would build for, or why none can be opened and what to do."""
     if cuda["missing"]:
         return f"{cuda['missing']} ({cuda['hint']})"
-    return f"{cuda['name']}, whose driver supports CUDA {cuda['cuda']}"
+    return f"{cuda['name']}, with a driver that supports CUDA {cuda['cuda']}"

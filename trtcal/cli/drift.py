@@ -17,16 +17,19 @@ LEAST = 95.0
 
 
 class Drift(JsonOptions, example="trtcal drift bundle outputs/t4.npz outputs/l4.npz"):
-    """Compare OUTPUTS that devices saved with the golden ones of BUNDLE, by tier of device.
+    """Compare OUTPUTS that devices saved with the golden outputs of BUNDLE, by tier of device.
 
-    `trtcal bundle verify --device --save-outputs` saves them. The status is 1 if a tier agrees on too
-    few golden inputs, or is below the rest.
+    `trtcal bundle verify --device --save-outputs` saves OUTPUTS. The status is 1 if a tier agrees
+    on too few golden inputs, or on fewer than the other tiers.
     """
 
     bundle: Path = argument()
     outputs: tuple[Path, ...] = argument()
     least: float = option(
-        "Percent of the golden inputs to agree on.", "--least", least=0, default=LEAST
+        "Percent of the golden inputs on which the outputs must agree.",
+        "--least",
+        least=0,
+        default=LEAST,
     )
 
     def _run(self) -> None:
@@ -37,7 +40,10 @@ class Drift(JsonOptions, example="trtcal drift bundle outputs/t4.npz outputs/l4.
         self.present(document, lambda: print_table(tiers, COLUMNS, "agreement by tier"))
         alerts = [f"{tier.name}: {tier.alert}" for tier in tiers if tier.alert]
         if alerts:
-            hint = "compare that device layer by layer; the bundle's model/ builds it again"
+            hint = (
+                "compare that device layer by layer; `trtcal build` makes it an engine from "
+                "the bundle's model/"
+            )
             raise GateFailed("; ".join(alerts), hint)
 
 

@@ -21,9 +21,12 @@ BATCH = 32
 class EqualityOptions(Options):
     """The options that say on what two models are run."""
 
-    data: Path | None = option("Run both models on these data, and write nothing if they differ.")
+    data: Path | None = option(
+        "Data to run both models on; if the outputs differ, nothing is written."
+    )
     random_samples: int | None = option(
-        "Do so on N random samples, from a fixed seed: weaker evidence than data.",
+        "Number of random samples to run both models on, from a fixed seed: weaker evidence than "
+        "data.",
         "--random",
         least=1,
         metavar="N",
@@ -38,13 +41,13 @@ class EqualityOptions(Options):
         from trtcal.evaluate.replay import carry
 
         if self.data and self.random_samples:
-            raise click.UsageError("give --data or --random, not both")
+            raise click.UsageError("--data and --random exclude each other")
         if self.data:
             dataset = open_dataset(self.data, given, config.images, settings=config.data)
             dataset = carry(given, dataset, config.data.states)
             batches, samples = dataset.batches(batch_for(given, BATCH)), len(dataset)
         elif self.random_samples:
-            note("note: random inputs show less than data: most of them no network ever sees")
+            note("note: random inputs show less than data: a network never sees most of them")
             samples = self.random_samples
             batches = draw_batches(given, samples, BATCH)
         else:

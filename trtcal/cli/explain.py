@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class Explain(JsonOptions, example="trtcal explain missing_scale"):
-    """Explain a message of build logs, or a kind of finding: what it means, and what to do.
+    """Explain a message of build logs or a kind of finding: what it means, and what to do.
 
-    NAME is one that `trtcal log` or `trtcal diagnose` prints. Without it, all names are listed.
+    NAME is one that `trtcal log` or `trtcal diagnose` prints. Without NAME the command lists all
+    names.
     """
 
     name: str | None = argument(metavar="[NAME]")
-    markdown: bool = option("Print all of them as the page of the documentation.")
+    markdown: bool = option("Print all messages and findings as the page of the documentation.")
 
     def _run(self) -> None:
         from trtcal.evidence.explanations import explain_name, explanations, to_markdown

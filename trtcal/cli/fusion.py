@@ -58,24 +58,23 @@ class Check(
 ):
     """Show which fusions MODEL's graph lets expect, what breaks them, and what LAYERS show.
 
-    LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The prediction and
-    what was really built are shown separately: where they differ is a finding.
+    LAYERS is the folder of a build, the inspector's JSON or a verbose build log. The command shows
+    the prediction and the built fusions separately: a difference is a finding.
     """
 
     model: Path = argument()
     layers: Path | None = argument()
-    fix: bool = option("Take out what breaks a pattern; write the ONNX to -o.")
+    fix: bool = option("Remove what breaks a pattern; write the ONNX to -o.")
     add: tuple[str, ...] = option(
-        "With --fix: a pass that changes values, rounding-casts or inner-pairs; may be repeated.",
+        "With --fix: also use a pass that changes values, rounding-casts or inner-pairs; may be "
+        "repeated.",
         metavar="NAME",
     )
     data: Path | None = option(
-        "With --fix: run both models on these data, and write nothing if they differ."
+        "With --fix: data to run both models on; if the outputs differ, nothing is written."
     )
-    fail_on_broken: bool = option("Status 1 if a pattern is broken.")
-    output: Path | None = option(
-        "Where to write the result as JSON, or with --fix the fixed ONNX.", "-o"
-    )
+    fail_on_broken: bool = option("End with status 1 if a pattern is broken.")
+    output: Path | None = option("JSON file for the result, or with --fix the fixed ONNX.", "-o")
 
     def _run(self) -> None:
         from trtcal.documents import write_document
@@ -98,7 +97,7 @@ class Check(
         if self.fail_on_broken and found.broken:
             raise GateFailed(
                 f"{len(found.broken)} of {len(found.matches)} patterns are broken",
-                "--fix fixes what passes can",
+                "--fix removes what preparation passes can remove",
             )
 
 
@@ -116,7 +115,7 @@ def show(found: Fusions) -> None:
     print_table(ordered, columns, found.model_name, shown=SHOWN)
     show_findings(found.findings, most(SHOWN))
     whole = len(found.matches) - len(found.broken)
-    say(f"prediction: {len(found.matches)} patterns, {whole} whole, {len(found.broken)} broken")
+    say(f"prediction: {len(found.matches)} patterns, {whole} complete, {len(found.broken)} broken")
     if found.layers:
         counts = {word: found.verdicts.count(word) for word in ("agrees", "differs", "unknown")}
         listed = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -127,7 +126,7 @@ def _note(found: Fusions) -> None:
     if found.inner:
         note(f"note: {found.inner} nodes in subgraphs and functions were not checked")
     if found.is_of_other_model:
-        note("note: the layers are of another model's build: nodes are found by their names")
+        note("note: the layers are from a build of another model: nodes are matched by name")
 
 
 def _shown(seen: Seen | None, verdict: str) -> str:
@@ -149,18 +148,21 @@ def _write_fixed(options: Check, model: Model, found: Fusions, patterns: Pattern
     from trtcal.model.files import write_onnx
 
     if options.output is None:
-        raise InputError("--fix needs a place for the fixed ONNX", "give -o fixed.onnx")
+        raise InputError("--fix needs an output file for the fixed ONNX", "give -o fixed.onnx")
     fixed = fix_fusions(model, found, options.add)
     if fixed.step is not None and not options.data:
         raise InputError(
-            "without a Q/DQ pair values move: that has to be measured on real data", "give --data"
+            "removing a Q/DQ pair changes values, and only data can measure by how much",
+            "give --data",
         )
     equality = options.run_both(model, fixed.model, config_here())
     if equality and not _holds(fixed, equality):
         raise GateFailed(
             f"the fixed model's outputs differ by {equality.largest:.2g} of the largest value, "
             f"more than {_bound(fixed, equality)}: nothing was written",
-            "fix less: leave out --add" if options.add else "report it: no pass should do that",
+            "fix fewer patterns: leave out --add"
+            if options.add
+            else ("report this as a defect: no pass may change outputs"),
         )
     left = check_fusions(fixed.model, patterns)
     written = write_onnx(options.output, fixed.model.proto)
@@ -189,9 +191,9 @@ def _show_fixed(
     for match in _fixed(found, left):
         say(f"fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
     for match in left.broken:
-        say(f"left: {match.pattern} at {match.root!r}: {_reasons(match)}")
+        say(f"not fixed: {match.pattern} at {match.root!r}: {_reasons(match)}")
     if equality is None:
-        say("not run: give --data to check that it computes the same")
+        say("the models were not run: give --data to compare their outputs")
         return
     say(
         f"largest relative difference over {equality.samples} samples: {equality.largest:.3g} "
@@ -219,9 +221,10 @@ def _reasons(match: Match) -> str:
 
 
 class Diff(PairOptions, PatternOptions, example="trtcal fusion diff before.json after.json"):
-    """Show which fusions were broken or made from A to B: each a model, or a check's JSON.
+    """Show the fusions that were broken or restored from A to B: each a model, or a check's JSON.
 
-    `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with what the layers showed.
+    `trtcal fusion MODEL LAYERS -o check.json` writes such a JSON, with the fusions seen in the
+    layers.
     """
 
     def _run(self) -> None:

@@ -24,8 +24,8 @@ def note_if_few(samples: int) -> None:
     """Say on standard error where there are plainly too few samples to choose ranges from."""
     if samples < FEW:
         note(
-            f"note: {samples} samples are few: other ones may give other ranges; with {FEW} or more,"
-            " `trtcal calibrate --how-many` says how many this model needs"
+            f"note: {samples} samples are few: other samples may give other ranges; with {FEW} or "
+            "more, `trtcal calibrate --how-many` estimates how many this model needs"
         )
 
 
@@ -34,8 +34,8 @@ def refuse(options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise InputError(
-            f"--how-many does not go with --{given[0]}",
-            "it reads the data in chunks of its own, and keeps no histograms",
+            f"--how-many and --{given[0]} exclude each other",
+            "--how-many reads the data in its own chunks, and keeps no histograms",
         )
 
 
@@ -44,7 +44,10 @@ def split_for_auto(model: Model, dataset: Dataset, method: str) -> tuple[Dataset
     if method != "auto":
         return dataset, None
     if len(dataset) < FEW:
-        note(f"note: auto goes by each tensor alone: to judge by outputs takes {FEW} samples")
+        note(
+            "note: auto chooses each tensor's method by its histogram alone: judging by outputs "
+            f"takes {FEW} samples"
+        )
         return dataset, None
     from trtcal.ptq.improver import split_samples
 

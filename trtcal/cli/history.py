@@ -65,14 +65,14 @@ class HistoryOptions(Options):
 class Add(HistoryOptions, example="trtcal history add reports/digits"):
     """Record REPORTs that are not in the history yet.
 
-    A REPORT is a report.json, or a folder: with one in it, or with what single stages made, among it a
-    comparison.
+    A REPORT is a report.json, or a folder with a report.json or with the outputs of single stages,
+    which must include a comparison.
     """
 
     reports: tuple[Path, ...] = argument()
-    name: str | None = option("The project of these runs.  [default: their reference model]")
+    name: str | None = option("Project of these runs.  [default: their reference model]")
     tags: tuple[str, ...] = option(
-        "A tag of these runs, before one of the same key in a report; may be repeated.",
+        "A tag of these runs, which replaces one with the same key in a report; may be repeated.",
         "--tag",
         metavar="KEY=VALUE",
     )
@@ -108,7 +108,7 @@ def _report_at(path: Path) -> Document:
     if report["comparison"] is None:
         there = shell_word(str(path / "comparison.json"))
         raise InputError(
-            f"{path} compares nothing with FP32, so it has no figures to follow",
+            f"{path} has no comparison with FP32, so it has no figures to follow",
             f"`trtcal compare MODEL.onnx INT8.onnx --data DATA -o {there}`",
         )
     return report
@@ -119,9 +119,9 @@ class List(HistoryOptions, JsonOptions, example="trtcal history list --name resn
 
     name: str | None = option("Only runs of this name.")
     tags: tuple[str, ...] = option(
-        "Only runs that have this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+        "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    last: int = option("How many.", default=SHOWN, least=1)
+    last: int = option("Number of runs to list.", default=SHOWN, least=1)
 
     def _run(self) -> None:
         history = self.open()
@@ -140,7 +140,7 @@ def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
     """Say on standard error what there is, and how runs come into the history."""
     names = history.names()
     if names and tags:
-        note(f"note: no such run in {history.path} has the tags {', '.join(tags)}")
+        note(f"note: {history.path} has no matching run with the tags {', '.join(tags)}")
     elif names:
         note(f"note: no run of {name!r} in {history.path}; its projects: {', '.join(names)}")
     else:
@@ -150,7 +150,7 @@ def _say_empty(history: History, name: str | None, tags: Sequence[str]) -> None:
 
 
 class Show(HistoryOptions, JsonOptions, example="trtcal history show 12"):
-    """Show a run: its verdict, figures, and what it was made of."""
+    """Show a run: its verdict, figures and inputs."""
 
     number: int = argument()
 
@@ -170,7 +170,7 @@ def _show(entry: Entry) -> None:
 
 
 class Diff(HistoryOptions, JsonOptions, example="trtcal history diff 11 12"):
-    """Say what got better and worse between two runs, and which inputs changed."""
+    """Show what got better and worse between two runs, and which inputs changed."""
 
     before: int = argument()
     after: int = argument()
@@ -202,19 +202,19 @@ def show_diff(found: RunDifference) -> None:
     for name, (was, now) in found.inputs.items():
         say(f"changed: {name}: {was or 'none'} to {now or 'none'}")
     if not found.inputs:
-        say("no input that is recorded changed")
+        say("no recorded input changed")
 
 
 class Export(HistoryOptions, example="trtcal history export --format csv > runs.csv"):
     """Print all runs: JSON with everything, or CSV with a row for each figure; or send them to MLflow.
 
-    A store is a tracking server's address, or a database such as sqlite:///mlflow.db.
+    A STORE is the address of a tracking server, or a database such as sqlite:///mlflow.db.
     """
 
     name: str | None = option("Only runs of this name.")
-    form: Literal["json", "csv"] = option(None, "--format", default="json")
+    form: Literal["json", "csv"] = option("What to print.", "--format", default="json")
     mlflow: str | None = option(
-        "Send what is not there yet to this MLflow store instead.", metavar="URI"
+        "MLflow store that receives the runs it does not have yet.", metavar="URI"
     )
 
     def _run(self) -> None:
@@ -247,14 +247,14 @@ def _send(entries: list[Entry], uri: str) -> None:
 
     with progress("sending runs", len(entries), "runs") as show:
         sent = send_to_mlflow(entries, uri, show)
-    say(f"sent {sent} runs; {len(entries) - sent} were there already")
+    say(f"sent {sent} runs; the store already has {len(entries) - sent}")
 
 
 class Dashboard(HistoryOptions, example="trtcal history dashboard -o site"):
-    """Write a static site: every name's figures over time, and what changed when."""
+    """Write a static site: the figures of every name over time, and what changed when."""
 
-    output: Path = option("Folder to write.", "-o")
-    last: int | None = option("Only so many runs of each name.", least=1)
+    output: Path = option("Folder for the pages.", "-o")
+    last: int | None = option("Number of runs of each name, the newest.", least=1)
 
     def _run(self) -> None:
         from trtcal.runs.dashboard import write_dashboard
@@ -270,10 +270,10 @@ class Check(
     LimitOptions,
     example="trtcal history check --limit 'latency_p50 <= +5%' --limit 'top1 >= -0.5'",
 ):
-    """Hold the last run to limits on figures and their changes; the status is 1 if one is broken."""
+    """Check the last run against limits on figures and changes; the status is 1 if one is broken."""
 
-    name: str | None = option("Of which name the last run is checked.  [default: the last run's]")
-    against: int | None = option("The baseline's number.  [default: the run before]")
+    name: str | None = option("Name whose last run is checked.  [default: that of the last run]")
+    against: int | None = option("Number of the baseline run.  [default: the run before]")
 
     def _run(self) -> None:
         from trtcal.limits import BROKEN, parse_limits, require
@@ -293,7 +293,7 @@ class Check(
 def _pair(history: History, name: str | None, against: int | None) -> tuple[Entry | None, Entry]:
     last = history.entries(name, 1)
     if not last:
-        raise InputError(f"{history.path} has no such run", "see `trtcal history list`")
+        raise InputError(f"{history.path} does not have that run", "see `trtcal history list`")
     after = last[0]
     if against is not None:
         return history.entry(against), after

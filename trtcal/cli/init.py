@@ -12,20 +12,22 @@ from trtcal.errors import InputError
 
 
 class Init(GivenOptions, example="trtcal init model.onnx --data images/ --test test/"):
-    """Write a trtcal.toml for MODEL from what it and its data show: layout, sizes, task, labels.
+    """Write a trtcal.toml for MODEL from the model and its data: layout, sizes, task, labels.
 
-    Lines that are guessed say so, with the reason. `trtcal run` then does what the file says.
+    Guessed lines are marked, with the reason. `trtcal run` then does what the file says.
     """
 
     model: Path | None = argument()
-    output: Path = option("The file.", "-o", default=Path(FILE))
-    force: bool = option("Write it even if it is there.")
+    output: Path = option("File to write.", "-o", default=Path(FILE))
+    force: bool = option("Overwrite the file if it exists.")
 
     def _run(self) -> None:
         from trtcal.documents import write_text
 
         if self.output.exists() and not self.force:
-            raise InputError(f"{self.output} is there already", "say --force to write it anew")
+            raise InputError(
+                f"{self.output} already exists", "give --force to overwrite it, or another -o"
+            )
         _, draft = self.guess(self.model or _only_model(Path()), self.output.parent)
         write_text(self.output, draft.text)
         say(f"wrote {self.output}")
@@ -37,7 +39,7 @@ def _only_model(folder: Path) -> Path:
     found = sorted(folder.glob("*.onnx"))
     if len(found) != 1:
         what = "no .onnx file" if not found else f"{len(found)} .onnx files"
-        raise InputError(f"there are {what} here", "name one: trtcal init MODEL.onnx --data DATA")
+        raise InputError(f"this folder has {what}", "name one: trtcal init MODEL.onnx --data DATA")
     return found[0]
 
 

@@ -22,20 +22,20 @@ def command() -> None:
 
 
 class Show(JsonOptions, example="trtcal layers show graph.json --profile profile.json --target t4"):
-    """Show shares by precision, copies, left-over Q/DQ and the costliest layers of an engine.
+    """Show shares by precision, copies, remaining Q/DQ and the costliest layers of an engine.
 
     FILE is an inspector's JSON, the folder of a build, a verbose log or a TensorRT-RTX engine.
     """
 
     file: Path = argument()
     profile: Path | None = option(
-        "Layer times: trtexec --exportProfile.  [default: in a folder, the one that lies there]"
+        "Layer times from trtexec --exportProfile.  [default: the ones in the build's folder]"
     )
     target: str | None = option(
-        "Estimate limits for a GPU: a name such as t4 or l4, or a TOML file of datasheet numbers.",
+        "GPU to estimate limits for: a name such as t4 or l4, or a TOML file of datasheet numbers.",
         metavar="NAME|FILE",
     )
-    top: int = option("Rows to show.", default=15, least=0)
+    top: int = option("Number of rows to show.", default=15, least=0)
 
     def _run(self) -> None:
         from trtcal.evidence.layers.costs import find_target

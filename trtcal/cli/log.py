@@ -50,15 +50,15 @@ NO_RESULT = "the log does not say whether an engine was built"
 class Log(JsonOptions, example="trtcal log build.log --json"):
     """Explain what a build log of TensorRT means: what fell back, failed, or has no range.
 
-    FILE may be - for standard input. --json prints one object for a FILE, and for several one
-    object a line; with --follow, one line for each finding. `trtcal explain NAME` says more about a
-    message. The log of a build that failed ends with status 1.
+    FILE - is standard input. --json prints one object for a FILE, one object on each line for
+    several FILEs, and with --follow one line for each finding. `trtcal explain NAME` says more
+    about a message. The status is 1 if the log is of a build that failed.
     """
 
     files: tuple[str, ...] = argument(metavar="FILE...")
-    follow: bool = option("Go on reading while FILE grows, until Ctrl-C.")
-    output: Path | None = option("Write the JSON here too.", "-o")
-    exit_zero: bool = option("End with status 0 for a build that failed, too.")
+    follow: bool = option("Keep reading while FILE grows, until Ctrl-C.")
+    output: Path | None = option("JSON file for the result, in addition to the printed text.", "-o")
+    exit_zero: bool = option("End with status 0 even if the build failed.")
 
     def _run(self) -> None:
         follow, files = self.follow, self.files
@@ -145,9 +145,9 @@ def show(file: str, writer: LogWriter) -> None:
 def _counts(writer: LogWriter) -> str:
     """Return how many lines there are, how many of them are recognised, and what was found."""
     kinds = len(writer.end["summary"]["findings"])
-    none = "nothing known in it" if _is_hardly_a_log(writer.end) else "no findings"
+    none = "no known message" if _is_hardly_a_log(writer.end) else "no findings"
     found = {0: none, 1: "1 kind of finding"}.get(kinds, f"{kinds} kinds of findings")
-    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognised, {found}"
+    return f"{writer.end['lines']} lines, {writer.end['recognised']} recognized, {found}"
 
 
 def _is_hardly_a_log(end: dict[str, Any]) -> bool:
@@ -158,7 +158,7 @@ def _warn_of_few(file: str, end: dict[str, Any]) -> None:
     """Warn of a file that is hardly a build log, in which there is little to be found."""
     if _is_hardly_a_log(end):
         warning(
-            f"{file}: {end['recognised']} of {end['lines']} lines are recognised: "
+            f"{file}: {end['recognised']} of {end['lines']} lines are recognized: "
             "this may be no build log",
             "give the text that trtexec, Polygraphy or the script printed while it built the engine",
         )
@@ -187,7 +187,7 @@ def _figures(document: dict[str, Any]) -> list[str]:
     parts += [document["tactics"]] if document["tactics"] else []
     seconds = document["calibration_s"]
     if seconds is not None:
-        few = ": little of a whole data set was read then" if seconds < SECONDS else ""
+        few = ": too short to read a whole data set" if seconds < SECONDS else ""
         parts.append(f"calibrated in {seconds:g} s{few}")
     left_out = {what: count for what, count in document["left_out"].items() if count}
     return parts + [f"{count} {what} left out" for what, count in left_out.items()]

@@ -17,37 +17,66 @@ from click.shell_completion import shell_complete
 from trtcal import __version__
 from trtcal.errors import INTERRUPTED, TrtcalError
 
-COMMANDS = {
-    "init": "Write trtcal.toml from what a model and data show.",
-    "run": "Do the whole job, as trtcal.toml or options describe it, and write a report.",
-    "prepare": "Make a model ready for Q/DQ, and show what that changed.",
-    "check-data": "Check whether data are prepared as a model needs them.",
-    "calibrate": "Choose the range of every tensor from data.",
-    "calibration": "Show, diff, import and export tables of ranges.",
-    "plan": "Show what a plan of precisions decides, and how two plans differ.",
-    "quantize": "Write Q/DQ, and float16, into an ONNX model.",
-    "build": "Build an engine and list its layers.",
-    "log": "Explain a build log.",
-    "explain": "Explain a message of build logs, or a kind of finding, by its name.",
-    "layers": "Show what an engine spends its time on, and how two engines differ.",
-    "diagnose": "List what is wrong with a build, what it costs and the remedy.",
-    "fusion": "Show which fusions are expected, what breaks them, and what was built.",
-    "compare": "Compare models with their FP32 reference.",
-    "ab": "Test whether one model can replace another.",
-    "history": "Follow figures over runs: what changed, and since which run.",
-    "cost": "Show what inferences cost by team, product or any tag, and since which version.",
-    "store": "Keep runs in a store, on disk or S3, and trace an engine back.",
-    "sensitivity": "Measure what each layer loses in INT8.",
-    "search": "Find the layers to leave out of INT8, and what that brings.",
-    "report": "Write the HTML report of a run.",
-    "checkpoint": "Show what each pass and stage made, and which gives something else.",
-    "bisect": "Find the pass, plan entry, range or option that breaks a limit.",
-    "bundle": "Make a bundle that a device can check, verify one, and see where it loads.",
-    "drift": "Compare outputs that devices saved with a bundle's golden ones.",
-    "verify": "Recompute the digests in reports, documents and run folders.",
-    "doctor": "Show what works on this machine, and how to get the rest.",
-    "completion": "Print the script that completes commands in bash, zsh or fish.",
+GROUPS = {
+    "Start": {
+        "run": "Do everything for a model and data, and write a report.",
+        "init": "Write a trtcal.toml from a model and its data.",
+        "check-data": "Check whether the data are prepared as the model expects.",
+        "doctor": "Show what works on this machine, and how to get the rest.",
+    },
+    "Quantize": {
+        "prepare": "Make a model ready for Q/DQ, and show the changes.",
+        "calibrate": "Choose the range of every tensor from data.",
+        "calibration": "Show, compare, import and export tables of ranges.",
+        "plan": "Show which precision a plan gives each node; compare plans.",
+        "quantize": "Write Q/DQ, and casts to float16, into an ONNX model.",
+    },
+    "Build, and see what was built": {
+        "build": "Build an engine and list its layers.",
+        "diagnose": "List what is wrong with a build, with cost and fix.",
+        "log": "Explain a build log.",
+        "layers": "Show the costliest layers of an engine; compare engines.",
+        "fusion": "Show expected, broken and built fusions.",
+        "explain": "Explain a message of build logs or a kind of finding.",
+    },
+    "Judge": {
+        "compare": "Compare models with their FP32 reference.",
+        "ab": "Test whether one model can replace another.",
+        "sensitivity": "Measure how much accuracy each layer loses in INT8.",
+        "search": "Find the layers to leave out of INT8.",
+        "report": "Write the HTML report of a run.",
+    },
+    "Over time": {
+        "history": "Follow accuracy and latency over runs.",
+        "cost": "Show the cost of inferences by project or tag.",
+        "checkpoint": "Show the output of each pass and stage; compare runs.",
+        "bisect": "Find the change between two runs that breaks a limit.",
+    },
+    "Ship": {
+        "bundle": "Make, sign and verify a bundle of an engine for devices.",
+        "drift": "Compare outputs of devices with a bundle's golden outputs.",
+        "store": "Keep runs on disk or in S3, and trace an engine back.",
+        "verify": "Recompute the digests of reports, documents and runs.",
+    },
+    "Shell": {
+        "completion": "Print the script that completes commands in your shell.",
+    },
 }
+"""Every command with its line in `trtcal --help`, by what it is for."""
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+FIRST = {
+    "run": "trtcal run model.onnx --data images/ --target sm89",
+    "calibrate": "trtcal calibrate model.onnx --data images/",
+    "quantize": "trtcal quantize model.onnx --calibration calibration.json -o int8.onnx",
+    "compare": "trtcal compare model.onnx int8.onnx --data test/",
+    "diagnose": "trtcal diagnose --log build.log --model model.onnx",
+}
+"""The commands to begin with, in the order of use, and an example of each."""
+WHERE_NEXT = (
+    "`trtcal --help` lists all commands, `trtcal COMMAND --help` explains one.",
+    "`trtcal doctor` shows what works on this machine.",
+    "docs: docs/commands.md",
+)
 COMPLETE = "_TRTCAL_COMPLETE"
 """The variable with which a shell's script asks for completions, as click has it."""
 DEFECT = 70  # EX_SOFTWARE of sysexits.h
@@ -57,7 +86,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported only when one is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the pipeline."""
+        """Return the names in the order of `trtcal --help`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -69,21 +98,23 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """List the commands in groups, without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
-    epilog="Example: trtcal calibrate model.onnx --data images.npz --method percentile",
+    epilog=f"Example: {FIRST['run']}",
 )
 @click.version_option(__version__, prog_name="trtcal")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Calibrate a network to INT8 for TensorRT, and see what you really get.
+    """Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.
 
     Exit status: 0 fine, 1 a limit is broken, 2 bad input or usage, 3 a backend failed,
     4 out of memory, disk or time, 130 interrupted.
@@ -91,7 +122,18 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         from trtcal.cli.output import print_page
 
-        print_page(f"{context.get_help()}\n")
+        print_page(first_screen())
+
+
+def first_screen() -> str:
+    """Return what `trtcal` prints without a command: the commands to begin with, and where more is."""
+    lines = [
+        "Take a network to INT8 with TensorRT, and measure accuracy, latency and what was built.",
+        "",
+    ]
+    for name, example in FIRST.items():
+        lines += [f"  {name:<9}  {COMMANDS[name]}", f"{' ' * 13}{example}", ""]
+    return "\n".join([*lines, *WHERE_NEXT, ""])
 
 
 def main() -> None:
@@ -129,35 +171,43 @@ def _run(arguments: list[str]) -> int:
             return shell_complete(cli, {}, "trtcal", COMPLETE, instruction)
         result = cli.main(arguments, prog_name="trtcal", standalone_mode=False)
     except TrtcalError as error:
-        return _say(error.message, error.hint, error.exit_status)
+        return _fail(error)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "trtcal"
         return _say(error.format_message(), f"see `{command} --help`", 2)
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
-        return _say("out of memory", "use a smaller --batch", 4)
+        return _say("out of memory", "use a smaller --batch, or a --max-memory", 4)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        return _say(f"{error.strerror or error}{where}", "make room, or check the path", 4)
+        return _say(
+            f"{error.strerror or error}{where}", "check the path and the space on the disk", 4
+        )
     except BaseException as error:  # SystemExit too: no code of others decides on the status
         return _defect(error)
     return result if isinstance(result, int) else 0
 
 
+def _fail(error: TrtcalError) -> int:
+    from trtcal.cli.pages import page_of
+
+    return _say(error.message, error.hint, error.exit_status, page_of(error))
+
+
 def _defect(error: BaseException) -> int:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in a name of a file
-        return _say(f"{error.object!r} is no name of a file", "check the path", 2)
+        return _say(f"{error.object!r} is not a valid file name", "check the path", 2)
     if os.environ.get("TRTCAL_DEBUG"):
         raise error
     text = f"defect in trtcal: {type(error).__name__}: {error}"
-    return _say(text, "set TRTCAL_DEBUG=1 to see where, and report it", DEFECT)
+    return _say(text, "set TRTCAL_DEBUG=1 to see the traceback, and report it", DEFECT)
 
 
-def _say(message: str, hint: str | None, status: int) -> int:
+def _say(message: str, hint: str | None, status: int, page: str | None = None) -> int:
     from trtcal.cli.output import error
 
-    error(message, hint)
+    error(message, hint, page)
     return status
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 
 import click
 
-from trtcal.cli.output import note, print_json, say, say_written, verbosity
+from trtcal.cli.output import is_quiet, note, print_json, say, say_written, verbosity
 from trtcal.config import (
     FILE,
     TASKS,
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 DB = (
-    f"The history's file.  [default: `history` in {FILE} of this folder, else "
+    f"SQLite file of the history.  [default: `history` in {FILE} of this folder, else "
     "trtcal/history.sqlite in the user's data folder]"
 )
 LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
-def option(about: str | None, *names: str, **given: Any) -> Any:
+def option(about: str, *names: str, **given: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
     `names` stand in place of `--field-name`, or beside it where all are short. `least` is the smallest
@@ -92,12 +92,14 @@ class Options:
         raise NotImplementedError
 
     def _start(self) -> None:
-        """Do the work; hints on the model name the file given."""
+        """Do the work; hints on the model name the file given, and with -q no page is named."""
         try:
             self._run()
         except TrtcalError as error:
             if error.hint and MODEL in error.hint:
                 error.hint = self._with_file(error.hint)
+            if is_quiet():
+                error.page = ""
             raise
 
     def _with_file(self, hint: str) -> str:
@@ -142,7 +144,7 @@ def _verbosities() -> list[click.Parameter]:
     return [
         click.Option(["-q", "--quiet"], is_flag=True, help="Print no notes and no progress."),
         click.Option(
-            ["-v", "--verbose"], is_flag=True, help="Print all rows, and nothing cut off."
+            ["-v", "--verbose"], is_flag=True, help="Print all rows, and cut nothing off."
         ),
     ]
 
@@ -237,7 +239,7 @@ def prepare(model: Model, config: Config, skipped: Sequence[str] = ()) -> Model:
     settings, passes = config.prepare, passes_of(config)
     prepared = prepare_with_record(model, [*settings.skip, *skipped], settings.add, passes)
     for line in prepared.notes:
-        note(f"note: left alone: {line}")
+        note(f"note: not changed: {line}")
     return prepared.model
 
 
@@ -264,15 +266,15 @@ class JsonOptions(Options):
         if not self.as_json:
             say_written(path, written.digest)
             if written.weights is not None:
-                say(f"wrote its weights beside it, where they have to stay: {written.weights}")
+                say(f"wrote its weights beside it, where they must stay: {written.weights}")
 
 
 class LimitOptions(Options):
     """The option of a command whose figures are held to limits."""
 
     limits: tuple[str, ...] = option(
-        'What must hold, as in "top1 >= -1.0" or "speedup >= 1.3"; may be repeated. A bound with a '
-        "sign limits the change.",
+        'Limit on a figure, such as "top1 >= -1.0" or "speedup >= 1.3"; may be repeated. A bound '
+        "with a sign limits the change from the reference.",
         "--limit",
         metavar="LIMIT",
     )
@@ -281,15 +283,15 @@ class LimitOptions(Options):
 class GivenOptions(Options):
     """The options of a command that reads from model and data what no option says."""
 
-    data: Path | None = option("Data to calibrate on: see `trtcal calibrate --help`.")
+    data: Path | None = option("Data to calibrate on; `trtcal calibrate --help` lists the formats.")
     test: Path | None = option("Data to judge on.  [default: a part of --data, held back]")
     labels: str | None = option(
-        "Where labels are: in labels.csv, or by folders, or COCO's annotations of the data to judge "
-        "on.  [default: as it looks]",
+        "Where labels are: in labels.csv, in the names of folders, or in COCO annotations of the "
+        "data to judge on.  [default: detected from the files]",
         metavar="csv|folders|FILE.json",
     )
     targets: tuple[str, ...] = option(
-        "What to build for, as sm89 or rtx4090; may be repeated.  [default: sm89]",
+        "Target to build for, such as sm89 or rtx4090; may be repeated.  [default: sm89]",
         "--target",
         metavar="TARGET",
     )
@@ -311,8 +313,8 @@ class TrustOptions(Options):
     """The option of a command that may run programs of others."""
 
     trust: bool = option(
-        f"Run scripts that {FILE} names, load engines built elsewhere, convert models that hold code: "
-        "all are programs."
+        f"Run scripts that {FILE} names, load engines built elsewhere, convert models that "
+        "contain code. All of these are programs: trust their authors first."
     )
 
 
@@ -320,7 +322,7 @@ class PassOptions(Options):
     """The option of a command that takes preparation passes of the user's own."""
 
     own_passes: tuple[Path, ...] = option(
-        "A Python file with preparation passes of your own, which run last; may be repeated.",
+        "Python file with your own preparation passes, which run last; may be repeated.",
         "--pass",
         metavar="FILE.py[:FUNCTION]",
     )
@@ -338,7 +340,8 @@ class ConfigOptions(JsonOptions):
     """The options of a command for which trtcal.toml has what is not given."""
 
     config_path: Path | None = option(
-        f"Configuration for what is not given here.  [default: {FILE} in this folder]", "--config"
+        f"Configuration that supplies what no option gives.  [default: {FILE} in this folder]",
+        "--config",
     )
 
     @cached_property
@@ -357,7 +360,8 @@ class ConfigOptions(JsonOptions):
         for limit in asked:
             if not known(limit):
                 raise InputError(
-                    f"this command does not measure what {limit} is about", "see --help"
+                    f"this command does not measure the metric of the limit {limit}",
+                    "see --help for the metrics of this command",
                 )
         return joined([limit for limit in self.config.limits if known(limit)], asked)
 
@@ -366,10 +370,12 @@ class DataOptions(ConfigOptions, TrustOptions):
     """The options of a command that reads data."""
 
     data: Path | None = option(
-        "An .npz; a folder of .npy files or images; Polygraphy's .json; a load_data() script."
+        "Data: an .npz; a folder of .npy files or images; Polygraphy's .json; a script with "
+        "load_data()."
     )
     labels: str | None = option(
-        "Where labels are: in labels.csv of an image folder, or by its folders, or COCO's annotations.",
+        "Where labels are: in labels.csv of an image folder, in the names of its folders, or in "
+        "COCO annotations.",
         metavar="csv|folders|FILE.json",
     )
 
@@ -397,7 +403,7 @@ class DataOptions(ConfigOptions, TrustOptions):
         dataset = open_dataset(source, model, config.images, labels, config.data)
         sizes = len({str(shapes) for _, shapes in dataset.shapes})
         if sizes > 1:
-            note(f"note: samples of {sizes} sizes: a batch has samples of one size")
+            note(f"note: the samples have {sizes} different sizes: a batch has samples of one size")
         return carry(model, dataset, config.data.states)
 
     def _held_back(self, model: Model) -> Dataset:
@@ -406,7 +412,8 @@ class DataOptions(ConfigOptions, TrustOptions):
         whole = open_section(model, self.config, self.config.calibration, "calibration.data")
         held = split(model, whole)[1]
         note(
-            f"note: {len(held)} of {len(whole)} samples of {whole.name}, those that a run holds back"
+            f"note: judging on {len(held)} of {len(whole)} samples of {whole.name}, which `trtcal "
+            "run` holds back"
         )
         return held
 
@@ -415,10 +422,10 @@ class TaskOptions(ConfigOptions):
     """The options of a command that judges a model's outputs."""
 
     task: str | None = option(
-        "What the model is for.  [default: guessed from its outputs]", type=click.Choice(TASKS)
+        "Task of the model.  [default: guessed from its outputs]", type=click.Choice(TASKS)
     )
     outputs: tuple[str, ...] = option(
-        "The output that counts; may be repeated.  [default: all]",
+        "Outputs to judge; may be repeated.  [default: all]",
         "--outputs",
         metavar="NAME[,NAME]",
     )
@@ -458,7 +465,7 @@ class PreparedOptions(DataOptions, ModelOptions):
     """The options of a command that makes a model ready for Q/DQ first."""
 
     skipped: tuple[str, ...] = option(
-        "A preparation pass to skip (see `trtcal prepare --list`); may be repeated.",
+        "Preparation pass to skip (`trtcal prepare --list` lists them); may be repeated.",
         "--skip-pass",
         metavar="NAME",
     )
@@ -475,10 +482,13 @@ class CalibratedOptions(PreparedOptions):
     """The options of a command on a model and its ranges."""
 
     ranges: Path = option(
-        "What calibrate wrote.", "--calibration", default=Path("calibration.json")
+        "Ranges: the calibration.json that `trtcal calibrate` wrote.",
+        "--calibration",
+        default=Path("calibration.json"),
     )
     optimizations: Path | None = option(
-        "What `quantize --improve` found; the ranges have to be those written beside it."
+        "Optimizations that `trtcal quantize --improve` wrote; needs the ranges written beside "
+        "them."
     )
 
     def open_all(self) -> tuple[Model, Model, Dataset]:

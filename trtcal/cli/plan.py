@@ -23,11 +23,11 @@ def command() -> None:
 class ModelOptions(JsonOptions):
     """The option of a command that can say what plans mean for a model."""
 
-    model: Path | None = option("Say what it means for this model's nodes.")
+    model: Path | None = option("Model whose nodes the plan is applied to.")
 
 
 class Show(ModelOptions, example="trtcal plan show mixed.json --model model.onnx"):
-    """List what PLAN says, or with --model every node that it decides, and what decided."""
+    """List the entries of PLAN, or with --model every node that it decides, and the deciding entry."""
 
     plan: Path = argument()
 
@@ -82,7 +82,7 @@ def _share(own: Sequence[Planned], nodes: Sequence[Planned]) -> str:
 class Diff(
     PairOptions, ModelOptions, example="trtcal plan diff int8.json mixed.json --model model.onnx"
 ):
-    """Say what differs from A to B: entries, or with --model the nodes that change precision."""
+    """List the differences from A to B: entries, or with --model the nodes that change precision."""
 
     def _run(self) -> None:
         from trtcal.quantization import read_plan
@@ -100,7 +100,7 @@ class Diff(
 
         def show_changes() -> None:
             print_table(changes, columns, self.title, "-")
-            say(f"{len(changes)} differ")
+            say(f"{len(changes)} differences")
 
         self.present({"changes": changes}, show_changes)
 

@@ -23,25 +23,26 @@ class Prepare(
     TrustOptions,
     example="trtcal prepare model.onnx --data images.npz --skip scales -o prepared.onnx",
 ):
-    """Write MODEL made ready for Q/DQ by passes that do not change what it computes.
+    """Prepare MODEL for Q/DQ by passes that do not change its outputs, and write the result.
 
-    calibrate, quantize and run do the same first, by themselves. The status is 1, and nothing is
+    calibrate, quantize and run start with the same passes. The status is 1, and nothing is
     written, if the outputs differ by more than float rounding.
     """
 
-    listed: bool = option("Only say which passes there are.", "--list")
-    skip: tuple[str, ...] = option("A pass to skip; may be repeated.", metavar="NAME")
+    listed: bool = option("List the passes, and do nothing else.", "--list")
+    skip: tuple[str, ...] = option("Pass to skip; may be repeated.", metavar="NAME")
     add: tuple[str, ...] = option(
-        "A pass that runs on request only; may be repeated.", metavar="NAME"
+        "Pass that runs only on request; may be repeated.", metavar="NAME"
     )
     outputs: str | None = option(
-        "Cut the graph at these tensors: keep what they need. ONNX Runtime computes the rest where "
-        "the model's own outputs are judged.",
+        "Tensors at which the graph is cut: what they need is kept. ONNX Runtime computes the "
+        "rest wherever the model's own outputs are judged.",
         metavar="NAME,NAME",
     )
-    output: Path | None = option("Where to write the ONNX.", "-o")
+    output: Path | None = option("ONNX file for the prepared model.", "-o")
     checkpoints: Path | None = option(
-        "Folder for what each pass did: checkpoints.jsonl and graphs.npz, as a run has them.",
+        "Folder for the record of each pass: checkpoints.jsonl and graphs.npz, as in a run's "
+        "folder.",
         metavar="FOLDER",
     )
 
@@ -112,16 +113,17 @@ def _show_cut(path: Path, tail: Tail) -> None:
 def _check(equality: Equality) -> None:
     if not equality.holds:
         raise GateFailed(
-            f"the prepared model gives other outputs ({_difference(equality)}): nothing was written",
-            "--skip passes one by one to find out which, and report it",
+            f"the outputs of the prepared model differ ({_difference(equality)}): nothing was "
+            "written",
+            "find the pass with --skip, and report it as a defect",
         )
 
 
 def _difference(equality: Equality) -> str:
     worst = max(equality.differences, key=equality.differences.__getitem__)
     return (
-        f"{worst!r} by {equality.largest:.2g} of its largest value, "
-        f"where rounding explains {equality.tolerance:g}"
+        f"{worst!r} by {equality.largest:.2g} of its largest value, where rounding explains "
+        f"{equality.tolerance:g}"
     )
 
 
@@ -135,7 +137,7 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
     }
     print_table(prepared.records, columns)
     for line in prepared.notes:
-        say(f"left alone: {line}")
+        say(f"not changed: {line}")
     if equality:
         samples = f"{equality.samples} {kind} samples".replace("  ", " ")
         say(
@@ -143,4 +145,4 @@ def _show(prepared: Prepared, equality: Equality | None, kind: str) -> None:
             f"(rounding explains {equality.tolerance:g})"
         )
     else:
-        say("not run: give --data to check that it computes the same")
+        say("the models were not run: give --data to compare their outputs")

@@ -109,7 +109,7 @@ def show_tries(document: dict[str, Any]) -> None:
     title = f"on {document['samples']['selection']} samples held back"
     print_table(document["tries"], columns, title, "-")
     for name in document["untried"]:
-        say(f"not tried for lack of time: {name}")
+        say(f"not tried, because the time ran out: {name}")
 
 
 def _decibels(noise: float | None) -> str:
@@ -121,55 +121,61 @@ class Quantize(
     example="trtcal quantize model.onnx --calibration calibration.json "
     "--plan mixed.json -o model-mixed.onnx",
 ):
-    """Write Q/DQ into MODEL where TensorRT's rules and the plan want INT8, and casts for fp16.
+    """Write Q/DQ into MODEL where TensorRT and the plan take INT8, and casts for fp16.
 
     A plan is JSON: {"default": "int8", "layers": {"layer name": "fp32"}, "rules": [{"match":
     "glob", "pattern": "head/*", "op": "Conv", "precision": "fp16", "reason": "..."}]}. Exact names
     come first, then the first rule that matches, then the default.
 
-    With --improve the ranges are chosen here, and what helps on samples held back is kept: channels
-    scaled alike, other biases, weights rounded by what a layer computes, other ranges. Beside OUTPUT
-    it writes the ranges, and what was changed, which --optimizations takes.
+    --improve chooses the ranges as well, and keeps each optimization that helps on samples held
+    back: equalized channels, corrected biases, weights rounded by the outputs of their layer,
+    other ranges. It writes the ranges and the optimizations beside OUTPUT; --optimizations of
+    other commands takes the latter.
     """
 
-    plan: Path | None = option("Precision by layer; without it every layer is asked in INT8.")
-    output: Path = option("Where to write the ONNX.", "-o")
-    keep_float: tuple[str, ...] = option("Leave these nodes in fp32; repeatable.", metavar="GLOB")
-    only: tuple[str, ...] = option("Ask these in INT8, no others; repeatable.", metavar="GLOB")
+    plan: Path | None = option("Plan: precision by layer.  [default: INT8 for every layer]")
+    output: Path = option("ONNX file for the quantized model.", "-o")
+    keep_float: tuple[str, ...] = option("Node to leave in fp32; may be repeated.", metavar="GLOB")
+    only: tuple[str, ...] = option(
+        "Node to quantize, and no others; may be repeated.", metavar="GLOB"
+    )
     rest: Literal["fp16", "fp32"] | None = option(
-        "What runs that is not INT8: as the plan says, else as trtcal.toml does (fp16 by default "
-        "where a target is a GPU), else fp32."
+        "Precision of what is not INT8.  [default: as the plan says, else trtcal.toml (fp16 if a "
+        "target is a GPU), else fp32]"
     )
     tune_placement: str | None = option(
-        "Try light nodes in INT8, in float and with a second Q/DQ pair, by building for sm89, "
-        "rtx4090 or the like; also tune_placement under [build] in trtcal.toml.",
+        "Target on which light nodes are tried in INT8, in float and with a second Q/DQ pair, by "
+        "building: sm89, rtx4090 and similar; also tune_placement under [build] in trtcal.toml.",
         metavar="TARGET",
     )
-    tune_time: float = option("Seconds for that.", default=120.0, least=0)
+    tune_time: float = option("Time limit of --tune-placement in seconds.", default=120.0, least=0)
     improve: Literal["fast", "best"] | None = option(
         "Calibrate from --data, and try optimizations of weights, biases and ranges."
     )
     time_limit: float = option(
-        "Seconds after which no optimization is begun or goes on.", default=600.0, least=0
+        "Seconds after which no optimization starts or continues.", default=600.0, least=0
     )
     objective: Literal["sqnr", "kl"] = option(
-        "What an optimization has to improve.", default="sqnr"
+        "Figure that an optimization must improve.", default="sqnr"
     )
     metric: Path | None = option(
-        "A Python file whose metric(outputs, labels) is to become larger, in place of --objective."
+        "Python file with metric(outputs, labels), which optimizations must increase, in place "
+        "of --objective."
     )
     float_output: Path | None = option(
-        "Write the optimized model in float too, for TensorRT up to 10 with a cache."
+        "ONNX file for the optimized model in float, for TensorRT up to 10 with a cache."
     )
 
     def check(self) -> None:
         """Refuse options that contradict each other."""
         if self.improve and self.optimizations:
-            raise click.UsageError("--improve finds optimizations: leave --optimizations out")
+            raise click.UsageError(
+                "--improve and --optimizations exclude each other: leave --optimizations out"
+            )
         if not self.improve and (self.data or self.metric or self.float_output):
-            raise click.UsageError("--data, --metric and --float-output belong to --improve")
+            raise click.UsageError("--data, --metric and --float-output need --improve")
         if self.only and self.plan:
-            raise click.UsageError("--only makes a plan of its own: leave --plan out")
+            raise click.UsageError("--only and --plan exclude each other: leave --plan out")
 
     def _run(self) -> None:
         from trtcal.documents import together
@@ -248,7 +254,7 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Tune
     for trial in tuned.trials:
         say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
     if tuned.untried:
-        say(f"{tuned.untried} trials were not made in {seconds:g} s: raise --tune-time")
+        say(f"{tuned.untried} trials did not fit into {seconds:g} s: raise --tune-time")
     return tuned
 
 
@@ -260,7 +266,7 @@ def _write_tuned(tuned: Tuned, options: Quantize) -> None:
     trials, best = (options.output.with_suffix(one) for one in endings)
     write_document(trials, tuned.to_document())
     write_plan(best, tuned.plan)
-    say(f"wrote {trials}, and {best}, with which --plan gives the same without building")
+    say(f"wrote {trials}, and {best}: --plan takes it, and gives the same without building")
 
 
 def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] | None) -> None:
@@ -282,4 +288,7 @@ def _show_fp16(found: Fp16Subgraphs) -> None:
         count, named = sum(found.subnormal.values()), some(tuple(found.subnormal), SHOWN)
         say(f"{count:,} constants are subnormal in fp16 and lose digits: in {named}")
     if found.unknown:
-        say(f"no known bound keeps these within fp16: {some(found.unknown, SHOWN)}")
+        say(
+            "values of these tensors may exceed the range of fp16: no bound is known: "
+            f"{some(found.unknown, SHOWN)}"
+        )

@@ -29,19 +29,20 @@ def _print_schema(context: click.Context, option: click.Parameter, is_asked: boo
 class Report(JsonOptions, example="trtcal report reports/digits -o digits.html"):
     """Write one self-contained HTML page about RUN.
 
-    RUN is a folder with what the other commands wrote (comparison.json, build folders,
+    RUN is a folder with files of the other commands (comparison.json, build folders,
     calibrations), or a report.json to render again.
     """
 
     run: Path = argument()
     output: Path | None = option(
-        f"Where to write the page; its JSON goes beside it.  [default: {PAGE}; with --md, print it]",
+        f"File for the page; its JSON is written beside it.  [default: {PAGE}; with --md, "
+        "standard output]",
         "-o",
     )
-    as_markdown: bool = option("Write Markdown for a pull request instead.", "--md")
-    price: float | None = option("What an hour of the machine that was measured costs.")
+    as_markdown: bool = option("Write Markdown for a pull request, in place of HTML.", "--md")
+    price: float | None = option("Price of an hour of the measured machine.")
     prices: Path | None = option(
-        "Your table of prices; one counts if it names the GPU that was measured."
+        "TOML table of your prices; trtcal uses the price that names the measured GPU."
     )
     schema: bool = option(
         "Print the JSON Schema of a report's JSON and exit.", is_eager=True, callback=_print_schema
@@ -107,9 +108,9 @@ def _write_markdown(options: Report, document: Document) -> None:
 
     output = options.output
     if output is not None and output.suffix == ".json":
-        raise InputError(f"{output} is no name for Markdown", "end it in .md")
+        raise InputError(f"{output} is not a name for Markdown", "give a name that ends in .md")
     if output is None and options.as_json:
-        raise InputError("both --md and --json would be printed", "give -o FILE")
+        raise InputError("--md and --json cannot both go to standard output", "give -o FILE")
     page: str = parsing(options.run, lambda: to_markdown(document))
     if output is None:
         print_page(page)

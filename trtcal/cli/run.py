@@ -25,6 +25,7 @@ from trtcal.errors import GateFailed, TrtcalError
 
 if TYPE_CHECKING:
     from trtcal.config import Config
+    from trtcal.documents import Document
     from trtcal.pipeline import RunResult
     from trtcal.runs.history import History
 
@@ -36,17 +37,17 @@ class Run(
     TrustOptions,
     example="trtcal run model.onnx --data images/ --target sm89",
 ):
-    """Do the whole job for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
+    """Do everything for MODEL.onnx, or as CONFIG says: calibrate, quantize, build, compare, report.
 
-    For a model, what the options do not say is read from it and its data, and what is guessed is said;
-    `trtcal init` writes the same into a file. The status is 1 if the verdict is DO NOT SHIP, or if a
-    limit on builds or data is broken.
+    Given a model, trtcal reads what the options leave open from the model and its data, and prints
+    each guess; `trtcal init` writes the guesses into a file. The status is 1 if the verdict is DO
+    NOT SHIP, or if a limit on builds or data is broken.
     """
 
     source: Path = argument(default=Path(FILE), metavar="[MODEL|CONFIG]")
-    output: Path | None = option("Folder for all that is made.  [default: MODEL-run]", "-o")
+    output: Path | None = option("Folder for all results.  [default: MODEL-run]", "-o")
     tags: tuple[str, ...] = option(
-        "A tag of the run, before one of the same key in CONFIG; may be repeated.",
+        "Tag of the run, which replaces one with the same key in CONFIG; may be repeated.",
         "--tag",
         metavar="KEY=VALUE",
     )
@@ -104,6 +105,7 @@ class Run(
         from trtcal.limits import require
         from trtcal.pipeline import run
         from trtcal.reporting.advice import next_step
+        from trtcal.reporting.views import gpu_targets
 
         settings, guessed = self._settings()
         settings = self.with_passes(_tagged(settings, tags_of(self.tags)))
@@ -117,20 +119,34 @@ class Run(
         sentence = f"{verdict['word']}: {verdict['sentence']}"
 
         def show_all() -> None:
-            show(Comparison.read(result.folder / "comparison.json"))
+            found = Comparison.read(result.folder / "comparison.json")
+            show(found, with_times=not (found.is_rough and gpu_targets(result.report)))
             print_limits(result.limits, "limits on builds, data and costs")
             say(sentence)
+            _say_why(verdict)
             say(f"report: {result.folder / 'report.html'}")
             if step := next_step(result.report):
                 advise(self, *step.words, why=step.why)
 
         self.present(result.report, show_all)
         if verdict["word"] == "DO NOT SHIP":
-            raise GateFailed(sentence, "the report says what to change")
+            raise GateFailed(sentence, "the report lists what to change")
         require(result.limits, "see diagnosis.json beside each build, or `trtcal diagnose FOLDER`")
 
 
 command = Run.command()
+
+
+def _say_why(verdict: Document) -> None:
+    """Print the estimated speed of the verdict's variant, and what it is shipped with care for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in verdict["estimates"]:
+        ratio = f"{one['ratio']:.2f} times the speed of {one['against']}"
+        found.setdefault((one["target"], one["gpu"].upper()), []).append(ratio)
+    for (target, gpu), ratios in found.items():
+        say(f"{target}: about {' and '.join(ratios)}, an estimate from the datasheet of the {gpu}")
+    for reason in verdict["reasons"]:
+        say(f"care: {reason}")
 
 
 def _tagged(config: Config, tags: dict[str, str]) -> Config:

@@ -53,7 +53,9 @@ def show(document: dict[str, Any], folder: Path) -> None:
         "MB moved": lambda row: _built(row["built"])[0],
         "lost": lambda row: _built(row["built"])[1],
     }
-    print_table(document["front"], columns, f"plans worth having; ms: {document['costs']}")
+    print_table(
+        document["front"], columns, f"plans from fastest to most accurate; ms: {document['costs']}"
+    )
     say(
         f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
     )
@@ -61,11 +63,11 @@ def show(document: dict[str, Any], folder: Path) -> None:
     _show_unfit(document)
     if not document["complete"]:
         cut = "; ".join(document["missing"])
-        note(f"note: stopped by a limit: {cut}; the same command with more time or --plans goes on")
+        note(f"note: stopped by a limit: {cut}; the same command with more time or --plans resumes")
     for one in document["front"]:
         if one["recommended"]:
             say(f"recommended: {one['plan']}: {document['reason']}")
-            say(f"the same by hand: {one['command']}")
+            say(f"the same with quantize: {one['command']}")
     _show_tested(document)
     if document["held_back"] is not None or document["complete"]:
         _show_held_back(document)
@@ -77,13 +79,13 @@ def _show_unfit(document: dict[str, Any]) -> None:
     if document["beyond_float16"]:
         names = _named(document["beyond_float16"])
         warning(
-            f"float16 is too small for values in layers, which stay in INT8: {names}",
-            "--float fp32 can leave them out",
+            f"float16 is too small for values of these layers, which stay in INT8: {names}",
+            "--float fp32 can leave these layers out of INT8",
         )
     unfit = [row["float_layers"] for row in document["measured_plans"] if not row["finite"]]
     for layers in unfit[:SHOWN]:
         where = f"with {document['float_precision']} for {_named(layers)}"
-        warning(f"values are infinite or NaN {where}; that plan is out")
+        warning(f"values are infinite or NaN {where}; that plan is not used")
     if len(unfit) > SHOWN:
         warning(f"and those of {len(unfit) - SHOWN} more plans")
 
@@ -93,8 +95,8 @@ def _show_held_back(document: dict[str, Any]) -> None:
     held = document["held_back"]
     if held is None:
         note(
-            "note: no plan was checked on other samples than it was chosen on: a smaller "
-            "--evaluate, or more data, leaves some for that"
+            "note: no samples were left to check the plans on: a smaller --evaluate, or more "
+            "data, leaves some"
         )
         return
     checks = [
@@ -115,7 +117,9 @@ def _show_held_back(document: dict[str, Any]) -> None:
         if row["differs"]:
             warning(f"float {name}: held-back samples differ by more than chance")
         if row["broken_limits"] and row is held["plans"][-1] and document["recommended"]:
-            warning(f"float {name}: breaks {', '.join(row['broken_limits'])} on them")
+            warning(
+                f"float {name}: breaks {', '.join(row['broken_limits'])} on the held-back samples"
+            )
 
 
 def _named(layers: list[str]) -> str:
@@ -143,16 +147,17 @@ class Search(
 ):
     """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
 
-    Losses are measured, by running Q/DQ; times are an estimate by the GPU's datasheet unless --times
-    gives measured ones. Limits are on top1, agreement, sqnr_db, speedup, latency_p50 (the time of a
-    batch) and int8_macs, as in "top1 >= -0.3". Without one the plan is recommended that loses least and
-    keeps 90 % of the INT8 speed-up. What was measured is kept in the output folder, so that the same
-    command goes on where it was stopped. The status is 1 if no plan holds the limits.
+    Losses are measured by running the Q/DQ model. Times are estimates from the GPU's datasheet, or
+    measurements with --times. A limit is about top1, agreement, sqnr_db, speedup, latency_p50 (the
+    time of a batch) or int8_macs, as in "top1 >= -0.3". Without a limit the command recommends the
+    plan that loses least and keeps 90 % of the INT8 speed-up. The output folder keeps the
+    measurements, so that the same command resumes where it was stopped. The status is 1 if no plan
+    meets the limits.
     """
 
-    data: Path | None = option("What plans are judged on.")
+    data: Path | None = option("Figure that plans are judged by.")
     precision: Literal["fp16", "fp32"] = option(
-        "What layers run in that are left out of INT8.", "--float", default="fp16"
+        "Precision of layers that are left out of INT8.", "--float", default="fp16"
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
@@ -160,25 +165,26 @@ class Search(
         metavar="NAME|FILE",
     )
     times: tuple[Path, Path] | None = option(
-        "Folders of builds with --layer-times: layer times measured instead of estimated.",
+        "Folder of a build with --layer-times: measured layer times in place of estimates; may "
+        "be repeated.",
         metavar="INT8 FLOAT",
     )
-    batch: int = option("For times.", default=1, least=1)
+    batch: int = option("Batch size for times.", default=1, least=1)
     target: str | None = option(
-        "Build each plan found for it: sm89, rtx4090 or the like.", "--build", metavar="TARGET"
+        "Target to build each plan for: sm89, rtx4090 and similar.", "--build", metavar="TARGET"
     )
     methods: str | None = option(
-        "First choose a calibrator for each tensor, of these.", metavar="A,B,..."
+        "Calibrators of which the best one for each tensor is chosen first.", metavar="A,B,..."
     )
-    histograms: Path | None = option("What calibrate kept, for --methods.")
-    samples: int = option("For sensitivities.", default=64, least=2)
-    evaluate: int = option("Samples for plans.", default=512, least=2)
-    plans: int = option("To measure at most.", default=48, least=2)
+    histograms: Path | None = option("The .npz of `trtcal calibrate --histograms`, for --methods.")
+    samples: int = option("Number of samples for sensitivities.", default=64, least=2)
+    evaluate: int = option("Number of samples for plans.", default=512, least=2)
+    plans: int = option("Number of plans to measure at most.", default=48, least=2)
     time_limit: float | None = option(
         "Seconds after which no further layer or plan is measured or built."
     )
     output: Path = option(
-        "Folder for search.json, the plans, and what was measured.", "-o", default=Path("search")
+        "Folder for search.json, the plans, and the measurements.", "-o", default=Path("search")
     )
 
     def _run(self) -> None:
@@ -220,13 +226,13 @@ def _require(document: dict[str, Any]) -> None:
     tested = document["tested"]
     if document["recommended"] is None:
         if document["reason"] == NONE_HOLDS:
-            raise GateFailed("no plan that was measured holds all limits", _advice(document))
+            raise GateFailed("no measured plan meets all limits", _advice(document))
         precision = document["float_precision"]
         raise GateFailed(document["reason"], f"build the network in {precision}, without INT8")
     if document["limits"] and tested["word"] == BACK:
         raise GateFailed(
             f"the recommended plan breaks a limit: {tested['sentence']}",
-            "ask for more than is needed (a stricter --limit), or search on more samples (--evaluate)",
+            "use a stricter --limit, which leaves a margin, or more samples (--evaluate)",
         )
 
 
@@ -234,9 +240,9 @@ def _show_tested(document: dict[str, Any]) -> None:
     """Print what the A/B test says of the recommended plan, and on which samples."""
     tested = document["tested"]
     if tested is not None:
-        where = "held-back samples" if tested["held_back"] else "samples that it was chosen on"
+        where = "held-back samples" if tested["held_back"] else "the samples that chose it"
         found = f"{tested['word']}: {tested['sentence']}"
-        say(f"held against the limits as in ab, on {tested['samples']} {where}: {found}")
+        say(f"A/B test against the limits on {tested['samples']} {where}: {found}")
     if document["shared_samples"] is not None:
         from trtcal.data.overlap import Overlap
         from trtcal.documents import from_fields
@@ -272,8 +278,8 @@ def _gpu_of(target: str | None) -> str:
 
     known = next(filter(None, map(datasheet_of, (target or "").split(","))), None)
     if target and known is None:
-        note(f"note: no datasheet of {target} is known: times are estimates for {DEFAULT_GPU}")
-        note("hint: give --gpu a name, or a TOML file of its datasheet's numbers")
+        note(f"note: trtcal knows no datasheet of {target}: times are estimates for {DEFAULT_GPU}")
+        note("hint: give --gpu the name of a GPU, or a TOML file of datasheet numbers")
     return known or DEFAULT_GPU
 
 
@@ -309,12 +315,13 @@ def _chosen(
 
     if options.histograms is None:
         raise InputError(
-            "--methods needs histograms", "give those of `trtcal calibrate --histograms`"
+            "--methods needs histograms", "give the file of `trtcal calibrate --histograms`"
         )
     observation = read_observation(options.histograms)
     if observation.model != model.fingerprint:
         raise InputError(
-            f"{options.histograms} were made of another model", "calibrate this one again"
+            f"{options.histograms} has histograms of another model",
+            "run `trtcal calibrate --histograms` for this model",
         )
     settings = MethodSettings(methods, options.samples, options.evaluate, options.task_reader)
     return choose_methods(model, observation, dataset, cache, settings)
@@ -322,7 +329,7 @@ def _chosen(
 
 def _note_methods(chosen: Chosen) -> None:
     losses = ", ".join(f"{name} {loss.noise:.3g}" for name, loss in chosen.losses.items())
-    note(f"noise of all INT8 by method: {losses}; taken: {chosen.calibration.method}")
+    note(f"noise of all INT8 by method: {losses}; chosen: {chosen.calibration.method}")
 
 
 def _advice(document: dict[str, Any]) -> str:
@@ -331,5 +338,7 @@ def _advice(document: dict[str, Any]) -> str:
         for one in document["reliefs"]
     ]
     if not found:
-        return "no single limit would do: relax several, or another calibration method"
-    return f"a single limit that would have to give: {', or '.join(found)}"
+        return (
+            "no single limit is enough to relax: relax several, or use another calibration method"
+        )
+    return f"a single limit to relax: {', or '.join(found)}"

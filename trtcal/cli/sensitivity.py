@@ -18,17 +18,18 @@ class Sensitivity(
     TaskOptions,
     example="trtcal sensitivity model.onnx --calibration calibration.json --data test.npz",
 ):
-    """Measure what each layer of MODEL loses in INT8, those that lose most first.
+    """Measure how much accuracy each layer of MODEL loses in INT8, the most sensitive first.
 
-    Each layer is quantized alone, and left alone in float with all others in INT8. Its share is the
-    mean of what it adds to the loss in these two, of all INT8's loss. Losses are of the outputs against
-    FP32: KL divergence where they are class scores, else noise over signal; of boxes after a
-    NonMaxSuppression the share that is not found again.
+    Each layer is quantized alone, then left in float while all others are INT8. Its share is the
+    mean of the loss that it adds in the first case and the loss that it removes in the second,
+    relative to the loss of all INT8. A loss compares the outputs with FP32: KL divergence of class
+    scores, the share of boxes that are not found again after a NonMaxSuppression, else noise over
+    signal.
     """
 
-    samples: int = option("The first so many.", default=64, least=2)
-    exact: bool = option("Run every layer on all samples, even if it is known earlier.")
-    output: Path | None = option("Write the table here too.", "-o")
+    samples: int = option("Number of samples to use, from the first.", default=64, least=2)
+    exact: bool = option("Run every layer on all samples, even if fewer decide its rank.")
+    output: Path | None = option("JSON file for the table.", "-o")
 
     def _run(self) -> None:
         from trtcal.documents import seal, write_document
@@ -69,10 +70,10 @@ def show(seen: Sensitivities) -> None:
         "layer": "{layer}",
         "op": "{op}",
         "share": lambda one: f"{one.share(measure) / (whole.of(measure) or 1.0):.1%}",
-        f"{name} of it alone": lambda one: f"{one.alone.of(measure):.3g}",
-        f"{name} with it left in float": lambda one: f"{one.left.of(measure):.3g}",
+        f"{name} alone": lambda one: f"{one.alone.of(measure):.3g}",
+        f"{name} with the layer in float": lambda one: f"{one.left.of(measure):.3g}",
         "SQNR dB alone": "{alone.sqnr_db:.2f}",
-        "SQNR dB with it left": "{left.sqnr_db:.2f}",
+        "SQNR dB, layer in float": "{left.sqnr_db:.2f}",
         "samples": "{left.samples}",
     }
     title = f"all INT8: {name} {whole.of(measure):.3g}, SQNR {whole.sqnr_db:.2f} dB"

@@ -40,8 +40,8 @@ class StoreOptions(ConfigOptions):
     """The option of every command on a store."""
 
     store: str | None = option(
-        "A folder, or s3://bucket/prefix with region, endpoint and credentials in AWS_* variables.  "
-        "[default: url under [store] in trtcal.toml]",
+        "Store: a folder, or s3://bucket/prefix with region, endpoint and credentials in AWS_* "
+        "variables.  [default: url under [store] in trtcal.toml]",
         metavar="URL",
     )
 
@@ -66,20 +66,18 @@ class StoreOptions(ConfigOptions):
 
 
 class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vision"):
-    """Push the folder of a RUN: its files, and what they were made of, each by its SHA-256.
+    """Push the folder of a RUN: its files and their inputs, each under its SHA-256.
 
-    The store is made if there is none. What is there already is not sent again. A push that is killed
-    leaves no run that is half there; start it again.
+    A store that does not exist is created. Objects that the store already has are not sent again. A
+    push that is killed leaves no incomplete run: start it again.
     """
 
     run: Path = argument()
     name: str | None = option(
-        "The run's project.  [default: `project` of trtcal.toml, else its reference model]"
+        "Project of the run.  [default: `project` of trtcal.toml, else its reference model]"
     )
-    tags: tuple[str, ...] = option(
-        "A tag of your own; may be repeated.", "--tag", metavar="KEY=VALUE"
-    )
-    rewrite: bool = option("Send everything, in place of objects that may be corrupted.")
+    tags: tuple[str, ...] = option("Tag to add; may be repeated.", "--tag", metavar="KEY=VALUE")
+    rewrite: bool = option("Send every object, and overwrite those that may be corrupted.")
 
     def _run(self) -> None:
         from trtcal.pipeline.stages import OUTPUTS
@@ -94,7 +92,7 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
             done = push(store, self.run, record, tags, self.rewrite, advance)
         facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
         where = store.location.shown
-        how = "pushed to" if done.is_new else "was there already:"
+        how = "pushed to" if done.is_new else "is already in"
 
         def show() -> None:
             say(f"run {done.record.identity} {how} {where}")
@@ -104,13 +102,13 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
 
 
 class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digits"):
-    """Put the files of a RUN into a folder, in place of a run that was there; all of them or none.
+    """Put the files of a RUN into a folder, all or none; they replace a run that the folder had.
 
     RUN is the digest that `trtcal store list` shows, or its first digits.
     """
 
     run: str = argument()
-    output: Path = option("The folder.", "-o")
+    output: Path = option("Folder for the files.", "-o")
 
     def _run(self) -> None:
         from trtcal.pipeline.stages import OUTPUTS
@@ -123,7 +121,7 @@ class Pull(StoreOptions, example="trtcal store pull 3f2a91bc04de -o reports/digi
         text = f"wrote {len(record.subjects)} files to {self.output}: {size:,} bytes"
         self.present(document, lambda: say(text))
         if record.builds:
-            note("note: an engine that was not built on this machine is loaded with --trust alone")
+            note("note: --trust is needed to load an engine that another machine built")
 
 
 class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vision"):
@@ -131,15 +129,15 @@ class List(StoreOptions, example="trtcal store list --verdict SHIP --tag team=vi
 
     name: str | None = option("Only runs of this project.")
     model: str | None = option(
-        "Only of this FP32 model: its name, or the first digits of its digest."
+        "Only runs of this FP32 model: its name, or the first digits of its digest."
     )
-    target: str | None = option("Only with an engine for this target.")
-    verdict: str | None = option("Only with this verdict, such as SHIP.")
-    commit: str | None = option("Only of this git commit, or its first digits.")
+    target: str | None = option("Only runs with an engine for this target.")
+    verdict: str | None = option("Only runs with this verdict, such as SHIP.")
+    commit: str | None = option("Only runs of this git commit: its first digits are enough.")
     tags: tuple[str, ...] = option(
-        "Only with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
+        "Only runs with this tag; may be repeated.", "--tag", metavar="KEY=VALUE"
     )
-    last: int = option("How many.", default=SHOWN, least=1)
+    last: int = option("Number of runs to list.", default=SHOWN, least=1)
 
     def _run(self) -> None:
         from trtcal.runs.store.record import Wanted
@@ -168,7 +166,7 @@ def warn(damaged: Sequence[Damaged]) -> None:
 
 
 class Show(StoreOptions, example="trtcal store show 3f2a91bc04de"):
-    """Show a RUN: its verdict, its files, and what it was made of, each with its digest."""
+    """Show a RUN: its verdict, files and inputs, each with its digest."""
 
     run: str = argument()
 
@@ -187,11 +185,11 @@ def _show(record: Record) -> None:
 
 
 class Tag(StoreOptions, example="trtcal store tag 3f2a91bc04de team=vision"):
-    """Give a RUN tags, or take them."""
+    """Add tags to a RUN, or remove them."""
 
     run: str = argument()
     tags: tuple[str, ...] = argument(metavar="KEY=VALUE...")
-    remove: bool = option("Take these tags from the run.")
+    remove: bool = option("Tag to remove from the run; may be repeated.")
 
     def _run(self) -> None:
         from trtcal.runs.store.record import check_tags
@@ -205,10 +203,11 @@ class Tag(StoreOptions, example="trtcal store tag 3f2a91bc04de team=vision"):
 
 
 class Trace(StoreOptions, example="trtcal store trace engines/int8-percentile.plan"):
-    """Say where an engine came from: FILE, the digest of one, or its first digits.
+    """Show where an engine came from: FILE, the digest of an engine, or its first digits.
 
-    Shows the model, data, ranges, plan, compiler and configuration that it was made of, the verdict,
-    and what changed since the last run of the same project and target that was to be shipped.
+    The command shows the model, data, ranges, plan, compiler and configuration that the engine was
+    made from, the verdict, and the changes since the last run of the same project and target that
+    could ship.
     """
 
     file: str = argument(metavar="FILE|DIGEST")
@@ -252,14 +251,14 @@ def _show_trace(found: Origin) -> None:
 def _show_change(found: Origin) -> None:
     good = found.last_good
     if good is None or found.changed is None:
-        say("no earlier run of this project or model and for this target was to SHIP")
+        say("no earlier run of this project or model, for this target, was to SHIP")
         return
     say(f"since {good.identity}, {good.run.made_at}, the last {good.run.verdict} before it:")
     show_diff(found.changed)
 
 
 class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8"):
-    """Read all objects and Statements again; the status is 1 if one is missing or corrupted."""
+    """Read all objects and statements again; the status is 1 if one is missing or corrupted."""
 
     def _run(self) -> None:
         from trtcal.runs.store.check import verify_store
@@ -272,39 +271,40 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
             for one in found.problems:
                 say(one.sentence)
             for digest in found.orphans:
-                say(f"{digest}: orphaned: no run has it, `trtcal store gc` deletes it")
+                say(f"{digest}: orphaned: no run uses it, `trtcal store gc` deletes it")
             say(
-                f"{found.objects} objects ({found.bytes:,} bytes) and {found.runs} runs read: "
+                f"read {found.objects} objects ({found.bytes:,} bytes) and {found.runs} runs: "
                 f"{len(found.problems)} wrong, {len(found.orphans)} orphaned"
             )
 
         self.present(found.to_document(), show)
         if found.problems:
             raise GateFailed(
-                found.problems[0].sentence, "push the runs again that need it, with --rewrite"
+                f"{len(found.problems)} objects or statements of the store are missing or corrupted",
+                "push the runs that use these objects again, with --rewrite",
             )
 
 
 class Gc(StoreOptions, example="trtcal store gc --dry-run"):
-    """Delete objects that no run has: killed pushes leave them. Pushes may go on meanwhile."""
+    """Delete objects that no run uses, such as those of killed pushes. Pushing stays possible."""
 
     older_than: float = option(
-        "Only what is so many hours old; with fewer than 24, make sure that nobody pushes.",
+        "Only objects at least this many hours old; below 24, make sure that nobody pushes.",
         default=GRACE_HOURS,
         least=0,
     )
-    dry_run: bool = option("Only say what would be deleted.")
+    dry_run: bool = option("List what would be deleted, and delete nothing.")
 
     def _run(self) -> None:
         from trtcal.runs.store.gc import collect_garbage
 
         if self.older_than < GRACE_HOURS:
-            note("note: under 24 hours this may delete what a push that is going on relies on")
+            note("note: under 24 hours this may delete objects that an unfinished push uses")
         found = collect_garbage(self.open(), timedelta(hours=self.older_than), self.dry_run)
         how = "would be deleted" if self.dry_run else "deleted"
         text = (
             f"{len(found.objects)} objects {how} ({found.bytes:,} bytes), {found.unfinished} "
-            f"unfinished files; {found.young} that no run has are too young"
+            f"unfinished files; {found.young} unused objects are too young"
         )
         self.present(vars(found), lambda: say(text))
 

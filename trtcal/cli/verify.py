@@ -12,7 +12,7 @@ from trtcal.errors import GateFailed
 class Verify(JsonOptions, example="trtcal verify reports/digits/report.html"):
     """Recompute the digests in reports (HTML or JSON), documents or run folders.
 
-    The status is 1 if one does not hold; it is named.
+    Each digest that does not match is named, and the status is 1.
     """
 
     paths: tuple[Path, ...] = argument()
@@ -23,7 +23,7 @@ class Verify(JsonOptions, example="trtcal verify reports/digits/report.html"):
         checks = [check for path in self.paths for check in verify(path)]
         broken = [check for check in checks if not check.holds]
         problems = [f"{check.what}: {check.problem}" for check in broken]
-        lines = [*problems, f"{len(checks) - len(broken)} of {len(checks)} digests hold"]
+        lines = [*problems, f"{len(checks) - len(broken)} of {len(checks)} digests match"]
 
         def show() -> None:
             for line in lines:
@@ -32,7 +32,8 @@ class Verify(JsonOptions, example="trtcal verify reports/digits/report.html"):
         self.present([vars(check) for check in checks], show)
         if broken:
             raise GateFailed(
-                problems[0], "make it again from what it was made of, or get the original"
+                f"{len(broken)} of {len(checks)} digests do not match",
+                "make the file again with the command that wrote it, or get the original",
             )
 
 

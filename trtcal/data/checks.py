@@ -24,20 +24,20 @@ def fitting(where: str, spec: TensorSpec, found: Mapping[str, Rows]) -> Rows:
         made = [line for name in found if (line := _conversion(where, spec, name, found[name]))]
         hint = f"; {made[0]}" if len(made) == 1 else ""
         raise InputError(
-            f"data {where}: no array for the model's input {spec.name!r} (there is: {has})",
-            f"the model wants {spec}{hint}",
+            f"data {where}: no array for the model's input {spec.name!r} (the data have {has})",
+            f"the model expects {spec}{hint}",
         )
     array = found[spec.name]
     if str(array.dtype) != spec.dtype:
         raise InputError(
-            f"data {where}: {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
+            f"data {where}: {spec.name!r} is {array.dtype}, the model expects {spec.dtype}",
             _conversion(where, spec, spec.name, array)
             or f"convert it before saving: array.astype('{spec.dtype}')",
         )
     if not _fits(array.shape, spec.shape):
         raise InputError(
-            f"data {where}: {spec.name!r} has shape {list(array.shape)}, "
-            f"the model wants [{', '.join(map(str, spec.shape))}] with samples first",
+            f"data {where}: {spec.name!r} has shape {list(array.shape)}, the model expects "
+            f"[{', '.join(map(str, spec.shape))}] with samples first",
             _conversion(where, spec, spec.name, array)
             or "give the samples along the first axis, preprocessed as the model expects",
         )
@@ -184,7 +184,7 @@ def sample_count(where: str, arrays: Mapping[str, Rows]) -> int:
     if len(set(counts.values())) != 1:
         raise InputError(
             f"data {where}: the inputs have different numbers of samples: {counts}",
-            "every array needs the same length along its first axis, or one value for all samples",
+            "give every array the same length along its first axis, or one value for all samples",
         )
     if any(0 in array.shape for array in arrays.values()):
         raise empty(where)
@@ -217,7 +217,7 @@ def check_finite(where: str, name: str, array: Array, before: int = 0) -> None:
             sample = before + start + int(np.argmax(bad))
             raise InputError(
                 f"data {where}: {name!r} has NaN or infinite values (first in sample {sample})",
-                "correct or drop those samples: a range cannot be chosen from them",
+                "correct or remove those samples: they give no range",
             )
 
 
@@ -234,8 +234,10 @@ def labels_in(
     labels = found[LABELS]
     if labels.shape[:1] != (samples,) or labels.dtype.kind not in "iuf":
         raise InputError(
-            f"data {where}: labels are {labels.dtype}{list(labels.shape)}, not numbers of each sample",
-            f"save them as integers of shape ({samples},); of pixels ({samples}, height, width)",
+            f"data {where}: labels are {labels.dtype}{list(labels.shape)}, not one number for "
+            "each sample",
+            f"save labels as integers of shape ({samples},), those of pixels as ({samples}, "
+            "height, width)",
         )
     rows = labels[:].reshape(samples) if labels.shape[1:] == (1,) else labels[:]
     is_whole = rows.dtype.kind != "f" or bool((rows == np.rint(rows)).all())

@@ -18,7 +18,7 @@ from trtcal.data.subsets import Subset
 from trtcal.documents import canonical_json, digest_bytes, read_json
 from trtcal.errors import InputError
 
-HINT = "give COCO's instances: images (id, width, height), annotations (bbox), categories (id)"
+HINT = "give COCO instances: images (id, width, height), annotations (bbox), categories (id)"
 CHANNELS = (1, 3, 4)
 
 
@@ -56,8 +56,8 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
     """
     if is_cropped and dataset.files is not None:
         raise InputError(
-            "[images] crops, and annotations are scaled with the whole image",
-            "set resize = [height, width] without a crop; or judge boxes by --metric-file",
+            "[images] crops the images, and annotations are only scaled with whole images",
+            "set resize = [height, width] without a crop, or judge boxes with --metric-file",
         )
     document = _read(path)
     images = _images_of(path, document["images"], dataset)
@@ -65,7 +65,7 @@ def with_annotations(dataset: Dataset, path: Path, is_cropped: bool = False) -> 
     found = defaultdict[Any, list[Mapping[str, Any]]](list)
     for one in document["annotations"]:
         if one["category_id"] not in places:
-            raise _wrong(path, f"category {one['category_id']} is in no `categories`")
+            raise _wrong(path, f"category {one['category_id']} is not in `categories`")
         found[one["image_id"]].append(one)
     most = max((len(found[one["id"]]) for one in images), default=0)
     if not most:
@@ -102,7 +102,7 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
     for name, keys in NEEDED.items():
         items = document.get(name) if isinstance(document, dict) else None
         if not isinstance(items, list):
-            raise _wrong(path, f"there is no list {name!r}")
+            raise _wrong(path, f"the list {name!r} is missing")
         for number, item in enumerate(items):
             if not isinstance(item, dict) or not set(keys) <= set(item):
                 raise _wrong(path, f"{name}[{number}] lacks one of {', '.join(keys)}")
@@ -128,7 +128,8 @@ def _images_of(
             what = f"{len(images)} images for the {len(dataset)} samples of {dataset.name}"
             raise InputError(
                 f"labels {path}: {what}",
-                "samples are those of the images in the order of their ids",
+                "give one image for each sample: samples are matched with images in the order of "
+                "their ids",
             )
         return _sorted(images)
     named = {str(one.get("file_name")): one for one in images}
@@ -143,7 +144,7 @@ def _images_of(
         raise InputError(
             f"labels {path}: no image has the file_name {missing[0]!r} "
             f"({len(missing)} of {len(found)} files)",
-            f"list every image of {dataset.name}, also those without an object",
+            f"list every image of {dataset.name}, including images without an object",
         )
     return [one for one in found if one is not None]
 
@@ -164,7 +165,9 @@ def _fill(
         except (TypeError, ValueError, ZeroDivisionError):
             box = np.full(4, np.nan)
         if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
-            raise _wrong(path, f"the bbox {one['bbox']} of image {image['id']} is no box in it")
+            raise _wrong(
+                path, f"the bbox {one['bbox']} of image {image['id']} is not a box within it"
+            )
         record["boxes"][number], record["classes"][number] = box, places[one["category_id"]]
         record["crowd"][number] = bool(one.get("iscrowd"))
 
@@ -176,9 +179,9 @@ def _sizes(dataset: Dataset) -> Array:
         pictures = [one for one in shapes.values() if len(one) == 3 and {*CHANNELS} & {*one}]
         if len(pictures) != 1:
             raise InputError(
-                f"data {dataset.name} have {len(pictures)} inputs that are images, and annotations are "
-                "of one",
-                "give boxes by a metric of your own: --metric-file",
+                f"data {dataset.name} have {len(pictures)} inputs that are images, and "
+                "annotations belong to one",
+                "judge boxes with a metric of your own: --metric-file",
             )
         first = pictures[0][0] in CHANNELS
         height, width = pictures[0][1:] if first else pictures[0][:2]

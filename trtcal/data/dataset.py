@@ -88,9 +88,11 @@ def labels_digest(labels: Labels | None) -> str | None:
     return None if labels is None else digest_bytes(labels.tobytes())
 
 
-def changed(path: Path, hint: str = "leave the files alone while trtcal reads them") -> InputError:
+def changed(
+    path: Path, hint: str = "do not change the files while trtcal reads them"
+) -> InputError:
     """Return the error for data that were not the same in two passes."""
-    return InputError(f"data {path} were not the same when read once more", hint)
+    return InputError(f"data {path} changed between two readings", hint)
 
 
 class CarriedFeeds(Feeds):
@@ -105,11 +107,15 @@ class CarriedFeeds(Feeds):
 
 
 class Dataset(Protocol):
-    """Samples that can be gone through again and again, always the same and in the same order.
+    """Samples that can be read again and again, always the same and in the same order.
 
-    Every array of a batch has samples along its first axis, that of an input without such an axis too:
-    sessions (`trtcal.backends.sessions`) take it away. It can be pickled: another process then reads
-    the data without checking them once more.
+    Every array of a batch has samples along its first axis, even for an input without such an
+    axis: sessions (`trtcal.backends.sessions`) remove it. A dataset can be pickled: another
+    process then reads the data without checking them again.
+
+    >>> data = open_dataset("samples/digits/test.npz", "samples/digits/digits.onnx")
+    >>> len(data), next(data.batches(8))["image"].shape
+    (500, (8, 1, 8, 8))
     """
 
     @property

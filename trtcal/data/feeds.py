@@ -75,7 +75,7 @@ class FeedDataset(StreamedDataset):
 
     def changed(self) -> InputError:
         """Return the error for feeds that were not the same in two passes."""
-        hint = "give the same feeds in every pass: no shuffling, random numbers with a fixed seed"
+        hint = "yield the same feeds in every pass: do not shuffle, and seed random numbers"
         return changed(self.path, hint)
 
     def _cursor_at(self, start: int) -> Cursor:
@@ -136,8 +136,8 @@ class _Pass:
     def _keep_labels(self, where: str, labels: Labels | None) -> None:
         if self.samples and (labels is None) != (not self._labels):
             raise InputError(
-                f"data {where}: labels are there for some feeds and missing for others",
-                "give every feed its labels, or none",
+                f"data {where}: some feeds have labels and others have none",
+                "give labels in every feed, or in none",
             )
         if labels is not None:
             self._labels.append(labels)
@@ -175,14 +175,14 @@ def _named(where: str, feed: object, specs: Sequence[TensorSpec]) -> dict[str, o
     values = [feed] if is_array(feed) else feed
     if not isinstance(values, (tuple, list)) or not all(map(is_array, values)):
         raise InputError(
-            f"data {where}: it is a {type(feed).__name__}, not a dictionary of arrays",
+            f"data {where}: the feed is a {type(feed).__name__}, not a dictionary of arrays",
             'give one dictionary for each feed, like {"input": array}',
         )
     if len(values) not in (len(names), len(names) + 1):
         raise InputError(
-            f"data {where}: {len(values)} arrays without names, "
-            f"and the model has {len(names)} inputs ({', '.join(names)})",
-            "give the inputs' arrays in that order, then labels if there are any, or give names",
+            f"data {where}: {len(values)} arrays have no names, and the model has {len(names)} "
+            f"inputs ({', '.join(names)})",
+            "give the arrays in the order of the inputs, then the labels, or give a dictionary",
         )
     return dict(zip([*names, LABELS], values, strict=False))
 
@@ -211,12 +211,14 @@ def constant(where: str, name: object, value: object, dtype: str) -> Array:
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_array(where, name, f"is not {dtype}: {error}") from error
     if made.dtype.kind in "biu" and not np.array_equal(made, given):
-        raise _no_array(where, name, f"is {value}, which {dtype} does not hold")
+        raise _no_array(where, name, f"is {value}, which is out of the range of {dtype}")
     return made
 
 
 def _no_array(where: str, name: object, what: str) -> InputError:
-    return InputError(f"data {where}: {name!r} {what}", "give numpy arrays, samples first")
+    return InputError(
+        f"data {where}: {name!r} {what}", "give numpy arrays whose first axis is the samples"
+    )
 
 
 class Cursor:

@@ -51,23 +51,25 @@ def from_csv(folder: Path, files: Sequence[str]) -> Labels:
     absent = sorted(set(rows) - set(files))
     if absent:
         raise InputError(
-            f"{path} has a label for {absent[0]!r}, which is no image in that folder",
+            f"{path} has a label for {absent[0]!r}, which is not an image in that folder",
             f"give paths relative to {folder}, with / between folders",
         )
     missing = [file for file in files if file not in rows]
     if missing:
         raise InputError(
             f"{path} has no label for {missing[0]!r} ({len(missing)} of {len(files)} images)",
-            "give every image a row",
+            "add a row for every image",
         )
     return np.array([rows[file] for file in files], np.int64)
 
 
 def _rows(path: Path) -> dict[str, int]:
     rows: dict[str, int] = {}
-    with reading_csv(path, "write it with the columns file and label, or drop `labels`") as reader:
+    with reading_csv(
+        path, "write the file with the columns file and label, or remove `labels`"
+    ) as reader:
         if not set(COLUMNS) <= set(reader.fieldnames or ()):
-            raise _wrong(path, 1, "the columns file and label are not both there")
+            raise _wrong(path, 1, "it does not have both columns, file and label")
         for row in reader:
             _keep(rows, path, reader.line_num, row["file"], row["label"])
     return rows
@@ -75,7 +77,7 @@ def _rows(path: Path) -> dict[str, int]:
 
 def _keep(rows: dict[str, int], path: Path, line: int, file: str, label: str | None) -> None:
     if file in rows:
-        raise _wrong(path, line, f"{file!r} has a label already")
+        raise _wrong(path, line, f"{file!r} has a second label")
     try:
         rows[file] = int(np.int64(int(label or "")))
     except (ValueError, OverflowError):
@@ -84,7 +86,8 @@ def _keep(rows: dict[str, int], path: Path, line: int, file: str, label: str | N
 
 def _wrong(path: Path, line: int, what: str) -> InputError:
     return InputError(
-        f"{path}, line {line}: {what}", "its first line is file,label; then one image a line"
+        f"{path}, line {line}: {what}",
+        "write file,label in the first line, then one line for each image",
     )
 
 
@@ -96,7 +99,7 @@ def from_folders(folder: Path, files: Sequence[str]) -> Labels:
     loose = [file for file in files if "/" not in file]
     if loose:
         raise InputError(
-            f"image {loose[0]!r} lies in no class folder of {folder}",
+            f"image {loose[0]!r} is not in a class folder of {folder}",
             'put each image into the folder of its class, or use labels = "csv"',
         )
     found = (item.name for item in folder.iterdir() if item.is_dir())
@@ -113,8 +116,9 @@ def _check_numbers(folder: Path, classes: list[str]) -> None:
     for place, name in enumerate(classes):
         if int(name) != place:
             raise InputError(
-                f"class folder {name!r} of {folder} would be class {place} in the sorted order",
-                f"pad the numbers with zeros, from 0 without gaps, or write {CSV}",
+                f"class folder {name!r} of {folder} has number {place} in alphabetical order",
+                "number the folders from 0 without gaps and pad the numbers with zeros, or write "
+                f"{CSV}",
             )
 
 
@@ -207,13 +211,13 @@ class ImageDataset(StreamedDataset):
 
     def _fitting(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape_fits((1, *shape), self._spec.shape):
-            raise self._misfit(name, shape, f"the model wants {self._spec}")
+            raise self._misfit(name, shape, f"the model expects {self._spec}")
         return shape
 
     def _misfit(self, name: str, shape: tuple[int, ...], wanted: str) -> InputError:
         return InputError(
             f"image {self.path / name} becomes {list(shape)}, {wanted}",
-            "set resize, crop, channels and layout in [images] of trtcal.toml to what the model takes",
+            "set resize, crop, channels and layout in [images] of trtcal.toml as the model expects",
         )
 
 
@@ -236,7 +240,9 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
     try:
         items = [item for item in folder.iterdir() if not item.name.startswith(".")]
     except OSError as error:
-        raise InputError(f"folder {folder} cannot be read: {error}", "check it") from error
+        raise InputError(
+            f"folder {folder} cannot be read: {error}", "check the path and its permissions"
+        ) from error
     for item in items:
         if item.is_dir():
             yield from _files(item, (*above, here))
@@ -248,7 +254,9 @@ def _state(file: Path) -> tuple[int, int]:
     try:
         found = file.stat()
     except OSError as error:
-        raise InputError(f"image {file} cannot be read: {error}", "check it") from error
+        raise InputError(
+            f"image {file} cannot be read: {error}", "check the file and its permissions"
+        ) from error
     return found.st_size, found.st_mtime_ns
 
 
@@ -274,7 +282,8 @@ def _is_number(dtype: str) -> bool:
 def _declared(folder: Path, images: ImagesConfig | None) -> ImagesConfig:
     if images is None:
         raise InputError(
-            f"data {folder} are images, and nothing says how the model wants them",
-            f"declare it at the top of trtcal.toml as in its training, for example: {IMAGES_EXAMPLE}",
+            f"data {folder} are images, and nothing says which preprocessing the model expects",
+            "declare the preprocessing of the training at the top of trtcal.toml, for example: "
+            f"{IMAGES_EXAMPLE}",
         )
     return images

@@ -86,7 +86,10 @@ def open_dataset(
     model, or if a value is NaN or infinite.
     """
     if labels and not LABELLED_BY.fits(labels):
-        raise InputError(f"labels {labels} must be {LABELLED_BY.wanted}", "see docs/data.md")
+        raise InputError(
+            f"labels {labels} must be {LABELLED_BY.wanted}",
+            "docs/data.md lists the forms of labels",
+        )
     if labels and are_annotations(labels):
         dataset = _open(data, model, images, None, settings or DataConfig())
         is_cropped = images is not None and images.crop is not None
@@ -95,8 +98,10 @@ def open_dataset(
     dataset = _open(data, model, images, kind, settings or DataConfig())
     if labels and dataset.labels is None:
         raise InputError(
-            f"data {dataset.name} have no labels; labels = {labels!r} is only for a folder of images",
-            f"give them as an array {LABELS!r} among the data, or drop `labels` in trtcal.toml",
+            f"data {dataset.name} have no labels; labels = {labels!r} is for a folder of images "
+            "only",
+            f"give the labels as an array {LABELS!r} in the data, or remove `labels` from "
+            "trtcal.toml",
         )
     return dataset
 
@@ -114,8 +119,9 @@ def _open(
         return _for_inputs(cast("Dataset", data), model)
     if isinstance(data, Iterator):
         raise InputError(
-            f"data of type {type(data).__name__} can be read only once, and trtcal reads them again",
-            "give the function that makes them, without calling it, or a list of the feeds",
+            f"data of type {type(data).__name__} can be read only once, and trtcal reads data "
+            "several times",
+            "give the function that makes the feeds, without calling it, or a list of feeds",
         )
     if not (isinstance(data, Iterable) or callable(data)):
         raise InputError(f"data of type {type(data).__name__} cannot be read", TAKEN)
@@ -130,7 +136,7 @@ def _layout(model: Model, settings: DataConfig) -> Layout:
     for name in (*settings.constants, *settings.states.values()):
         if name not in types:
             raise InputError(
-                f"[data] of trtcal.toml names {name!r}, which is no input of the model",
+                f"[data] of trtcal.toml names {name!r}, which is not an input of the model",
                 f"its inputs are: {', '.join(types)}",
             )
     fed_back = set(settings.states.values())
@@ -191,8 +197,8 @@ def _arrays_of(path: Path, layout: Layout) -> dict[str, Rows]:
     names = [spec.name for spec in layout.fed]
     if len(names) != 1:
         raise InputError(
-            f"data {path} are one array, and the model takes {len(names)}: {', '.join(names)}",
-            "put one .npy for each, named after it, into a folder, or all into an .npz",
+            f"data {path} are one array, and the model has {len(names)} inputs: {', '.join(names)}",
+            "put one .npy for each input, with its name, into a folder, or all arrays into an .npz",
         )
     return {names[0]: open_npy(path)}
 
@@ -203,8 +209,8 @@ def _open_folder(
     arrays, found = sorted(folder.glob("*.npy")), find_images(folder)
     if arrays and found[0]:
         raise InputError(
-            f"folder {folder} has both .npy files and images ({found[0][0]} is one)",
-            "put them into folders of their own",
+            f"folder {folder} has both .npy files and images, such as {found[0][0]}",
+            "put arrays and images into separate folders",
         )
     if arrays:
         return _of_arrays(folder, layout, {file.stem: open_npy(file) for file in arrays})

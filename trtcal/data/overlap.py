@@ -32,7 +32,7 @@ class Overlap:
     estimate: int | None = None
 
     def __str__(self) -> str:
-        more = "" if self.estimate is None else f" for certain, about {self.estimate:,} in all"
+        more = "" if self.estimate is None else f" for certain, about {self.estimate:,} in total"
         return f"{self.shared:,} of {self.samples:,} samples are calibration samples{more}"
 
 

@@ -51,7 +51,9 @@ def read_feeds(path: Path) -> Iterator[Feeds]:
         where = f"{path}, feed {number}"
         if not isinstance(feed, dict) or class_of(feed):
             what = class_of(feed) if isinstance(feed, dict) else type(feed).__name__
-            raise InputError(f"data {where}: it is a {what}, not a dictionary of arrays", HINT)
+            raise InputError(
+                f"data {where}: the feed is a {what}, not a dictionary of arrays", HINT
+            )
         yield {name: _array(where, name, item) for name, item in feed.items()}
 
 
@@ -76,7 +78,7 @@ def _array(where: str, name: str, value: object) -> Array:
 
 
 FUNCTION = "load_data"
-YIELDS = "its function must yield one dictionary {input: array} after another"
+YIELDS = "yield one dictionary {input: array} after another from the function"
 _END = object()
 
 

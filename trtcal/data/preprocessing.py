@@ -71,9 +71,9 @@ class Preprocess:
         holds = np.isfinite(values) if values.dtype.kind == "f" else values == exact
         if not holds.all():
             raise InputError(
-                f"the values that [images] gives, {exact.min():.6g} to {exact.max():.6g}, "
-                f"are not all {self.dtype}, which the model wants",
-                "check scale, mean and std in trtcal.toml; integer inputs want scale = 1",
+                f"[images] gives values from {exact.min():.6g} to {exact.max():.6g}, which are "
+                f"not all {self.dtype}, the type that the model expects",
+                "check scale, mean and std in trtcal.toml; integer inputs need scale = 1",
             )
         return values
 
@@ -105,7 +105,7 @@ def reading(file: Path) -> Iterator[None]:
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise InputError(
             f"image {file} cannot be read: {error or type(error).__name__}",
-            "replace the file or take it out of the folder",
+            "replace the file, or remove it from the folder",
         ) from error
 
 
@@ -118,28 +118,28 @@ def _formats() -> tuple[str, ...]:
 def _check_frames(file: Path, image: Image.Image) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # cameras put a preview behind the picture
-        raise InputError(
-            f"image {file} has {frames} frames", "save the one that you mean as an image of its own"
-        )
+        raise InputError(f"image {file} has {frames} frames", "save one frame as an image")
 
 
 def _check_size(file: Path, size: tuple[int, int]) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and size[0] * size[1] > limit:
-        raise _too_large(file, f"{size[0]} x {size[1]} pixels, the limit is {limit} in all")
+        raise _too_large(
+            file, f"{size[0]} x {size[1]} pixels, the limit is {limit} pixels in total"
+        )
 
 
 def _too_large(file: Path, text: str) -> InputError:
     return InputError(
-        f"image {file} is too large to be safe: {text}",
-        "make it smaller, or take it out of the folder if it is not yours",
+        f"image {file} is too large to decode safely: {text}",
+        "make it smaller, or remove it from the folder if you do not know it",
     )
 
 
 def _eight_bit(image: Image.Image, form: str | None) -> Image.Image:
     """Return 16-bit gray (in some versions of Pillow mode I) as 8-bit gray, the rest as it is."""
     if image.mode == "F" or (image.mode == "I" and form not in ("PNG", "PPM")):
-        raise ValueError("its pixels are 32-bit numbers, not 8 or 16 bits")
+        raise ValueError("its pixels are 32-bit numbers, neither 8 nor 16 bits")
     if not image.mode.startswith("I"):
         return image
     if "transparency" in image.info:
@@ -156,8 +156,9 @@ def _opaque(file: Path, image: Image.Image, alpha: str | None) -> Image.Image:
         return image.convert("RGB")
     if alpha is None:
         raise InputError(
-            f"image {file} is transparent in places, and nothing says what is behind it",
-            'set alpha in [images] of trtcal.toml: "black" or "white" behind it, or "drop"',
+            f"image {file} is transparent in places, and the configuration has no background for "
+            "it",
+            'set alpha in [images] of trtcal.toml: "black" or "white" as the background, or "drop"',
         )
     behind = Image.new("RGBA", image.size, alpha)
     return Image.alpha_composite(behind, image).convert("RGB")
@@ -186,7 +187,7 @@ def _cropped(file: Path, image: Image.Image, config: ImagesConfig) -> Image.Imag
     if height > has_height or width > has_width:
         raise InputError(
             f"image {file} is {has_height} x {has_width} before the crop to {height} x {width}",
-            "set resize in [images] of trtcal.toml to at least the crop",
+            "set resize in [images] of trtcal.toml at least as large as the crop",
         )
     top, left = round((has_height - height) / 2), round((has_width - width) / 2)
     return image.crop((left, top, left + width, top + height))

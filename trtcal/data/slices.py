@@ -26,7 +26,9 @@ Codes = npt.NDArray[np.int32]
 FILE, CLASS = "file", "class"
 PASSED_OVER = (FILE, "label")
 MOST = 1000  # slices of one file
-HINT = "its first line names the attributes, such as tier,source; then comes one row a sample"
+HINT = (
+    "name the attributes in the first line, such as tier,source; then write one row for each sample"
+)
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,10 @@ def read_attributes(
     if len(found.codes) != samples:
         raise InputError(f"{path} has {len(found.codes)} rows for {samples} samples", HINT)
     if not columns:
-        raise InputError(f"{path} names no attribute", HINT)
+        raise InputError(f"{path} has no attribute", HINT)
     total = sum(len(column.values) for column in columns.values())
     if total > MOST:
-        raise InputError(f"{path} has {total} slices", f"{MOST} are the most: group values")
+        raise InputError(f"{path} has {total} slices", f"group values: the limit is {MOST} slices")
     order = slice(None) if named is None or files is None else _order(path, named, files)
     return tuple(
         Attribute(
@@ -102,7 +104,7 @@ def reading_csv(
         with path.open(encoding="utf-8-sig", newline="") as file, in_time(path, size):
             yield csv.DictReader(file, strict=strict)
     except (OSError, UnicodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read: {error}", "it must be CSV in UTF-8") from error
+        raise InputError(f"{path} cannot be read: {error}", "write it as CSV in UTF-8") from error
 
 
 def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
@@ -112,7 +114,7 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
         for number, row in enumerate(reader, 2):
             if None in row or None in row.values():
                 raise InputError(
-                    f"{path}, line {number}: it has other columns than the first", HINT
+                    f"{path}, line {number}: its columns differ from those of the first line", HINT
                 )
             for name, column in columns.items():
                 column.add(row[name])
@@ -123,8 +125,8 @@ def _columns(path: Path) -> tuple[dict[str, _Column], _Column | None]:
 def _order(path: Path, named: _Column, files: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return for each of the samples' files the row that names it."""
     if len(named.values) != len(named.codes):
-        raise InputError(f"{path} names a file twice", "give each image one row")
+        raise InputError(f"{path} has a second row for a file", "write one row for each image")
     missing = [file for file in files if file not in named.values]
     if missing:
-        raise InputError(f"{path} has no row for {missing[0]!r}", "give each image one row")
+        raise InputError(f"{path} has no row for {missing[0]!r}", "write one row for each image")
     return np.array([named.values[file] for file in files], np.int64)

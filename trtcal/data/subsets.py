@@ -145,9 +145,9 @@ def _checked(dataset: Dataset, spans: list[Span]) -> tuple[Span, ...]:
     for start, stop in spans:
         if not 0 <= start < stop <= len(dataset):
             raise InputError(
-                f"data {dataset.name} have {len(dataset)} samples: "
-                f"there are none from {start} to {stop}",
-                "take a part that lies among them",
+                f"data {dataset.name} have {len(dataset)} samples, and {start} to {stop} are not "
+                "among them",
+                "give a range of existing samples",
             )
     return tuple(spans)
 

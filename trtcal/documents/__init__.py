@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Sealed")
-WANTED = "give the file that the stage before it wrote"
+WANTED = "give the file that the previous stage wrote"
 UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
 
@@ -206,7 +206,7 @@ def _member(archive: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     except Exception as error:
         raise ValueError(str(error)) from error
     if not isinstance(array, np.ndarray):
-        raise ValueError("it holds something else than arrays")
+        raise ValueError("it holds other values than arrays")
     return array
 
 
@@ -226,8 +226,10 @@ def unpacking(path: Path) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    text = str(error) if "pickle" not in str(error) else "it holds Python objects, or is no .npz"
-    hint = "it must hold plain arrays, as numpy.save or numpy.savez writes them"
+    text = (
+        str(error) if "pickle" not in str(error) else ("it holds Python objects, or is not an .npz")
+    )
+    hint = "write plain arrays, with numpy.save or numpy.savez"
     return InputError(f"{path} cannot be read: {text}", hint)
 
 
@@ -253,9 +255,14 @@ def read_document(path: Path, kind: str, version: int = 1, command: str = "") ->
     if not isinstance(document, dict) or document.get("kind") != kind:
         found = document.get("kind") if isinstance(document, dict) else type(document).__name__
         raise InputError(
-            f"{path} is not a trtcal {kind} (it says {found!r})", f"give a {kind} that trtcal wrote"
+            f"{path} is not a trtcal {kind} (its kind is {found!r})",
+            f"give a {kind} that trtcal wrote",
         )
-    again = f"make it anew: `{command}`" if command else "write it again with this trtcal"
+    again = (
+        f"write it again: `{command}`"
+        if command
+        else ("write it again with this version of trtcal")
+    )
     if document.get("schema_version") != version:
         raise InputError(
             f"{path} has schema version {document.get('schema_version')!r}, "
@@ -276,7 +283,7 @@ def parsing(path: Path, build: Callable[[], T]) -> T:
         return build()
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"{path} lacks or misuses a field: {error!r}", "write it again with trtcal"
+            f"{path} has a missing or wrong field: {error!r}", "write it again with trtcal"
         ) from error
 
 
@@ -377,7 +384,7 @@ def _typed(kind: Any, value: Any) -> Any:
         return from_fields(kind, value)  # type: ignore[arg-type]  # it is a class, no instance
     if origin is None and _fits(kind, value):
         return Path(value) if kind is Path else value
-    raise TypeError(f"{value!r} is no {kind}")
+    raise TypeError(f"{value!r} is not a {kind}")
 
 
 def _fits(kind: Any, value: object) -> bool:
@@ -394,7 +401,7 @@ def _first_of(kinds: Iterable[Any], value: Any) -> Any:
             return _typed(kind, value)
         except (TypeError, LookupError, ValueError):
             continue
-    raise TypeError(f"{value!r} is none of {kinds}")
+    raise TypeError(f"{value!r} is not one of {kinds}")
 
 
 def _items(origin: Any, arguments: tuple[Any, ...], value: list[Any]) -> Any:

@@ -27,6 +27,7 @@ ARRAYS_BYTES = 1 << 40  # arrays are read from their files piece by piece
 DEPTH = 100  # lists and objects inside one another
 UNPACKED_BYTES, GROWTH = 256 * MB, 100  # what expands to more, and by more, is refused
 FIRST_S, S_PER_MB = 5.0, 2.0
+PAGE = "docs/threats.md#bounds"
 AGAIN_S = 0.1  # a reader that catches everything is stopped once more
 SUSPECT = re.compile(r"\d{19}|[eE]\+?0*[1-9]\d{2}")  # only then is each number looked at
 INTEGERS = range(-(2**63), 2**64)
@@ -40,7 +41,9 @@ def scaled(bound: float) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        raise InputError(f"{VARIABLE} is {text!r}, not a number above 0", "set it like 4")
+        raise InputError(
+            f"{VARIABLE} is {text!r}, not a number above 0", "set it to a number, such as 4", PAGE
+        )
     return bound * factor
 
 
@@ -58,10 +61,12 @@ def check_file(path: Path, most: int = FILE_BYTES, hint: str = "check the path")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{path} is not a regular file", "give a file, no folder, pipe or device")
+        raise InputError(
+            f"{path} is not a regular file", "give a file, not a folder, pipe or device"
+        )
     if found.st_size > scaled(most):
         text = f"{path} has {found.st_size / MB:.0f} MB, the bound is {scaled(most) / MB:.0f} MB"
-        raise InputError(text, raising())
+        raise InputError(text, raising(), PAGE)
     return found.st_size
 
 
@@ -81,6 +86,7 @@ def check_growth(where: object, packed: int, unpacked: int) -> None:
             f"{where} expands from {packed / MB:.3g} to {unpacked / MB:.0f} MB; over "
             f"{scaled(UNPACKED_BYTES) / MB:.0f} MB the bound is {scaled(GROWTH):.0f} times",
             raising(),
+            PAGE,
         )
 
 
@@ -106,7 +112,7 @@ TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _integer(text: str) -> int:
@@ -142,7 +148,7 @@ def seconds_for(size: float) -> float:
 def too_slow(where: object, size: float) -> ResourceError:
     """Return the error for a file that takes too long."""
     text = f"{where} takes over {seconds_for(size):.0f} s to read, the bound for {size / MB:.3g} MB"
-    return ResourceError(text, raising())
+    return ResourceError(text, raising(), PAGE)
 
 
 class Clock:

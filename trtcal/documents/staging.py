@@ -41,7 +41,7 @@ def unwritable(path: Path, error: OSError | ValueError) -> ResourceError:
     shown = re.sub(rf"{re.escape(PREFIX)}[^/]*/{NEW}/?", "", str(path))
     return ResourceError(
         f"cannot write {shown}: {getattr(error, 'strerror', None) or error}",
-        "choose another output path, or make room and check its permissions",
+        "choose another output path, or check its permissions and the space on the disk",
     )
 
 
@@ -123,7 +123,9 @@ def _locked(folder: Path) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S
         while _try_lock(handle) is False:
             if time.monotonic() > deadline:
-                raise ResourceError(f"{folder} is held by another process", "wait until it ends")
+                raise ResourceError(
+                    f"{folder} is in use by another process", "wait until that process ends"
+                )
             time.sleep(0.002)
         yield
     finally:
@@ -224,8 +226,8 @@ def _check_ours(place: Path) -> None:
     """`InputError` unless it is this user's: it names files to delete, and a link leads elsewhere."""
     for one in (place, place / NEW, place / OLD):
         if os.path.lexists(one) and not _is_ours(one):
-            hint = "ask whose it is to run the command again"
-            raise InputError(f"{one} is not your own folder", hint)
+            hint = "ask its owner to run the command again"
+            raise InputError(f"{one} is a link, or belongs to another user", hint)
 
 
 def _pending(path: Path) -> tuple[list[str], list[str]]:
@@ -234,7 +236,7 @@ def _pending(path: Path) -> tuple[list[str], list[str]]:
         changes = parse_json(read_bytes(path))
         return list(map(_checked, changes[NEW])), list(map(_checked, changes["gone"]))
     except (ValueError, TypeError, LookupError) as error:
-        raise InputError(f"{path} is damaged: {error}", "delete its folder") from None
+        raise InputError(f"{path} is damaged: {error}", "delete the folder it is in") from None
 
 
 def _drop(place: Path) -> None:
@@ -258,7 +260,7 @@ def _checked(name: object) -> str:
         or Path(name).name != name
         or is_staging(name)
     ):
-        raise ValueError(f"{name!r} is no name of a file")
+        raise ValueError(f"{name!r} is not a valid file name")
     return name
 
 
@@ -356,7 +358,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with unwritable_errors(path):
             if path.exists() and not path.is_file():
                 raise InputError(
-                    f"cannot write {path}: it is there and is not a regular file",
+                    f"cannot write {path}: it exists and is not a regular file",
                     "choose another output path",
                 )
             changes = batch.of(path.parent)

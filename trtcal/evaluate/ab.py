@@ -70,7 +70,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class ABTest:
-    """Everything about one test: who, on what, the verdict, and how it came about."""
+    """Everything about one test: the models, the data, the verdict, and its evidence.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> test = ab_test(digits, quantize(digits, calibrate(digits, data)), "samples/digits/test.npz")
+    >>> test.samples, test.task.name
+    (500, 'classification')
+    """
 
     baseline: str
     candidate: str
@@ -105,10 +111,13 @@ class ABTest:
 
 @dataclass(frozen=True)
 class ABOptions:
-    """How a test is made: samples a batch, slices, what agreement is measured against, own metrics.
+    """How a test runs: batch size, slices, the model to measure agreement against, own metrics.
 
-    `sequential` judges at five interim analyses and stops as soon as the limits are decided. `task` and
-    `outputs` are the user's, else they are read from the outputs.
+    `sequential` judges at five interim analyses and stops as soon as the limits are decided.
+    Without `task` and `outputs` they are guessed from the outputs.
+
+    >>> ABOptions(batch=64, sequential=True).sequential
+    True
     """
 
     batch: int = 32
@@ -170,7 +179,7 @@ def ab_test(
         if analyses.judge(found.samples, found.whole(), contrast) != OPEN:
             break
     if analyses.verdict is None:
-        raise AssertionError("a dataset has samples")
+        raise AssertionError("give a dataset with samples")
     return ABTest(
         baseline.name,
         candidate.name,
@@ -195,7 +204,7 @@ def _known(both: tuple[Variant, Variant], dataset: Dataset, samples: int) -> Ite
     for letter, one in zip("AB", both, strict=True):
         shared = one.shared_with(numbers)
         if shared is not None:
-            yield f"{shared} of {letter}: new data may lose more"
+            yield f"{shared} of {letter}; the loss on new data may be higher"
         if one.cut is not None and one.cut.startswith("judged"):
             yield f"{letter} is {one.cut}"
 

@@ -91,7 +91,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 0.5:
-            raise InputError(f"the error rate {self.alpha} is none", "give one like 0.05")
+            raise InputError(
+                f"{self.alpha} is not an error rate", "give a number between 0 and 1, such as 0.05"
+            )
 
     @property
     def judges_speed(self) -> bool:
@@ -289,7 +291,7 @@ def ask(
     for name in (rule.metric, *(limit.metric for limit in rule.limits)):
         if name not in known:
             hint = f"known: {', '.join(sorted(known))}; top-1 needs labels and class scores"
-            raise InputError(f"the metric {name!r} is not known here", hint)
+            raise InputError(f"the metric {name!r} is not known for these outputs", hint)
     slices = slices or {}
     final = sizes or {name: int(where.sum()) for name, where in slices.items()}
     large = {name: where for name, where in slices.items() if final[name] >= LEAST_SLICE}
@@ -346,7 +348,7 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     """Hold B to one limit; to one about slices in every slice that is large enough to be judged."""
     if limit.metric == SQNR and (limit.is_change or limit.in_slices):
         return [
-            Judgement(limit, "", None, "it is judged of B as a whole: give a bound without a sign")
+            Judgement(limit, "", None, "it is a figure of B alone: give the bound without a sign")
         ]
     if limit.in_slices:
         return [
@@ -358,7 +360,7 @@ def _judge(limit: Limit, data: _Data) -> list[Judgement]:
     if limit.metric not in TIMES:
         return [_contrasted(Judgement(limit, "", _figure(limit, data, None)), data)]
     if data.times is None:
-        return [Judgement(limit, "", None, "no times were taken")]
+        return [Judgement(limit, "", None, "no times were measured")]
     return [Judgement(limit, "", _time(limit, data.times, data.level))]
 
 
@@ -371,7 +373,7 @@ def _contrasted(one: Judgement, data: _Data) -> Judgement:
     return replace(one, reason=blind(one.limit, data.contrast[metric], base))
 
 
-UNSEEN = "none of its samples were seen yet"
+UNSEEN = "none of its samples were evaluated yet"
 
 
 def _figure(limit: Limit, data: _Data, where: Mask | None) -> Figure:
@@ -443,7 +445,7 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
     if undecided:
         needed = [one.samples_needed for one in undecided]
         total = None if None in needed else max(one for one in needed if one is not None)
-        sentence = f"Not decided: {_listed(undecided)}.{_advice(undecided, total)}"
+        sentence = f"Undecided: {_listed(undecided)}.{_advice(undecided, total)}"
         return replace(verdict, sentence=sentence, samples_needed=total)
     word = CARE if warnings else SHIP
     return replace(verdict, word=word, sentence=f"B holds every limit: {_listed(judged)}.")
@@ -451,7 +453,7 @@ def decide(rule: Rule, answers: Answers, warnings: Sequence[str] = ()) -> Verdic
 
 def _without_limit(metric: str) -> str:
     return (
-        f"{metric!r} decides and has no limit: give one in its unit, as in "
+        f"{metric!r} decides the test but has no limit. Give one in its unit, such as "
         f'--limit "{metric} >= -0.01" (at most 0.01 lower than A).'
     )
 
@@ -464,13 +466,13 @@ def _advice(undecided: Sequence[Judgement], needed: int | None) -> str:
     if all(one.reason for one in undecided):
         return ""
     if needed is None:
-        return " No number of samples is sure to decide."
+        return " More samples may not decide."
     what = "blocks of runs" if undecided[0].limit.metric in TIMES else "samples"
-    return f" About {needed:,} {what} in all would decide, if it stays where it is."
+    return f" About {needed:,} {what} in total decide, if the figure stays where it is."
 
 
 def _untested(name: str) -> str:
-    return f"slice {name} has fewer than {LEAST_SLICE} samples and was held to no limit"
+    return f"slice {name} has fewer than {LEAST_SLICE} samples, so no limit was judged on it"
 
 
 def _warnings(answers: Sequence[Answer]) -> list[str]:

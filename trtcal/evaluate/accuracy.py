@@ -50,9 +50,9 @@ def blind(limit: Limit, contrast: float, base: float) -> str:
     if limit.state(value, value) != HOLDS:
         return ""
     return (
-        f"it shows nothing, since what FP32 gives for other samples is nearly as close ({value:.4g} "
-        f"{limit.unit}".rstrip()
-        + " halfway): use data that differ, or a stricter limit"
+        "the limit is too weak: FP32's outputs for other samples come nearly as close "
+        f"({value:.4g} {limit.unit}".rstrip()
+        + " halfway to them); use more varied data, or a stricter limit"
     )
 
 

@@ -388,7 +388,10 @@ def _own_figures(
     found = {} if own is None else own(outputs, labels)
     taken = sorted(set(found) & {*WHAT, *METRICS})
     if own is not None and taken:
-        raise InputError(f"{own.path}: {taken[0]!r} is trtcal's own figure", "call yours otherwise")
+        raise InputError(
+            f"{own.path}: {taken[0]!r} is the name of a figure of trtcal",
+            "choose another name for your figure",
+        )
     return found
 
 

@@ -83,7 +83,14 @@ class Row:
 class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3):
     """All variants on one dataset; the first row is the reference itself.
 
-    `structure` is what `structure_of` has of the reference: no weights; empty if unknown.
+    `structure` is the result of `structure_of` for the reference, without weights; empty if
+    unknown.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> comparison.samples, [row.name for row in comparison.candidates]
+    (500, ['int8'])
     """
 
     dataset: str
@@ -105,6 +112,11 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
     def alternative(self) -> Row | None:
         """The variant that the others stand beside, None if there is none."""
         return next((row for row in self.rows if row.is_alternative), None)
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether nobody asked for times: a few runs of each were timed."""
+        return self.rows[0].latency.runs <= GLANCE
 
     def to_document(self) -> Document:
         """Return the comparison as a sealed document, with times and sizes under `measured`."""
@@ -289,13 +301,13 @@ def check_sizes(reference: Variant, dataset: Dataset, sizes: Sequence[int]) -> N
     for size in sizes:
         if len(fixed) == len(firsts) and set(fixed) - {size}:
             raise InputError(
-                f"batches of {size} cannot be measured: the model takes {max(fixed)} samples",
+                f"batches of {size} cannot be measured: the model is fixed to a batch of {max(fixed)}",
                 "export it with a dynamic first axis",
             )
         if size > len(dataset):
             raise InputError(
                 f"batches of {size} cannot be measured with {len(dataset)} samples",
-                "give more data",
+                "give more data, or a smaller --batch",
             )
 
 
@@ -323,10 +335,11 @@ def with_layers(
 NAMED = 3
 
 
-def warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return one sentence for each thing that the table of means does not show."""
+def warnings(comparison: Comparison, with_times: bool = True) -> tuple[str, ...]:
+    """Return one sentence for each thing that the table of means does not show, of times if asked."""
     accuracy = [f"{row.name}: {what}" for row in comparison.rows for what in _of_row(row)]
-    return (*unjudged(comparison), *accuracy, *_of_latency(comparison))
+    times = _of_latency(comparison) if with_times else ()
+    return (*unjudged(comparison), *accuracy, *times)
 
 
 def unjudged(comparison: Comparison) -> tuple[str, ...]:
@@ -337,7 +350,7 @@ def unjudged(comparison: Comparison) -> tuple[str, ...]:
 
 def _of_row(row: Row) -> Iterator[str]:
     if row.shared_samples is not None:
-        yield f"{row.shared_samples}: new data may lose more"
+        yield f"{row.shared_samples}; the loss on new data may be higher"
     if row.cut is not None:
         yield row.cut
     if row.simulation is not None and row.simulation.differs:
@@ -347,17 +360,16 @@ def _of_row(row: Row) -> Iterator[str]:
 
 
 def _of_latency(comparison: Comparison) -> Iterator[str]:
-    """Say where times were taken, and each other thing once for all that it is true of."""
-    runs, found = comparison.rows[0].latency.runs, dict[str, list[str]]()
+    """Say where times were taken and, unless they are rough anyway, which were disturbed."""
     if comparison.machine.get("timed_on") == "CPU":
-        glance = f", {runs} runs of each: a glance; --rounds 60 measures them" * (runs <= GLANCE)
-        yield f"times are ONNX Runtime's on this CPU{glance}; they say nothing of a GPU"
-    for row in comparison.rows:
-        for warning in row.latency.warnings:
-            found.setdefault(warning, []).append(row.name)
-    for warning, names in found.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"latency of {', '.join(names[:NAMED])}{more}: {warning}"
+        runs = comparison.rows[0].latency.runs
+        rough = f" ({runs} runs each, a rough measure; use --rounds 60)" * comparison.is_rough
+        yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
+    found = [(row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings]
+    if found and not comparison.is_rough:
+        names = ", ".join(name for name, _ in found[:NAMED])
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        yield f"latency of {names}{more} was disturbed: {found[0][1][0]}"
 
 
 def _simulated(found: Simulation, samples: int) -> str:
@@ -368,8 +380,9 @@ def _simulated(found: Simulation, samples: int) -> str:
         low, high = found.gap_interval
         interval = f" (95 % interval {low:+.2f} to {high:+.2f}, {samples:,} samples)"
     return (
-        f"{found.measure} by integer kernels here is {found.gap:+.2f} {unit} off that of the same "
-        f"Q/DQ executed in float{interval}{chance}"
+        f"with the integer kernels of this CPU, {found.measure} differs by {found.gap:+.2f} {unit} "
+        "from "
+        f"the same Q/DQ computed in float{interval}{chance}"
     )
 
 
@@ -377,10 +390,10 @@ def _dropped(found: Breakdown) -> Iterator[str]:
     """Yield where it got worse, or else where it may have."""
     worse, suspect = found.ranked(WORSE), found.ranked(SUSPECT)
     if worse:
-        yield f"{found.figure} fell more than elsewhere in {_some(worse, found.unit)}"
+        yield f"{found.figure} fell more than in the other groups in {_some(worse, found.unit)}"
     elif suspect:
         where = _some(suspect, found.unit)
-        yield f"{found.figure} may have fallen more in {where}, or by chance: use more samples"
+        yield f"{found.figure} may have fallen more in {where}; use more samples to exclude chance"
 
 
 def _some(groups: Sequence[Group], unit: str) -> str:

@@ -135,8 +135,8 @@ class Judge:
         if self.objective == "kl" and self.metric is None:
             if "kl" not in figures:
                 raise InputError(
-                    "the first output has no class scores, of which --objective kl is",
-                    "leave it out: sqnr is for any outputs; or give a --metric of your own",
+                    "the first output has no class scores, which --objective kl needs",
+                    "leave it out (sqnr works for all outputs), or give a --metric of your own",
                 )
             return Verdict(total(figures), figures["kl"])
         if self.metric is not None:

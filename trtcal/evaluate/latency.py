@@ -77,11 +77,13 @@ class Blocks:
         """What somebody should know who reads the times."""
         found = []
         if self.outliers > len(self.baseline) // 10:
-            found.append(f"{self.outliers} of {len(self.baseline)} blocks hold an outlier")
+            found.append(
+                f"{self.outliers} of {len(self.baseline)} blocks of runs contain an outlier"
+            )
         if abs(self.drift) > SHIFTED:
             found.append(f"all times changed by {100 * self.drift:+.0f} % during the measurement")
         if not self.is_pinned:
-            found.append("the measuring thread could not be held to one processor")
+            found.append("the measuring thread could not be pinned to one processor")
         return tuple(found)
 
 
@@ -203,7 +205,7 @@ def measure(
     most = min(max(count // 2, 2 * WINDOW), MAX_WARM_UP)
     blocks = time_rounds(runs, (count + 1) // 2, width, most)
     is_rough = blocks[0].warm_up == most
-    rough = (f"times had not settled after {most} runs of warm-up",) if is_rough else ()
+    rough = (f"the times were not stable after {most} warm-up runs",) if is_rough else ()
     return [_summary(one, batch, rough) for one in blocks]
 
 

@@ -100,15 +100,16 @@ class LearningCurve:
             last = self.points[-2]
             words = "more than" if self.at_least == self.most else "perhaps more than"
             return (
-                f"{words} {self.most} samples: with {last.samples} the loss is still"
+                f"{words} {self.most} samples are needed: with {last.samples} the loss is"
                 f" {_percent(last.excess)} above that with {self.most}, and may fall further"
             )
         fewest = ", the fewest tried," if self.needed == self.points[0].samples else ""
         if self.at_most is None:
             fewer = f", or only {self.at_least}," if self.at_least < self.needed else fewest
             return (
-                f"{self.needed} samples{fewer} seem enough, but these data can't rule out that it takes"
-                f" more than {self.most}"
+                f"{self.needed} samples{fewer} seem enough, but these data cannot exclude that more "
+                "than"
+                f" {self.most} are needed"
             )
         between = f" (between {self.at_least} and {self.at_most})"
         return (
@@ -242,22 +243,23 @@ def _warnings(
     warnings = []
     if all(one.loss.high < NEGLIGIBLE[measure] for one in points):
         warnings.append(
-            f"every size loses less than {NEGLIGIBLE[measure]:g}:"
-            " the number of samples hardly matters here"
+            f"the loss is below {NEGLIGIBLE[measure]:g} with any number of samples,"
+            " so the number hardly matters"
         )
     last, most = points[-2].samples, points[-1].samples
     margin = sample_margin(losses[last], losses[most])
     if margin > TOLERANCE:
         more = "; give more data" if subsets.held_back < HELD_BACK[1] else ""
         warnings.append(
-            f"{subsets.held_back} held-back samples are too few to resolve {TOLERANCE:.0%}: they"
-            f" alone leave ±{margin:.0%} between {last} and {most} samples{more}"
+            f"{subsets.held_back} held-back samples are too few to resolve {TOLERANCE:.0%}: the "
+            "difference"
+            f" between {last} and {most} samples is uncertain by ±{margin:.0%}{more}"
         )
     worse = [one for one in points if one.excess.high < -TOLERANCE]
     if worse:
         warnings.append(
             f"with {worse[0].samples} samples the loss is {_percent(worse[0].excess)} below that with"
-            f" {most}, as where rare values widen a range: try another method"
+            f" {most}; rare values may widen a range: try another method"
         )
     if subsets.first - subsets.pool >= subsets.chunk:
         warnings.append(
@@ -266,7 +268,7 @@ def _warnings(
     labels = class_labels(dataset.labels)
     if labels is not None and labels[0] != labels[-1] and (np.diff(labels) >= 0).all():
         warnings.append(
-            "the samples come in the order of their classes: shuffle them, so that subsets are random"
+            "the samples are sorted by class: shuffle them, so that the subsets are random"
         )
     return warnings
 

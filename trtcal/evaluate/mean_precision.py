@@ -86,8 +86,9 @@ class PrecisionCollector:
         self.decoder = replace(self.decoder, least=LEAST_SCORE, most=MOST)
         if self.decoder.layout == SELECTED:
             raise InputError(
-                "the output has the numbers of boxes, and no coordinates to hold against annotations",
-                "let the boxes be an output too, or leave --labels out",
+                "the output has the numbers of boxes but no coordinates to compare with the "
+                "annotations",
+                "make the boxes an output too, or leave --labels out",
             )
 
     def add(self, outputs: Sequence[Mapping[str, Array]], size: int, labels: Array) -> None:
@@ -187,7 +188,7 @@ def matched(boxes: Sequence[Boxes], labels: Array) -> list[Matches]:
     largest = max((int(one.classes.max(initial=-1)) for one in boxes), default=-1)
     if largest >= categories:
         raise InputError(
-            f"the model gives class {largest}, and the annotations have {categories} categories",
+            f"the model gives class {largest}, but the annotations have only {categories} categories",
             "list all of the model's classes in `categories`; the first by id is class 0",
         )
     with contextlib.redirect_stdout(io.StringIO()):

@@ -119,8 +119,8 @@ class Output:
     def _check_shapes(self, expected: Array, made: Array) -> None:
         if expected.shape != made.shape:
             raise InputError(
-                f"output {self.name!r} has shape {made.shape} in place of {expected.shape}",
-                "compare models that were made from the same one; --outputs leaves an output out",
+                f"output {self.name!r} has shape {made.shape} instead of {expected.shape}",
+                "compare models made from the same original, or leave the output out with --outputs",
             )
 
 
@@ -195,5 +195,5 @@ def samples_first(name: str, values: Array, size: int) -> Array:
         return np.moveaxis(values, 1, 0)
     raise UnsampledError(
         f"output {name!r} has shape {values.shape} for {size} samples",
-        "give --batch 1, or name the outputs that count, which need one row a sample: --outputs",
+        "give --batch 1, or choose the outputs to judge with --outputs; these need one row per sample",
     )

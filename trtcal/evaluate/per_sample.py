@@ -66,7 +66,7 @@ def by_class(reference: Array, variant: Array, labels: Labels | None = None) -> 
         if len(labels) != len(made):
             raise InputError(
                 f"{len(labels)} labels for {len(made)} rows of the first output",
-                "labels need an output with one row a sample; leave them out",
+                "labels need an output with one row per sample; leave them out otherwise",
             )
         check_labels(labels, made.shape[1])
         found.update(correctness(made, labels))
@@ -104,8 +104,9 @@ def jaccard(made: Array, labels: Array) -> Values:
     a, b = (one.reshape(len(one), -1) for one in (made, labels))
     if not np.isin(b, (0, 1)).all():
         raise InputError(
-            f"label {b[~np.isin(b, (0, 1))][0]} is neither 0 nor 1, as those of several labels are",
-            "give a column of 0 and 1 for each label of the model",
+            f"label {b[~np.isin(b, (0, 1))][0]} is neither 0 nor 1, which labels of several classes "
+            "per sample need",
+            "give one column of 0 and 1 for each label of the model",
         )
     either, both = ((a | (b == 1)).sum(1), (a & (b == 1)).sum(1))
     return np.asarray(np.divide(both, either, out=np.ones(len(a)), where=either > 0))
@@ -191,7 +192,7 @@ def check_outputs(reference: Sequence[Array], variant: Sequence[Array], size: in
         ):
             raise InputError(
                 f"outputs of shapes {before.shape} and {after.shape} can't be compared",
-                "every output needs one row a sample, the same in reference and variant",
+                "every output needs one row per sample, the same in reference and variant",
             )
         check_finite(before, after)
 
@@ -201,7 +202,7 @@ def check_finite(*outputs: Array) -> None:
     if not all(np.isfinite(one).all() for one in outputs):
         raise InputError(
             "an output has NaN or infinite values",
-            "run the models alone on these data: weights or data are broken",
+            "run each model alone on these data to find out whether weights or data are broken",
         )
 
 
@@ -210,6 +211,6 @@ def check_labels(labels: Labels | None, classes: int) -> None:
     if labels is not None and not ((labels >= 0) & (labels < classes)).all():
         wrong = labels[(labels < 0) | (labels >= classes)][0]
         raise InputError(
-            f"label {wrong} is none of the model's {classes} classes (0 to {classes - 1})",
+            f"label {wrong} is not one of the {classes} classes of the model (0 to {classes - 1})",
             "number the labels as the model does",
         )

@@ -198,7 +198,7 @@ def _changed(plan: Plan, nodes: tuple[str, ...], precision: str) -> tuple[Plan, 
 def described(trial: Trial) -> str:
     """Return a trial in words."""
     which = trial.nodes[0] if len(trial.nodes) == 1 else f"{len(trial.nodes)} {trial.op}"
-    how = "with a second pair" if trial.precision == SECOND_QDQ else f"in {trial.precision}"
+    how = "with a second Q/DQ pair" if trial.precision == SECOND_QDQ else f"in {trial.precision}"
     if trial.after is None:
         return f"{which} {how}: {trial.reason}"
     moved = f"{trial.before.bytes_moved:,} to {trial.after.bytes_moved:,} bytes"

@@ -255,7 +255,7 @@ def carry(model: Model, dataset: Dataset, states: Mapping[str, str]) -> Dataset:
     for name in states:
         if name not in known:
             raise InputError(
-                f"[data.states] names {name!r}, which is no output of the model",
+                f"[data.states] names {name!r}, which is not an output of the model",
                 f"its outputs are: {', '.join(known)}",
             )
     starts = getattr(dataset, "starts", frozenset({0}))
@@ -285,6 +285,6 @@ def fed_back(output: str, array: Array, before: Array) -> Array:
         raise InputError(
             f"output {output!r} is {array.dtype}{list(array.shape)}, and cannot be fed back to an "
             f"input that is {before.dtype}{list(before.shape)}",
-            "name the output that has the next state in [data.states], and its input",
+            "give in [data.states] the output with the next state, and the input that takes it",
         )
     return array.reshape(before.shape)

@@ -69,7 +69,7 @@ def choose_subsets(model: Model, dataset: Dataset, seed: int = 0) -> Subsets:
     if pool < 2 * chunk:
         raise InputError(
             f"data {dataset.name} have {samples} samples, too few for a learning curve",
-            f"it takes {least + 2 * chunk}, and is more precise with 128 or more",
+            f"give {least + 2 * chunk} samples or more; 128 or more make the curve more precise",
         )
     random = np.random.default_rng(seed)
     chosen = {

@@ -121,7 +121,7 @@ class Task:
         shape = "annotated boxes" if are_boxes(labels) else list(labels.shape[1:]) or "one value"
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.kinds.items())
         raise InputError(
-            f"the labels, {shape} for each sample, fit no output of the task {self.name}: {kinds}",
+            f"the labels, {shape} per sample, fit no output of the task {self.name}: {kinds}",
             "give those that docs/statistics.md has for the task, another --task or --outputs, data "
             "without labels, or a metric of your own that takes them: --metric-file",
         )
@@ -235,8 +235,8 @@ def check_limits(task: Task, metrics: Iterable[str]) -> None:
     for metric in OF_VALUES & {*metrics}:
         names = ", ".join(name for one in task.outputs for name in one.names)
         raise InputError(
-            f"the limit on {metric} is about values one by one, and {names} have boxes after a "
-            "NonMaxSuppression, whose number and order are others in each model",
+            f"the limit on {metric} compares values one by one, but {names} have boxes after a "
+            "NonMaxSuppression, whose number and order differ between models",
             'limit the boxes: --limit "agreement >= -1.0", "score_error <= 0.05" or, with --labels, '
             '"map >= -1.0"; or compare the model cut before its NonMaxSuppression',
         )
@@ -246,14 +246,16 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
     """Return why outputs without a default limit leave a verdict open, and what would decide."""
     have = "has" if len(outputs) == 1 else "have"
     return (
-        f"{_some(outputs)} {have} no usual limit: give the one that you need, as "
-        f'--limit "{SUGGESTED}", or the outputs that count with --outputs, or --task'
+        f"{_some(outputs)} {have} no default limit: give one, such as "
+        f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
 
 
 def no_limit_on(outputs: Sequence[str]) -> str:
     """Return the warning of outputs that no limit is about."""
-    return f"no limit is about {_some(outputs)}: --outputs names those that count"
+    return (
+        f"no limit is on {_some(outputs)}: give one, or choose the outputs to judge with --outputs"
+    )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -336,10 +338,12 @@ class TaskReader:
 
 def _check(outputs: Mapping[str, Array], name: str | None, wanted: Sequence[str]) -> None:
     if name is not None and name not in KINDS:
-        raise InputError(f"there is no task {name!r}", f"known: {', '.join(KINDS)}")
+        raise InputError(f"{name!r} is not a task", f"known: {', '.join(KINDS)}")
     for one in wanted:
         if one not in outputs:
-            raise InputError(f"there is no output {one!r}", f"there are {', '.join(outputs)}")
+            raise InputError(
+                f"the model has no output {one!r}", f"its outputs are: {', '.join(outputs)}"
+            )
 
 
 def _named(outputs: Sequence[Output]) -> str:

@@ -110,8 +110,8 @@ def _contrasted(one: Judgement, comparison: Comparison) -> Judgement:
 def _check_variants(limits: Iterable[Limit], names: Sequence[str]) -> None:
     for limit in limits:
         if limit.variant is not None and limit.variant not in names:
-            hint = f"compared are {', '.join(names)}"
-            raise InputError(f"the limit {limit} is about no variant", hint)
+            hint = f"the compared variants are: {', '.join(names)}"
+            raise InputError(f"the limit {limit} names a variant that is not compared", hint)
 
 
 def judge_row(
@@ -148,21 +148,21 @@ def _triple(ends: Interval) -> tuple[float, float, float]:
 
 def _reason(limit: Limit, row: Row) -> str:
     if limit.in_slices:
-        return "compare judges no slices: `trtcal ab --slices` does"
+        return "compare does not judge slices; use `trtcal ab --slices`"
     if limit.metric == "linf" and row.accuracy.linf is not None:
-        return "the largest of all has no interval; l2 has one"
+        return "a maximum has no interval; use a limit on l2, which has one"
     if limit.metric == "sqnr_db" and limit.is_change:
-        return "FP32 has no noise to change from: give the bound without a sign"
+        return "FP32 has no SQNR that could change: give the bound without a sign"
     if limit.metric in ("top1", "top5", "top1_drop"):
         has_classes = any(one.kind == "classes" for one in row.outputs)
         return "the data have no labels" if has_classes else "no output has class scores"
     if limit.metric == INT8_MACS:
         return "the multiply-accumulates of this variant are not known"
     if limit.metric in BY_LABELS:
-        return "the data have no labels that an output fits"
+        return "the data have no labels that fit an output"
     if limit.metric in METRICS:
-        return "no output that counts has it"
-    return "no such figure: --metric-file gives one's own"
+        return "no judged output has this figure"
+    return "there is no such figure; define your own with --metric-file"
 
 
 def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | None:

@@ -104,10 +104,13 @@ def _outputs(
     try:
         open_session(tail.proto)
     except BackendError as error:
-        return own, f"judged at {last}: the part after the cut does not run here ({error.message})"
+        return (
+            own,
+            f"judged at {last}, because the part after the cut does not run here ({error.message})",
+        )
     made = ", ".join(name for name in tail.outputs if name not in tail.cut)
-    said = f"ONNX Runtime computes {made} from where it was cut; latencies are without that"
-    return whole_outputs(own, tail), said
+    note = f"ONNX Runtime computes {made} after the cut; latencies are without that part"
+    return whole_outputs(own, tail), note
 
 
 def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | None) -> Variant:
@@ -158,15 +161,15 @@ def check_variants(everyone: Sequence[Variant]) -> None:
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise InputError(
-            f"two variants are called {sorted(repeated)[0]!r}",
-            "rename a file, after which variants are named; in Python, give a dict of names",
+            f"two variants have the name {sorted(repeated)[0]!r}",
+            "rename a file (variants have the names of their files), or give a dict of names in Python",
         )
     for one in everyone[1:]:
         for side in ("inputs", "outputs"):
             if _signature(one, side) != _signature(everyone[0], side):
                 raise InputError(
-                    f"variant {one.name!r} has other {side} than the reference",
-                    "compare models that were made from the same one",
+                    f"variant {one.name!r} does not have the same {side} as the reference",
+                    "compare models made from the same original",
                 )
 
 

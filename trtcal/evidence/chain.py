@@ -107,7 +107,7 @@ def read_chain(path: Path, last: str | None = None) -> tuple[Checkpoint, ...]:
         lines = [_parsed(path, *numbered) for numbered in enumerate(data.splitlines(), 1)]
         found = str(_checked(path, lines))
         if last is not None and found != last:
-            raise _broken(path, len(lines), "it is not the last line that was written")
+            raise _broken(path, len(lines), "lines after it are missing")
         return parsing(path, lambda: tuple(map(_checkpoint, lines)))
 
 

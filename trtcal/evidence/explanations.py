@@ -19,9 +19,9 @@ PAGE = """\
 
 <!-- Written by `make messages`, from messages.toml and kinds.toml in trtcal/evidence. -->
 
-What `trtcal log` and `trtcal diagnose` know: the messages by what they are about, and the kinds of
-findings. The names are those that both print, and `trtcal explain NAME` prints the same text. The
-lines are examples, of the oldest TensorRT first.
+This page explains every message that `trtcal log` knows, by category, and every kind of finding that
+`trtcal diagnose` reports. Look up the name that the command printed; `trtcal explain NAME` prints the
+same text. The quoted lines are examples of the message, the oldest TensorRT version first.
 """
 
 
@@ -88,7 +88,7 @@ def explain_name(name: str) -> tuple[Explanation, ...]:
     names = dict.fromkeys(one.name for one in known)
     near = difflib.get_close_matches(wanted, names, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
-    raise InputError(f"no message and no finding is called {name!r}", hint)
+    raise InputError(f"no message and no finding has the name {name!r}", hint)
 
 
 def to_markdown() -> str:
@@ -115,7 +115,7 @@ def _section(one: Explanation) -> str:
     paragraphs = [f"{heads[one.about]}{one.name}", one.meaning]
     if one.about == MESSAGE:
         paragraphs.insert(1, f"*{one.title}*")
-    paragraphs += [f"**Why it is bad.** {one.why}"] if one.why else []
+    paragraphs += [f"**Why it matters.** {one.why}"] if one.why else []
     paragraphs += [f"**What to do.** {one.fix}"] if one.fix else []
     paragraphs += ["\n".join(["```text", *one.examples, "```"])] if one.examples else []
     return "\n\n".join(paragraphs) + "\n"

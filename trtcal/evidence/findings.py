@@ -42,8 +42,10 @@ class Finding:
     """One fact worth acting on.
 
     `kind` is a stable word for gates and suppressions (`silent_fallback`), `subject` the layer,
-    node or tensor, exactly as named there. `what` says what is so, `why` what it means, `fix` what
-    to do.
+    node or tensor, with its exact name. `what` is the fact, `why` its meaning, `fix` what to do.
+
+    >>> Finding("silent_fallback", "conv1", "conv1 runs in fp32", "it is slower", "use Q/DQ").kind
+    'silent_fallback'
     """
 
     kind: str

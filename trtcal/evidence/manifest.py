@@ -36,10 +36,16 @@ LAYER_TIMES = "layer-times.json"
 
 @dataclass(frozen=True)
 class Build:
-    """An engine that was built, with its layers and what each node got of what it was asked.
+    """A built engine, with its layers and the precision that each node asked for and got.
 
-    `whole` are the outputs of the model that this one was cut from, none if it was not cut.
-    `coverage` is how much of the compute that makes; of ONNX Runtime's CPU what Q/DQ ask for.
+    `whole` are the outputs of the model that this model was cut from, none if it was not cut.
+    `coverage` is the share of the compute in INT8; for ONNX Runtime's CPU the share that Q/DQ ask
+    for.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> made.target, made.engine.name
+    ('cpu', 'engine.onnx')
     """
 
     folder: Path

@@ -31,7 +31,7 @@ MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
 TYPES = frozenset(onnx.TensorProto.DataType.values())
 WAIT_S = 60.0  # beyond the time of a processor that it may take
-HINT = "export it again, or see what `python -m onnx.checker` says of it"
+HINT = "export it again; `python -m onnx.checker` lists what is wrong"
 
 
 def check(proto: onnx.ModelProto, path: Path) -> None:
@@ -42,8 +42,8 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     size = proto.ByteSize()
     if size >= MODEL_BYTES:
         raise InputError(
-            f"model {path} has 2 GiB besides the initializers of its main graph",
-            "move constants out of its subgraphs and nodes",
+            f"model {path} has 2 GiB outside the initializers of its main graph",
+            "move constants from its subgraphs and nodes to initializers of the main graph",
         )
     answer, end = in_child(lambda: _problem(proto), seconds_for(size))
     if end in (signal.SIGXCPU, signal.SIGKILL):
@@ -51,7 +51,7 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     if end:
         raise InputError(f"model {path} crashes ONNX's checker ({_name(end)})", HINT)
     if answer == "MemoryError":
-        raise InputError(f"model {path} takes over 4 GiB to check", raising())
+        raise InputError(f"model {path} needs over 4 GiB of memory to check", raising())
     if answer:
         raise InputError(f"model {path} is not valid ONNX: {answer}", HINT)
 
@@ -64,7 +64,7 @@ def check_sizes(proto: onnx.ModelProto) -> None:
         given, wanted = len(tensor.raw_data), size_of(tensor)
         if tensor.HasField("raw_data") and tensor.data_type in ITEM_BYTES and given != wanted:
             raise ValueError(
-                f"tensor {tensor.name!r} has {given} bytes, its type and shape want {wanted}"
+                f"tensor {tensor.name!r} has {given} bytes, its type and shape need {wanted}"
             )
         _check_values(tensor)
     for value in _annotations(proto):
@@ -89,7 +89,7 @@ def _check_values(tensor: onnx.TensorProto) -> None:
     given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
     wanted = math.prod(map(int, tensor.dims))
     if given != wanted:
-        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape wants {wanted}")
+        raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape needs {wanted}")
 
 
 def _name(number: int) -> str:

@@ -71,7 +71,7 @@ def tail_of(metadata: Mapping[str, str]) -> Tail | None:
         return Tail(proto, cut, outputs)
     except Exception as error:  # JSON, base64, protobuf and the checker have errors of their own
         raise InputError(
-            f"the model's metadata {KEY!r} are damaged: {type(error).__name__}",
+            f"the metadata {KEY!r} of the model are damaged: {type(error).__name__}",
             "cut the model again: `trtcal prepare model.onnx --outputs ... -o body.onnx`",
         ) from error
 
@@ -94,7 +94,9 @@ def cut(model: Model, outputs: Sequence[str]) -> Model:
     in the model or no input decides it, or if the model was cut before.
     """
     if KEY in metadata_of(model.proto):
-        raise InputError(f"model {model.path} was cut before", "cut the model it was made from")
+        raise InputError(
+            f"model {model.path} is already the body of a cut model", "cut the original model"
+        )
     parts = _Parts(model, outputs)
     body = parts.model(parts.body, parts.inputs_of(parts.body + parts.rest), parts.shown)
     if parts.rest:
@@ -179,7 +181,7 @@ class _Parts:
         found = self.types.get(name)
         if found is None or not found.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"the model does not say how many dimensions tensor {name!r} has",
+                f"the model does not give the number of dimensions of tensor {name!r}",
                 "cut at another tensor, or export the model with the shapes of its tensors",
             )
         return found
@@ -201,17 +203,17 @@ def _check_names(model: Model, asked: Sequence[str], makers: Mapping[str, NodePr
             close = difflib.get_close_matches(name, known, n=CLOSE, cutoff=0.4) or known[-CLOSE:]
             raise InputError(
                 f"model {model.path} has no node that makes a tensor {name!r}",
-                f"the nearest names: {', '.join(close)}",
+                f"tensors with similar names: {', '.join(close)}",
             )
     if not asked:
-        raise InputError("no tensor is given to cut at", "give --outputs NAME,NAME")
+        raise InputError("--outputs names no tensor", "give --outputs NAME,NAME")
 
 
 def _check_inputs(model: Model, asked: Sequence[str], parts: _Parts) -> None:
     if not parts.inputs_of(parts.body):
         raise InputError(
             f"model {model.path}: {', '.join(asked)} do not depend on an input",
-            "give tensors that are computed from the model's inputs",
+            "give tensors that depend on the model's inputs",
         )
 
 
@@ -220,8 +222,8 @@ def _check_size(model: Model, parts: _Parts) -> None:
     size = sum(size_of(one) for name, one in parts.weights.items() if name in read)
     if size > LARGEST:
         raise InputError(
-            f"model {model.path}: what is cut off has {size / 1e6:,.0f} MB of weights, "
-            f"more than {LARGEST / 1e6:,.0f}",
+            f"model {model.path}: the part that is cut off has {size / 1000000.0:,.0f} MB of "
+            f"weights, more than {LARGEST / 1000000.0:,.0f}",
             "cut nearer to the outputs",
         )
 

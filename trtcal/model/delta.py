@@ -14,13 +14,13 @@ from trtcal.model.merkle import GraphTable, table_of
 STRUCTURE, ATTRIBUTES, CONSTANTS = "structure", "attributes", "constants"
 SIGNATURE, TYPES, REORDERED, RENAMED = "signature", "types", "reordered", "renamed"
 CHANGES = {
-    STRUCTURE: "nodes are there, or are wired, in another way",
-    ATTRIBUTES: "attributes of nodes are others",
-    CONSTANTS: "values of weights or other constants are others",
-    SIGNATURE: "inputs, outputs, opsets, the IR version or metadata are others",
-    TYPES: "types or shapes that are noted within the graph are others",
-    REORDERED: "the same nodes stand in another order",
-    RENAMED: "nodes, tensors or weights within the graph have other names",
+    STRUCTURE: "the nodes or their connections differ",
+    ATTRIBUTES: "attributes of nodes differ",
+    CONSTANTS: "values of weights or other constants differ",
+    SIGNATURE: "inputs, outputs, opsets, the IR version or metadata differ",
+    TYPES: "types or shapes recorded within the graph differ",
+    REORDERED: "the order of the nodes differs",
+    RENAMED: "names of nodes, tensors or weights within the graph differ",
 }
 """Every kind of change, the gravest first: where there are several, the gravest is reported."""
 

@@ -143,7 +143,7 @@ def _blocks(tensor: TensorProto) -> Iterator[bytes]:
             left -= len(block)
             yield block
     if left:
-        raise OSError(f"{path} ends before tensor {tensor.name!r} does")
+        raise OSError(f"{path} ends before the data of tensor {tensor.name!r} do")
 
 
 def digest_of(tensor: TensorProto) -> str:
@@ -221,7 +221,9 @@ def _keep_outside(tensor: TensorProto, folder: Path) -> None:
     info, size = ExternalDataInfo(tensor), size_of(tensor)
     start, length = info.offset or 0, info.length or size
     if length != size or start + size > (folder / info.location).stat().st_size:
-        raise ValueError(f"its external data hold not the {size} bytes of tensor {tensor.name!r}")
+        raise ValueError(
+            f"its external data do not have the {size} bytes of tensor {tensor.name!r}"
+        )
     _refer(tensor, location=info.location, offset=start, length=size, basepath=folder)
 
 

@@ -96,12 +96,16 @@ class TensorSpec:
 class Model:
     """A checked ONNX model; `fingerprint` is the SHA-256 of its file and of its external data.
 
-    `proto` holds the weights, or refers to the files in which they were left (`trtcal.model.files`).
-    `overrides` has what optimizations found for layers that are in INT8; the fingerprint covers it too.
-    `given` is then the model before the optimizations, which also change constants of the float model.
-    No initializer of `proto` is an input of its graph; `defaults` are inputs of the file that had a
-    default value, which is a constant here. `source` is the file or folder of another framework that it
-    was converted from; `path` is then the ONNX file made of it.
+    `proto` holds the weights, or refers to the files that have them (`trtcal.model.files`).
+    `overrides` are the optimizations of layers in INT8; the fingerprint covers them too. `given`
+    is then the model before the optimizations, which also change constants of the float model. No
+    initializer of `proto` is an input of its graph; `defaults` are inputs of the file with a
+    default value, which is a constant here. `source` is the file or folder of another framework
+    that the model was converted from; `path` is then the resulting ONNX file.
+
+    >>> model = load_model("samples/digits/digits.onnx")
+    >>> [str(one) for one in model.outputs]
+    ['logits: float32[batch, 10]']
     """
 
     path: Path
@@ -151,9 +155,9 @@ def opset_of(proto: onnx.ModelProto) -> int:
 def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = False) -> Model:
     """Load and check a model; a `Model` stays itself.
 
-    A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if it
-    holds programs. A file's external data of more than `embedded` bytes are left in their files.
-    `InputError` if the file is missing or corrupt, if it is not valid ONNX, or for any other type.
+    A SavedModel, a `.keras`, `.tflite` or `.pt2` file is converted to ONNX, with `trust` even if
+    it contains programs. External data of more than `embedded` bytes stay in their files.
+    `InputError` if the file is missing or corrupt, is not valid ONNX, or has another type.
 
     >>> model = load_model("samples/digits/digits.onnx")
     >>> model.name, str(model.inputs[0]), model.opset
@@ -166,8 +170,8 @@ def load_model(source: ModelSource, embedded: int = EMBEDDED, trust: bool = Fals
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(
             f"an object of type {type(source).__name__} is not a model",
-            "give a path (str or Path), an onnx.ModelProto or a trtcal Model; of a PyTorch module, "
-            "trtcal.from_torch(module, examples) makes one",
+            "give a path (str or Path), an onnx.ModelProto or a trtcal Model; "
+            "trtcal.from_torch(module, examples) makes one from a PyTorch module",
         )
     recover(Path(source).parent)
     return checked(_of_path(Path(source), embedded, trust or is_trusted()))
@@ -186,18 +190,18 @@ def _of_path(path: Path, embedded: int, trust: bool) -> Model:
 def _in_memory(proto: onnx.ModelProto) -> Model:
     """Return a model with the fingerprint of the file that `onnx.save` would write of it."""
     if any(uses_external_data(tensor) for tensor in tensors_of(proto)):
-        raise InputError("the model's weights are in files beside it", "give the model's path")
+        raise InputError("the model's weights are in files beside it", "give the path of the model")
     name = re.sub(r"[^\w.-]+", "_", proto.graph.name) or "model"
     try:
         digest = digest_bytes(proto.SerializeToString())
     except (EncodeError, ValueError) as error:
-        raise InputError("the model has 2 GiB or more", "save it and give its path") from error
+        raise InputError(
+            "the model has 2 GiB or more", "save the model and give its path"
+        ) from error
     try:
         check_sizes(proto)
     except ValueError as error:
-        raise InputError(
-            f"the model has a weight that is broken: {error}", "export it again"
-        ) from error
+        raise InputError(f"a weight of the model is broken: {error}", "export it again") from error
     if _initialized_inputs(proto) or _shapeless(proto):
         given, proto = proto, onnx.ModelProto()
         proto.CopyFrom(given)
@@ -373,7 +377,7 @@ def unique(name: str, taken: set[str]) -> str:
 def _inside(folder: Path, name: str) -> Path:
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()):
-        raise ValueError(f"its external data {name!r} lie outside its folder")
+        raise ValueError(f"its external data {name!r} are outside its folder")
     check_file(file, ARRAYS_BYTES, "keep the model's external data files beside it")
     return file
 
@@ -381,7 +385,7 @@ def _inside(folder: Path, name: str) -> Path:
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
-        raise InputError(f"{value.name!r} is not a tensor", "trtcal handles tensor inputs only")
+        raise InputError(f"{value.name!r} is not a tensor", "give a model with tensor inputs only")
     dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     # some exporters write -1 or 0 where a size is not known
     dims = enumerate(tensor.shape.dim)

@@ -281,8 +281,8 @@ LACKED: Mapping[str, Operators] = {
 """What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
 NO_INT8 = {
     **dict.fromkeys(RECURRENT, "TensorRT has no INT8 kernel for it"),
-    **dict.fromkeys(ATTENDS, "its products lie within one operator, where no Q/DQ can stand"),
-    **dict.fromkeys(INTEGER, "TensorRT takes Q/DQ, and no operators on integers"),
+    **dict.fromkeys(ATTENDS, "its products are within one operator, where no Q/DQ fit"),
+    **dict.fromkeys(INTEGER, "TensorRT takes Q/DQ, but no integer operators"),
     **dict.fromkeys(_with("plugs"), "TensorRT runs it as a plug-in, in float"),
 }
 """Why an operator that multiplies gets no INT8 whatever a plan asks (seen in TensorRT-RTX's layer

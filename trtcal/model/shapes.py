@@ -109,7 +109,7 @@ def _assumed(value: ValueInfoProto, named: dict[str, int], assumed: list[str]) -
             named[size] = BATCH if is_batch else OTHER
             if not is_batch:
                 what = size if "?" not in size else f"axis {axis} of {value.name!r}"
-                assumed.append(f"{what} is not known and counted as {OTHER}")
+                assumed.append(f"{what} is unknown and counted as {OTHER}")
         yield size if isinstance(size, int) else named[size]
 
 

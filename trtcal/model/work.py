@@ -234,7 +234,7 @@ class _Counter:
 
     def _assume_once(self, name: str) -> None:
         self.inference.assumed.append(
-            f"how often {name!r} runs depends on values, and it is counted once"
+            f"the number of runs of {name!r} depends on values, and it is counted once"
         )
 
 

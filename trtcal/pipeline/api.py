@@ -92,13 +92,13 @@ def open_dataset(
 ) -> Dataset:
     """Open and check data for a model's inputs.
 
-    `data`: a path, `{input: array}`, one array for a model of one input, or an iterable of such feeds
-    that can be read again, such as a list or a PyTorch DataLoader. Samples lie along the first axis.
-    `images` is the preprocessing of image files, `labels` ("csv", "folders") where their classes are,
-    or a file of annotations in COCO's JSON. `constants` are inputs that are the same for all samples.
-    `states` are outputs that the model is fed back as inputs at the next sample (output -> input): each
-    feed is a sequence, which begins with zeros or with the input's constant, and is run once here.
-    `InputError` if the data do not fit the model, or hold NaN or infinite values.
+    `data`: a path, `{input: array}`, one array for a model with one input, or an iterable of such
+    feeds that can be read again, such as a list or a PyTorch DataLoader. The first axis is the
+    samples. `images` is the preprocessing of image files, `labels` says where their classes are
+    ("csv", "folders"), or is a JSON file of COCO annotations. `constants` are inputs with the same
+    value for all samples. `states` maps outputs to inputs that take their values at the next
+    sample: each feed is a sequence, which begins with zeros or with the input's constant, and runs
+    once here. `InputError` if the data do not fit the model, or hold NaN or infinite values.
 
     >>> len(open_dataset("samples/digits/calibration.npz", "samples/digits/digits.onnx"))
     512
@@ -112,7 +112,7 @@ def open_dataset(
 
 
 def check_data(model: AnyModel, data: Data) -> DataCheck:
-    """Check whether data are prepared as a model needs them; no issue is no proof that they are.
+    """Check whether data are prepared as a model expects; no issue does not prove that they are.
 
     Up to 64 samples are run, in float. `BackendError` if the model cannot be run.
 
@@ -135,11 +135,12 @@ def calibrate(
     batch: int = 32,
     workers: int = 0,
 ) -> Calibration:
-    """Run a model on data and choose a range for every tensor that INT8 needs one for.
+    """Run a model on data and choose a range for every tensor that needs one for INT8.
 
-    `method` is `minmax`, `percentile`, `entropy`, `mse`, `auto` or one of a plug-in, `parameters` are
-    its own. `batch` is in samples; `workers` processes share the work. The result does not depend on
-    either. `InputError` for an unknown method or parameter.
+    `method` is `minmax`, `percentile`, `entropy`, `mse`, `auto` or the name of a plug-in,
+    `parameters` are its parameters. `batch` is the number of samples in a batch; `workers`
+    processes share the work. The result does not depend on either. `InputError` for an unknown
+    method or parameter.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> calibration = calibrate(digits, data, "minmax")
@@ -159,11 +160,11 @@ def quantize(
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
 ) -> QuantizedModel:
-    """Write Q/DQ into a model where a plan wants INT8, and casts where it wants fp16.
+    """Write Q/DQ into a model where a plan asks for INT8, and casts where it asks for fp16.
 
-    `plan` None asks for INT8 wherever TensorRT takes it; a mapping is a plan's JSON form. With
-    `output` the ONNX file is written there. `InputError` if the calibration is of another model or
-    the plan matches nothing.
+    Without a `plan`, INT8 is asked for wherever TensorRT takes it; a mapping is a plan's JSON
+    form. `output` is the ONNX file to write. `InputError` if the calibration is of another model
+    or the plan matches nothing.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> quantized = quantize(digits, calibrate(digits, data), {"layers": {"head/gemm": "fp32"}})
@@ -179,7 +180,7 @@ def quantize(
 def _calibration(source: Calibration | PathLike) -> Calibration:
     if isinstance(source, Calibration):
         return source
-    _check_path(source, "a calibration", "the Calibration that `calibrate` gives")
+    _check_path(source, "a calibration", "the Calibration that `calibrate` returns")
     return Calibration.read(Path(source))
 
 
@@ -203,9 +204,9 @@ def improve(
 ) -> Improved:
     """Find the ranges and optimizations with which a model loses least in INT8, without training.
 
-    A quarter of the samples (16 to 128, a third of fewer than 32) is held back to judge by. `effort`
-    is "fast" or "best", `time_limit_s` seconds after which nothing more is tried. `InputError` for
-    fewer than 8 samples.
+    A quarter of the samples (16 to 128, a third if there are fewer than 32) is held back to judge
+    the optimizations. `effort` is "fast" or "best", `time_limit_s` the number of seconds after
+    which no further optimization is tried. `InputError` for fewer than 8 samples.
 
     >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
     >>> improved.quantized.asked["stem/conv"]
@@ -225,10 +226,10 @@ def build(
 ) -> Build:
     """Build an engine into the folder `output`, with its log and the list of its layers.
 
-    `target` is `cpu`, `sm89`, `rtx4090` or another of `trtcal doctor`; `options` takes its place if
-    given. The samples of `data` show the sizes of dynamic inputs; a quantized model knows those it was
-    calibrated with.
-    `BackendError` if the backend is missing or fails, `ResourceError` at the time limit.
+    `target` is `cpu`, `sm89`, `rtx4090` or another of `trtcal doctor`; `options` replaces it if
+    given. The samples of `data` give the sizes of dynamic inputs; a quantized model knows those of
+    its calibration. `BackendError` if the backend is missing or fails, `ResourceError` at the time
+    limit.
 
     >>> import tempfile
     >>> build("samples/digits/digits.onnx", tempfile.mkdtemp()).backend
@@ -247,10 +248,10 @@ def diagnose(
     logs: Sequence[PathLike] = (),
     config: Config | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a build, the costliest first, with evidence and remedy.
+    """Return the findings on a build, the costliest first, with evidence and fix.
 
-    `source`: what `build` gave, its folder, or the layers of an engine that another tool built
-    (inspector JSON or a log). `logs` are further build logs, `config` has limits and accepted findings.
+    `source`: a `Build`, its folder, or the layers of an engine that another tool built (inspector
+    JSON or a log). `logs` are further build logs, `config` has limits and accepted findings.
 
     >>> import tempfile
     >>> diagnose(build("samples/digits/digits.onnx", tempfile.mkdtemp())).findings
@@ -260,7 +261,7 @@ def diagnose(
     loaded = None if model is None else _model(model)
     if isinstance(source, Build):
         return check_build(source, settings, loaded, paths)
-    _check_path(source, "a build", "the Build that `build` gives")
+    _check_path(source, "a build", "the Build that `build` returns")
     path = Path(source)
     if path.is_dir():
         return check_folder(path, settings, paths, loaded)
@@ -272,6 +273,11 @@ class BuildLog:
     """What a build log says: its events in order, and their summary.
 
     `summary` has counts by category, the findings with meaning and remedy, and whether it failed.
+
+    >>> import tempfile
+    >>> log = read_log(build("samples/digits/digits.onnx", tempfile.mkdtemp()).log)
+    >>> log.summary["is_failed"], len(log.events) > 0
+    (False, True)
     """
 
     events: tuple[Event, ...]
@@ -324,7 +330,7 @@ def _named(variants: Variants) -> list[Named]:
     if isinstance(variants, Mapping):
         return list(variants.items())
     if isinstance(variants, (str, os.PathLike)) or not isinstance(variants, Sequence):
-        raise InputError("variants must be several", "give a list, or a dict of names")
+        raise InputError("`variants` is not a list or a dict", "give a list, or a dict of names")
     return [(_name(one) or f"variant {number}", one) for number, one in enumerate(variants, 1)]
 
 
@@ -346,11 +352,11 @@ def compare(
 ) -> Comparison:
     """Compare variants with their FP32 reference: accuracy on all data, latency on the first batch.
 
-    `variants` are models or builds, by name in a dict or in a list. `limits` are written like
-    "top1 >= -1.0" or "speedup >= 1.3". `batch` is in samples; `rounds` are the timed runs of each: 60
-    where a limit is about times, else 6. `task` and the `outputs` that count are guessed from the
-    reference's outputs if not given.
-    `InputError` if two of them bear one name, the reference included.
+    `variants` are models or builds, in a dict by name or in a list. `limits` are strings like
+    "top1 >= -1.0" or "speedup >= 1.3". `batch` is the number of samples in a batch; `rounds` is
+    the number of timed runs of each model: 60 if a limit is about times, else 6. `task` and
+    `outputs` are guessed from the reference's outputs if not given. `InputError` if two models
+    have the same name, the reference included.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -381,10 +387,10 @@ def ab_test(
 ) -> ABTest:
     """Test whether a candidate can replace a baseline, by paired intervals on the same samples.
 
-    `limits` are written like "top1 >= -0.5"; without one, top-1 (agreement, where the data have no
-    labels) may fall by 1 point, see docs/statistics.md for other tasks. `task` and the `outputs` that
-    count are guessed from the baseline's outputs if not given. The verdict is SHIP, SHIP WITH CARE,
-    ROLL BACK or INCONCLUSIVE.
+    `limits` are strings like "top1 >= -0.5". Without a limit, top-1 (agreement, if the data have
+    no labels) may fall by 1 point; docs/statistics.md has the limits of other tasks. `task` and
+    `outputs` are guessed from the baseline's outputs if not given. The verdict is SHIP, SHIP WITH
+    CARE, ROLL BACK or INCONCLUSIVE.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> int8 = quantize(digits, calibrate(digits, data))
@@ -410,11 +416,11 @@ def search(
 ) -> Result:
     """Find the layers to leave out of INT8: plans from the fastest to the most accurate.
 
-    `limits` are written like "top1 >= -0.3" or "speedup >= 2"; they come before those of `options`,
-    which has the GPU to estimate times for and how much to measure. `tested` of the result holds the
-    recommended plan against the limits as `ab_test` does. Measurements are kept in the folder `output`,
-    so that the same search goes on where it was stopped. `InputError` for a limit that no plan can be
-    searched for.
+    `limits` are strings like "top1 >= -0.3" or "speedup >= 2"; they take precedence over those of
+    `options`, which has the GPU to estimate times for and how much to measure. `tested` of the
+    result is the A/B test of the recommended plan against the limits, as `ab_test` makes it. The
+    folder `output` keeps the measurements, so that the same search resumes where it was stopped.
+    `InputError` for a limit on a metric that the search does not measure.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> result = search(digits, calibrate(digits, data), "samples/digits/test.npz")
@@ -438,7 +444,14 @@ def search(
 
 @dataclass(frozen=True)
 class Report:
-    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame."""
+    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> report([comparison]).document["schema_version"]
+    4
+    """
 
     document: dict[str, Any]
     html: str
@@ -453,10 +466,10 @@ Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
 def report(source: PathLike | Sequence[Reported], output: PathLike | None = None) -> Report:
-    """Make the report on a run's folder, or on results of this session; at least a comparison.
+    """Make the report on a run's folder, or on results in memory: at least a comparison.
 
-    With `output`, the HTML page is written there and its JSON beside it. `InputError` if the source
-    holds nothing that can be reported.
+    With `output`, the HTML page is written there and its JSON beside it. `InputError` if the
+    source has no results to report.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> calibration = calibrate(digits, data)
@@ -487,7 +500,7 @@ def _collect(results: Sequence[Reported], folder: Path) -> None:
         else:
             raise InputError(
                 f"an object of type {type(one).__name__} cannot be reported",
-                "give what calibrate, compare, ab_test or build gave, a Plan, or a run's folder",
+                "give a result of calibrate, compare, ab_test or build, a Plan, or the folder of a run",
             )
 
 
@@ -499,9 +512,9 @@ def run(
 ) -> stages.RunResult:
     """Do everything that a `trtcal.toml` says, as `trtcal run` does; nothing is added to `history`.
 
-    The report is held against the last run of the same model in `history`. `say` is called with each
-    line about the work. Scripts that a file names are run only with `trust`. `InputError` for a wrong
-    configuration.
+    The report compares the run with the last run of the same model in `history`. `say` is called
+    with each line about the work. Scripts that a file names run only with `trust`. `InputError`
+    for a wrong configuration.
 
     >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
     >>> result.folder.name  # doctest: +SKIP

@@ -184,14 +184,15 @@ def _variant(config: Config) -> str:
 def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcome]:
     if not sides.components:
         raise InputError(
-            "the two runs do not differ in what they are made from",
-            "if their figures do, compare the versions in run.json, and `trtcal checkpoint diff`",
+            "the two runs have the same inputs",
+            "if their figures differ, compare the versions in run.json and use `trtcal checkpoint "
+            "diff`",
         )
     good, bad = trial(sides.mix(len(sides.components))), trial(sides.mix(0))
     say(f"good: {good.shown}; bad: {bad.shown}; {len(sides.components)} differences")
-    hint = "see the versions in run.json: this machine's may be others; or give another --limit"
+    hint = "compare the versions in run.json with those of this machine, or give another --limit"
     if not good.holds:
-        raise InputError(f"the good run breaks {trial.limit} too: {good.shown}", hint)
+        raise InputError(f"the good run breaks {trial.limit} as well: {good.shown}", hint)
     if bad.holds:
         raise InputError(f"the bad run holds {trial.limit}: {bad.shown}", hint)
     return good, bad
@@ -200,7 +201,8 @@ def _checked_ends(trial: Trial, sides: Sides, say: Say) -> tuple[Outcome, Outcom
 def _step(trial: Trial, sides: Sides, count: int, say: Say) -> bool:
     found = trial(sides.mix(count))
     state = "holds" if found.holds else "is broken"
-    say(f"1 to {count} of {len(sides.components)} from the good run: {found.shown}: {state}")
+    number = f"differences 1 to {count} of {len(sides.components)}"
+    say(f"with {number} from the good run: {found.shown}: {state}")
     return found.holds
 
 
@@ -224,7 +226,7 @@ def _within(
 
     def holds(count: int) -> bool:
         found = trial(replace(mixes[1], ranges={name: good[name] for name in moved[:count]}))
-        say(f"1 to {count} of {len(moved)} ranges from the good run: {found.shown}")
+        say(f"with ranges 1 to {count} of {len(moved)} from the good run: {found.shown}")
         return found.holds
 
     if not moved or not holds(len(moved)):

@@ -57,7 +57,7 @@ class Verification:
     def sentence(self) -> str:
         """The result in one sentence."""
         if self.finding is None:
-            return f"all {self.checked} checkpoints give what they gave in {self.baseline}"
+            return f"all {self.checked} checkpoints give the same outputs as in {self.baseline}"
         later = len(self.difference.deltas) - 1
         after = f"; {later} checkpoints after it differ too" if later else ""
         return f"{self.finding}; run once more: {self.rerun}{after}"
@@ -149,8 +149,8 @@ def baseline_of(folder: Path, history: History | None, against: int | None = Non
         return folder / PREVIOUS
     what = f"run {against}" if against is not None else "a run before it"
     raise InputError(
-        f"there are no checkpoints of {what} to hold {folder} against",
-        "give --baseline FOLDER; `trtcal run -o FOLDER` keeps each run in a folder of its own",
+        f"there are no checkpoints of {what} to compare {folder} with",
+        "give --baseline FOLDER; `trtcal run -o FOLDER` writes each run to a separate folder",
     )
 
 

@@ -89,7 +89,7 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     `InputError` if the data do not fit the model however images are prepared.
     """
     draft = Draft(
-        ["# Written by trtcal. Check the lines that say guessed; docs/configuration.md has"]
+        ["# Written by trtcal. Check the lines marked `guessed`; docs/configuration.md explains"]
     )
     draft.lines += ["# all keys.", "", f"model = {_path(model.source or model.path, folder)}"]
     if given.output is not None:
@@ -98,14 +98,18 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     images = _images(model, given.data, labels)
     dataset = open_dataset(given.data, model, images.config, labels, DataConfig())
     _add_task(draft, model, dataset)
-    draft.lines.append('# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # else those of the task')
+    draft.lines.append(
+        '# limits = ["top1 >= -1.0", "int8_macs >= 80%"]  # default: the limits of the task'
+    )
     images.add_to(draft)
     draft.section("calibration")
     draft.lines.append(f"data = {_path(given.data, folder)}")
     _add_labels(draft, labels, why, folder)
     draft.section("evaluation")
     if given.test is None:
-        draft.lines.append("# data = ...  # without test data a part of the others is held back")
+        draft.lines.append(
+            "# data = ...  # without test data, a part of the calibration data is held back"
+        )
     else:
         draft.lines.append(f"data = {_path(given.test, folder)}")
         _add_labels(draft, *_labels(Given(given.test, labels=given.labels)), folder)
@@ -113,7 +117,7 @@ def draft_config(model: Model, given: Given, folder: Path) -> Draft:
     if given.targets:
         draft.add("targets", list(given.targets))
     else:
-        draft.add("targets", list(TARGETS), "nothing says which GPU it is for")
+        draft.add("targets", list(TARGETS), "the GPU is not given")
     return draft
 
 
@@ -151,7 +155,7 @@ def _labels(given: Given) -> tuple[str | None, str]:
         image_labels(given.data, files, "folders")
     except InputError:
         return None, ""
-    return "folders", f"every image lies in one of {len(folders)} folders, taken for its class"
+    return "folders", f"every image is in one of {len(folders)} folders, taken as its class"
 
 
 def _add_labels(draft: Draft, labels: str | None, why: str, folder: Path) -> None:
@@ -165,7 +169,7 @@ def _add_task(draft: Draft, model: Model, dataset: Dataset) -> None:
     reference = open_variant(model.path)
     task, _ = read_task(reference, carry(model, dataset, {}), BATCH)
     kinds = ", ".join(f"{name} has {kind}" for name, kind in task.kinds.items())
-    draft.add("task", task.name, f"by the outputs' shapes and values, {kinds}")
+    draft.add("task", task.name, f"from the shapes and values of the outputs: {kinds}")
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def _images(model: Model, data: Path, labels: str | None) -> Images:
     image = find_image_input(model)
     if image is None:
         raise InputError(
-            f"{data} holds images, and no input of the model is known to take images",
+            f"{data} contains images, but no input of the model has the shape of an image",
             "give arrays named after its inputs: an .npz, or a folder of .npy files",
         )
     spec = next(one for one in model.inputs if one.name == image.name)
@@ -225,7 +229,7 @@ def _seen(folder: Path, files: Sequence[str]) -> tuple[tuple[int, int], bool]:
                 sizes[image.height, image.width] += 1
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(
-                f"image {folder / file} cannot be read: {error}", "leave it out"
+                f"image {folder / file} cannot be read: {error}", "remove it from the folder"
             ) from error
     return sizes.most_common(1)[0][0], len(sizes) == 1
 
@@ -266,9 +270,12 @@ def _reasons(
 ) -> Iterator[tuple[str, str]]:
     for name in ("resize", "crop"):
         if name in first:
-            yield name, "images are not of the model's size"
+            yield name, "the images do not have the size of the model input"
     for name in ("channels", "scale"):
         if name in found:
-            yield name, "the model answers best so"
+            yield name, "the model gives the best answers with it"
         elif name == "scale" or first[name] != "gray":
-            yield name, "usual, and nothing speaks against it" + f" ({usual})" * (name == "scale")
+            yield (
+                name,
+                "usual, and the data do not contradict it" + f" ({usual})" * (name == "scale"),
+            )

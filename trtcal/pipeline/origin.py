@@ -50,7 +50,7 @@ def read_origin(folder: Path) -> Config:
     """
     path = folder / SETTINGS
     if not path.is_file():
-        raise InputError(f"{folder} has no {SETTINGS}", "make the run again with this trtcal")
+        raise InputError(f"{folder} has no {SETTINGS}", "run it again with this trtcal")
     settings = Settings.read(path)
     config = parsing(path, lambda: config_of_table(settings.config, path))
     scripts = tuple(_script(folder, one) for one in settings.passes)
@@ -62,7 +62,7 @@ def _script(folder: Path, text: str) -> Path:
     name, _, function = text.partition(":")
     path = folder / SCRIPTS / Path(name).name
     if not path.is_file() or digest_file(path) != f"sha256:{path.stem}":
-        raise InputError(f"{path} is missing or was changed", "make the run again")
+        raise InputError(f"{path} is missing or was changed", "run it again")
     return Path(f"{path.absolute()}:{function}".rstrip(":"))
 
 

@@ -27,7 +27,7 @@ from trtcal.model.passes import PASSES, Pass
 
 LIST = "PASSES"
 HINT = (
-    "a pass gets an onnx_graphsurgeon.Graph, changes it in place and returns the number of changes"
+    "a pass takes an onnx_graphsurgeon.Graph, changes it in place and returns the number of changes"
 )
 
 
@@ -42,7 +42,9 @@ def passes_of(config: Config) -> tuple[Pass, ...]:
     taken = {one.name for one in PASSES}
     for one in own:
         if one.name in taken:
-            raise InputError(f"{one.script}: there is a pass {one.name!r} already", "rename it")
+            raise InputError(
+                f"{one.script}: a pass with the name {one.name!r} already exists", "rename it"
+            )
         taken.add(one.name)
     return (*PASSES, *own)
 

@@ -135,9 +135,13 @@ Warn = Callable[[Sequence[DataIssue]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run lies, its report, builds that could not be made, limits on builds and data, judged.
+    """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
-    `issues` are what looks wrong in the calibration data.
+    `issues` are those of the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
     """
 
     folder: Path
@@ -266,7 +270,7 @@ def run_stages(
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
     for name in set(shapes) - set(inputs.config.build.shapes):
-        journal.say(f"shapes of {name}, from the sizes of the data: {write_range(shapes[name])}")
+        journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
     record_checkpoints(inputs, journal)
@@ -288,7 +292,7 @@ def open_inputs(
     model = load_model(_required(config.model, "model"))
     prepared = prepared_by(model, config, passes(config))
     for line in prepared.notes:
-        say(f"left alone: {line}")
+        say(f"not changed: {line}")
     for target in (*config.build.targets, config.build.tune_placement):
         if target is not None:
             find_backend(None, target)
@@ -296,7 +300,7 @@ def open_inputs(
     data = open_section(model, config, calibration, "calibration.data")
     if evaluation.data is None:
         data, evaluation_data = split(model, data)
-        say(f"no test data: {len(evaluation_data)} of the samples are held back to judge by")
+        say(f"no test data are given: {len(evaluation_data)} samples are held back to judge by")
     else:
         evaluation_data = open_section(model, config, evaluation, "evaluation.data")
     calibration_data = counted(data)
@@ -333,8 +337,8 @@ def split(model: Model, data: Dataset) -> tuple[Dataset, Dataset]:
     held = int(HELD_BACK * len(data)) // unit * unit
     if not 0 < held < len(data):
         raise InputError(
-            f"data {data.name} have {len(data)} samples: too few to hold some back to judge by",
-            "give more, or test data: --test, or `data` under [evaluation]",
+            f"data {data.name} have {len(data)} samples, too few to hold some back for evaluation",
+            "give more samples, or give test data with --test or `data` under [evaluation]",
         )
     return held_back(data, held, unit)
 
@@ -360,7 +364,7 @@ def _checked_plan(config: Config, name: str, plan: PlanConfig, prepared: Model) 
 def _required(value: Path | None, key: str) -> Path:
     if value is None:
         raise InputError(
-            f"trtcal.toml does not say `{key}`", "`trtcal init MODEL.onnx --data DATA` writes one"
+            f"trtcal.toml has no `{key}`", "`trtcal init MODEL.onnx --data DATA` writes one"
         )
     return value
 
@@ -446,10 +450,13 @@ def record_tails(inputs: Inputs, calibrations: Sequence[Calibration], journal: J
     tensors = most_stretched(calibrations, TENSORS)
     if not tensors:
         return
-    data, title = inputs.calibration_data, f"finding what stretches {len(tensors)} ranges"
+    data, title = (
+        inputs.calibration_data,
+        f"finding the samples with the largest values of {len(tensors)} tensors",
+    )
     with (
         journal.step("tails", "tails.json") as record,
-        data.reading_for("samples that stretch ranges"),
+        data.reading_for("samples with the largest values"),
         journal.progress(title, len(data)) as advance,
     ):
         tails = find_tails(inputs.prepared, data, tensors, advance)
@@ -527,8 +534,8 @@ def tuned_plan(
         journal.lineage.missing[f"placement of {name} for {target}"] = error.message
         return plan
     kept = [described(trial) for trial in tuned.trials if trial.kept]
-    late = [f"{tuned.untried} trials not made for lack of time"] if tuned.untried else []
-    journal.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'as by rule'}")
+    late = [f"{tuned.untried} trials were not made within the time limit"] if tuned.untried else []
+    journal.say(f"placement of {name} for {target}: {'; '.join([*kept, *late]) or 'unchanged'}")
     return tuned.plan
 
 
@@ -628,5 +635,5 @@ def report_document(journal: Journal, config: Config, history: History | None) -
         try:
             document["measured"]["against"] = against_last(history, document, config.project)
         except TrtcalError as error:
-            journal.say(f"not held against the last run: {error.message}")
+            journal.say(f"not compared with the last run: {error.message}")
     return document

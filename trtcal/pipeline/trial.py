@@ -138,14 +138,18 @@ class Trial:
             if target != "cpu":
                 build_one(load_model(path), target, inputs.config, journal, sizes)
         for what, why in journal.lineage.missing.items():
-            raise InputError(f"no engine of {what}: {why}", "a limit on builds needs its builder")
+            raise InputError(
+                f"no engine of {what}: {why}", "a limit on builds needs the builder of its target"
+            )
         return journal.limits
 
     def _outcome(self, judged: Sequence[Judgement]) -> Outcome:
         about = [one for one in judged if one.limit.name == self.limit.name and one.figure]
         figures = [one.figure for one in about if one.figure is not None]
         if not figures:
-            text = f"nothing that is made of {self.variant!r} has a figure for {self.limit}"
-            raise InputError(text, "limit what `compare` measures, or findings of builds")
+            text = f"no result of {self.variant!r} has a figure for {self.limit}"
+            raise InputError(
+                text, "give a limit on a figure of `trtcal compare`, or on findings of builds"
+            )
         held = [self.limit.state(one.value, one.value) == HOLDS for one in figures]
         return Outcome(all(held), ", ".join(f"{self.limit.name} {one.measured}" for one in about))

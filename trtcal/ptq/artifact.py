@@ -69,7 +69,7 @@ class Optimizations:
             raise InputError(
                 f"the optimizations are for another model ({self.model[:19]}…) "
                 f"than {prepared.path} ({prepared.fingerprint[:19]}…)",
-                "make them again for this one",
+                "make them again for this model: `trtcal quantize --improve`",
             )
         optimized = replace(
             prepared,
@@ -145,7 +145,7 @@ def read_optimizations(path: Path) -> Optimizations:
         record = dict(header["record"])
         found = Optimizations(str(header["model"]), changes, overrides, record)
         if record["optimizations"] != found.digest or record["digest"] != digest_document(record):
-            raise InputError(f"{path} was altered", HINT)
+            raise InputError(f"{path} was changed after it was written", HINT)
         return found
 
     optimizations: Optimizations = parsing(path, build)
@@ -155,7 +155,7 @@ def read_optimizations(path: Path) -> Optimizations:
 def _bounds(least: float, largest: float | None) -> Bounds:
     ends = float(least), np.inf if largest is None else float(largest)
     if not -np.inf < ends[0] < ends[1]:
-        raise ValueError("its bounds are no interval")
+        raise ValueError("its bounds are not an interval")
     return ends
 
 

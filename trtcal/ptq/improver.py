@@ -62,7 +62,12 @@ class Try:
 
 @dataclass(frozen=True)
 class Improved:
-    """The best model: its optimizations, the model with them, its ranges, and all that was tried."""
+    """The best model: its optimizations, the model with them, its ranges, and all that was tried.
+
+    >>> improved = improve("samples/digits/digits.onnx", "samples/digits/calibration.npz")
+    >>> improved.tries[0].kept
+    True
+    """
 
     optimizations: Optimizations
     optimized: Model
@@ -165,8 +170,9 @@ def split_samples(model: Model, dataset: Dataset) -> tuple[Dataset, Dataset]:
     samples = len(dataset)
     if samples < LEAST_SAMPLES:
         raise InputError(
-            f"{samples} samples are too few to improve a model: some are held back to judge by",
-            f"give {LEAST_SAMPLES} or more, better {4 * FEW}",
+            f"{samples} samples are too few to improve a model, because some are held back to judge "
+            "the result",
+            f"give at least {LEAST_SAMPLES}, better {4 * FEW}",
         )
     unit = fixed_batch(model) or 1
     least = HELD_BACK[0] if samples >= 2 * HELD_BACK[0] else samples // 3
@@ -178,8 +184,8 @@ def _warnings(fit: int, held: int) -> tuple[str, ...]:
     if fit + held >= FEW:
         return ()
     return (
-        f"{fit} samples to fit to and {held} to judge by are few: "
-        f"the result may not hold on other samples; give {2 * FEW} or more",
+        f"the optimizations use only {fit} samples to fit and {held} to judge, so the result may not "
+        f"hold on other data; give {2 * FEW} samples or more",
     )
 
 

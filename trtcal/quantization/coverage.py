@@ -21,6 +21,7 @@ from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"
+BY_NAME = "name"  # how a plan names a layer: `Decision.by`
 KEPT, SHOWN = 50, 3
 LOW = 50.0  # percent of multiply-accumulates in INT8 under which it is a warning
 UNITS = ((1e12, "TMAC"), (1e9, "GMAC"), (1e6, "MMAC"), (1e3, "kMAC"), (1.0, "MAC"))
@@ -86,7 +87,7 @@ class Coverage:
     def proportion(self) -> str:
         """The share as words: `3 % of 2.1 GMAC run in INT8`."""
         if self.share is None:
-            return "what this network multiplies is not known"
+            return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
         said = f"{percent(self.share)} of {amount(self.macs)} {verb} in INT8"
         if self.unknown_macs:
@@ -191,7 +192,10 @@ def _is_shape(value: object) -> bool:
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
     """Return why nodes have no Q/DQ, as `quantize` recorded it."""
     excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
-    reasons = {node: f"kept out of INT8 by the plan, {why}" for node, why in excluded.items()}
+    reasons = {
+        node: f"kept out of INT8 by the plan, {'which names it' if why == BY_NAME else why}"
+        for node, why in excluded.items()
+    }
     return {**reasons, **skipped}
 
 
@@ -238,15 +242,15 @@ def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
     if op in NO_INT8:
         return NO_INT8[op]
     if one.body:
-        return f"it lies in {one.body}, and Q/DQ are placed in the main graph alone"
+        return f"it is in {one.body}, and trtcal places Q/DQ in the main graph only"
     if one.node in reasons:
         return reasons[one.node]
     if domain == CONTRIB:
-        return "an operator of ONNX Runtime's own, which TensorRT does not have"
-    return "it has no Q/DQ" if op in MULTIPLIES else "no Q/DQ can stand at this operator"
+        return "it is an operator of ONNX Runtime, which TensorRT does not have"
+    return "it has no Q/DQ" if op in MULTIPLIES else "this operator cannot have Q/DQ"
 
 
 def _unknown_reason(one: NodeWork) -> str:
     if one.op in FORMULAS:
-        return "the shape of what it reads or makes is not known"
-    return "what this operator multiplies is not known: a plug-in, or a body that was not counted"
+        return "the shapes of its inputs or outputs are not known"
+    return "its multiply-accumulates are not known: it is a plug-in, or its body was not counted"

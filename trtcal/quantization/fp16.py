@@ -91,7 +91,10 @@ def overflow(node: gs.Node, places: Places, observed: Mapping[str, float]) -> st
                 return reason
         elif observed.get(tensor.name, 0.0) > MOST:
             largest = observed[tensor.name]
-            return f"tensor {tensor.name!r} reached {largest:.6g}, and float16 ends at {MOST:.0f}"
+            return (
+                f"tensor {tensor.name!r} reached {largest:.6g}, and the largest float16 is "
+                f"{MOST:.0f}"
+            )
     return None
 
 
@@ -106,7 +109,8 @@ def _unfit(tensor: gs.Constant) -> str | None:
     finite = values[np.isfinite(values)]
     if finite.size and finite.max() > MOST:
         return (
-            f"its constant {tensor.name!r} has {finite.max():.6g}, and float16 ends at {MOST:.0f}"
+            f"its constant {tensor.name!r} has {finite.max():.6g}, and the largest float16 is "
+            f"{MOST:.0f}"
         )
     if finite.any() and not finite.astype(np.float16).any():
         return f"its constant {tensor.name!r} of {finite.max():.6g} would be 0 in float16"
@@ -167,7 +171,7 @@ class Survey:
             self.places[id(node)] = places
         obstacle = self._obstacle(node, places, decision)
         if obstacle and wanted == FP16 and node.op not in TYPED | SHAPE_ONLY:
-            self.skipped[node.name] = f"asked in fp16, stays in fp32: {obstacle}"
+            self.skipped[node.name] = f"the plan asks for fp16, it stays in fp32: {obstacle}"
         if obstacle or wanted:
             self.fixed[id(node)] = FP32 if obstacle else str(wanted)
 
@@ -183,11 +187,11 @@ class Survey:
 
     def _obstacle(self, node: gs.Node, places: Places | None, decision: Decision) -> str | None:
         if places is None:
-            return f"{node.op} has no float16 form here, or its types are not known"
+            return f"{node.op} has no float16 form in this opset, or its types are not known"
         if node.op in SENSITIVE and not (decision.precision == FP16 and decision.named):
-            return f"{node.op} does so unless a plan names it or its operator"
+            return f"{node.op} stays in float32 unless a plan names it or its operator"
         if node.name in self.quantized and not all(map(self._takes_fp16, pairs_before(node))):
-            return "its scales are too small for float16, or the opset is"
+            return "its scales are too small for float16, or its opset is too low"
         return overflow(node, places, self.observed)
 
     def _takes_fp16(self, pair: gs.Node) -> bool:

@@ -66,7 +66,7 @@ def find_layers(model: Model) -> Placement:
         said = f" ({'; '.join(reasons[:3])})" if reasons else ""
         raise InputError(
             f"model {model.path} has nothing to quantize{said}",
-            f"INT8 pays in {', '.join(sorted(MULTIPLIES))} nodes with constant float weights",
+            f"INT8 helps {', '.join(sorted(MULTIPLIES))} nodes with constant float weights",
         )
     return placement
 
@@ -108,7 +108,10 @@ def _light(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Found | Non
 
 
 def _too_old(opset: int) -> str:
-    return f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and this is {opset}"
+    return (
+        f"its values are float16, for which Q/DQ need opset {FP16_OPSET}, and the model has "
+        f"opset {opset}"
+    )
 
 
 def _residual_add(node: gs.Node, graph: gs.Graph, order: dict[str, int]) -> Layer | None:

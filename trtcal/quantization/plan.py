@@ -95,8 +95,8 @@ def _matcher(match: str, pattern: str) -> Callable[[str], bool]:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeError) as error:
         raise InputError(
-            f"plan: {pattern!r} is no regular expression: {error}",
-            "write it in RE2's syntax, which has no look-around and no back-references",
+            f"plan: {pattern!r} is not a regular expression: {error}",
+            "use the syntax of RE2, without look-around and back-references",
         ) from error
     return lambda name: compiled.fullmatch(name) is not None
 
@@ -135,6 +135,10 @@ class Plan:
     value overflows it.
     What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
     larger float (see `trtcal.evaluate.placement_search`).
+
+    >>> plan = Plan("int8", {"head/gemm": "fp32"})
+    >>> plan.decide("head/gemm").precision, plan.decide("stem/conv").precision
+    ('fp32', 'int8')
     """
 
     default: str = key(TEXT, "int8")
@@ -188,7 +192,8 @@ class Plan:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
                 raise InputError(
-                    f"the plan names layer {name!r}, which the model has not, or cannot quantize",
+                    f"the plan names layer {name!r}, which the model does not have, or which "
+                    "cannot be quantized",
                     f"did you mean: {', '.join(close)}",
                 )
         for number, rule in enumerate(self.rules, 1):
@@ -196,7 +201,7 @@ class Plan:
             if not (rule.optional or any(rule.matches(name, ops[name]) for name in known)):
                 raise InputError(
                     f"rule {number} of the plan ({rule} in {rule.precision}) matches no node",
-                    'correct it, or write "optional": true into it',
+                    'correct the rule, or add "optional": true to it',
                 )
 
     def to_document(self) -> Document:

@@ -35,10 +35,15 @@ METADATA = "trtcal.quantization"
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """An ONNX model with Q/DQ; `asked` is the precision of every layer that a compiler can be held to.
+    """An ONNX model with Q/DQ; `asked` is the precision that every layer asks a compiler for.
 
-    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan wants,
-    `excluded` says which name or rule of the plan keeps a layer out of INT8, and why.
+    `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks
+    for, `excluded` the name or rule of the plan that keeps a layer out of INT8, and its reason.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> quantized = quantize(digits, calibrate(digits, data))
+    >>> quantized.asked["stem/conv"]
+    'int8'
     """
 
     proto: onnx.ModelProto
@@ -119,9 +124,9 @@ def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[s
 def _check_same_model(model: Model, calibration: Calibration) -> None:
     if model.fingerprint != calibration.model:
         raise InputError(
-            f"the calibration was made for another model ({calibration.model[:19]}…) "
-            f"than {model.path} ({model.fingerprint[:19]}…)",
-            "calibrate this model: ranges of another one don't fit it",
+            f"the calibration is for another model ({calibration.model[:19]}…) than {model.path} "
+            f"({model.fingerprint[:19]}…)",
+            "calibrate this model: the ranges of another model do not fit",
         )
 
 
@@ -231,7 +236,7 @@ def _scale_above(tensor: str, scale: Scale) -> Scale:
     if above is None:
         raise InputError(
             f"tensor {tensor!r} has no second scale: float16 is too coarse at {float(scale):.3g}",
-            "take its readers out of the plan's `second_qdq`",
+            "remove its readers from `second_qdq` of the plan",
         )
     return above
 

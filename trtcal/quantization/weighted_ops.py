@@ -48,8 +48,8 @@ def set_bias(node: gs.Node, value: gs.Constant) -> None:
     place = bias_of(node)
     if place is None or place.values.shape != value.values.shape:
         raise InputError(
-            f"layer {node.name!r} has no bias like the one that optimizations found for it",
-            "make the optimizations again, for this model",
+            f"layer {node.name!r} does not have the bias that the optimizations correct",
+            "run `trtcal quantize --improve` again, for this model",
         )
     if place.index < len(place.node.inputs):
         place.node.inputs[place.index] = value
@@ -106,9 +106,9 @@ class Layer:
     weight: Weight | None = None
 
 
-ONE_SIDED = "only one of its operands has Q/DQ, with which TensorRT computes in float"
+ONE_SIDED = "only one of its operands has Q/DQ, so TensorRT computes it in float"
 REFUSED = INTEGER | {"DynamicQuantizeLinear"}
-REFUSAL = "TensorRT does not take this operator: start from the float model"
+REFUSAL = "TensorRT does not support this operator: start from the float model"
 
 Found = Layer | str
 """A layer, or why the node is none."""
@@ -177,9 +177,9 @@ def _product(node: gs.Node) -> Layer:
 def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
     quantized = [_is_dequantized(tensor) for tensor in node.inputs[:2]]
     if any(quantized):
-        return "it is quantized already" if all(quantized) else ONE_SIDED
+        return "it is already quantized" if all(quantized) else ONE_SIDED
     if not is_activation(node.inputs[1 - index]):
-        return "no input of it is a float activation"
+        return "none of its inputs is a float activation"
     weight = constant(node.inputs[index])
     if weight is None:
         return "its weights are computed, not constant"

@@ -47,15 +47,19 @@ def next_step(document: Document) -> NextStep | None:
         if not needed:
             return None
         more = needed - document["comparison"]["samples"]
-        return NextStep(f"Add about {more:,} samples to the test data", ("run", files["config"]))
+        return NextStep(
+            f"Add about {more:,} samples to the test data and run again", ("run", files["config"])
+        )
     variant = f"{files['folder']}/models/{verdict['variant']}.onnx"
     targets = [one["target"] for one in document["builds"] if one["target"] != CPU]
     if not targets:
         words = ("ab", files["model"], variant, *config_of(files))
-        return NextStep("Let CI hold it to the limits", words)
+        return NextStep("Check the limits in CI at each change", words)
     engine = ("--backend", "tensorrt", "--target", "gpu", "--layer-times")
     words = ("build", variant, *engine, "-o", f"{files['folder']}-gpu")
-    return NextStep(f"Measure its speed on a machine with the GPU ({targets[0]})", words)
+    return NextStep(
+        f"Build the engine and measure its speed on a machine with the GPU ({targets[0]})", words
+    )
 
 
 def measuring_layers(document: Document) -> str | None:
@@ -105,7 +109,9 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
     if not document["optimizations"]:
         made = f"{Path(files['model']).stem}-improved.onnx"
         words = ("quantize", files["model"], *config_of(files), "--improve", "fast", "-o", made)
-        return NextStep("Optimize the INT8 model, without training", words)
+        return NextStep(
+            "Reduce the loss of INT8 without training (ranges, biases, rounding of weights)", words
+        )
     limits = [
         word
         for limit in broken
@@ -113,7 +119,7 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
     ]
     words = ("search", *ranges, *config_of(files), *limits, "-o", "search")
-    return NextStep("Find the layers to leave in float", words)
+    return NextStep("Find the few layers to leave in float", words)
 
 
 def _cut(document: Document, files: Files) -> NextStep | None:
@@ -124,5 +130,7 @@ def _cut(document: Document, files: Files) -> NextStep | None:
         for command in COMMAND.findall(why):
             if command.startswith(f"`{CUT}"):
                 _, prepare, _, *rest = shlex.split(command.strip("`"))
-                return NextStep("Cut off what the target has not", (prepare, files["model"], *rest))
+                return NextStep(
+                    "Cut off the nodes that the target cannot run", (prepare, files["model"], *rest)
+                )
     return None

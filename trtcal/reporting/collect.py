@@ -157,8 +157,8 @@ def _digest(item: Any) -> str:
 def _build_at(path: Path) -> Build:
     if path.name != manifest.MANIFEST:
         raise InputError(
-            f"{path} holds a build and is not called {manifest.MANIFEST}",
-            "keep a build's files together, under the names that `trtcal build` gave them",
+            f"{path} describes a build but is not named {manifest.MANIFEST}",
+            "keep the files of a build together, with the names that `trtcal build` gave them",
         )
     return read_build(path.parent)
 

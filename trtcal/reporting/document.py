@@ -235,8 +235,8 @@ def _breaches(findings: Findings) -> dict[str, list[str]]:
         for one in (findings.diagnoses.get(build.digest) or {"limits": []})["limits"]:
             if one["state"] == BROKEN:
                 sentence = (
-                    f"its build for {build.target} breaks the limit {one['limit']}: "
-                    f"it has {one['value']:.4g} {one['unit']}".rstrip()
+                    f"its build for {build.target} breaks the limit {one['limit']} "
+                    f"with {one['value']:.4g} {one['unit']}".rstrip()
                 )
                 found.setdefault(build.model, []).append(sentence)
     return found
@@ -315,8 +315,8 @@ def read_report(path: Path) -> Document:
     version = found.get("schema_version") if isinstance(found, dict) else VERSION
     if version != VERSION and found.get("kind") == KIND:
         raise InputError(
-            f"{path} is a report of format {version!r}, this trtcal reads {VERSION}",
-            "make it again from the run's folder: trtcal report FOLDER",
+            f"{path} is a report of format {version!r}; this trtcal reads format {VERSION}",
+            "write it again from the folder of the run: `trtcal report FOLDER`",
         )
     return read_document(path, KIND, VERSION)
 

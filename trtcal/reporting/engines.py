@@ -20,8 +20,8 @@ FINDINGS_SHOWN = 40
 ROOM = 190_000  # bytes of the one full table, so that the page stays light
 ROW = 190  # bytes of a row without its names
 LOST_SHOWN = 40  # reasons why layers of one build got something else
-NODE, NODES = "convolution or product", "convolutions and products"
-NONE_ASKED = "none was asked in INT8"
+NODE, NODES = "convolution or matrix product", "convolutions and matrix products"
+NONE_ASKED = "no convolution or matrix product was requested in INT8"
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
 
 
@@ -95,10 +95,12 @@ def summary_of(build: View) -> str:
     """Return how much of a build's compute is in INT8, the largest of the rest, and what was asked."""
     (asked, met), coverage = _counts(build), coverage_of(build)
     plan = (
-        f"{met} of {text.count(asked, NODE, NODES)} asked in INT8 got it" if asked else NONE_ASKED
+        f"{met} of {text.count(asked, NODE, NODES)} requested in INT8 run in INT8"
+        if asked
+        else NONE_ASKED
     )
-    said = plan if coverage is None else f"{coverage.headline} ({plan})"
-    return f"On {build['target']}: {said}."
+    shown = plan if coverage is None else f"{coverage.headline} ({plan})"
+    return f"On {build['target']}: {shown}."
 
 
 def logs(document: Document) -> list[View]:

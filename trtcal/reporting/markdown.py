@@ -19,7 +19,7 @@ from trtcal.reporting.sections import SECTIONS, body_of, environment
 MARKUP = re.compile(r"[\\`*_{}\[\]<>|~&$@#!^]|^[\s=+-]+|^\d+(?=[.)](?:\s|$))")
 REFERENCES = re.compile(r"@|#|!(?=\d)|:(?=//)|\bwww(?=\.)|\bgh-(?=\d)", re.IGNORECASE)
 JOINER = "\u2060"
-NAME_SHOWN, TEXT_SHOWN = 80, 1000
+NAME_SHOWN, COMMAND_SHOWN, TEXT_SHOWN = 80, 400, 1000  # a command is there to be copied
 ROOM = {
     "verdict": 17000,
     "issues": 4000,
@@ -41,6 +41,7 @@ def to_markdown(document: Document) -> str:
     templates.filters.update(
         oneline=lambda value: Markup(" ".join(_markup(value).split())),  # noqa: S704 (escaped)
         name=lambda value: _markup(value, NAME_SHOWN),
+        command=lambda value: _markup(value, COMMAND_SHOWN),
         trimmed=lambda value: _markup(str(value).strip()),
     )
     sections = {one.id: one for one in SECTIONS if one.is_in(values)}

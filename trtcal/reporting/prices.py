@@ -38,13 +38,15 @@ from trtcal.reporting.engines import CPU
 from trtcal.reporting.verdict import refused_targets
 
 TABLE = Path(__file__).with_name("prices.toml")
-HINT = "see the table that comes with trtcal: trtcal/reporting/prices.toml"
+HINT = "the table of trtcal is an example of the format: trtcal/reporting/prices.toml"
 SEEN = Kind("a date", lambda value: type(value) is date, example="2026-11-09")
 GPU, USD = "GPU", "USD"
 MILLION, HOUR_MS = 1e6, 3.6e6
 YEARS = range(1970, 9999)  # in which a run may be made
-WITHOUT_SIGN = "a limit on a cost has no sign, or a sign and %: <= 0.02 or <= -30%"
-UNKNOWN = "No price of the machine that was measured is known, so cost is relative to FP32."
+WITHOUT_SIGN = (
+    "write a limit on the cost as an amount (<= 0.02), or as a change with a sign and % (<= -30%)"
+)
+UNKNOWN = "The price of the measured machine is not known, so costs are relative to FP32 (100)."
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,9 @@ class PriceTable:
         valid = [held for own in offers.values() if (held := _held(own, day))]
         known = valid or [min(own, key=_day_and_price) for own in offers.values()]
         if not known:
-            return Quote(None, f"no price for {machine.label}")
+            return Quote(None, f"no price is known for {machine.label}")
         found = min(known, key=lambda one: (one.currency != USD, one.currency, one.per_hour))
-        late = f"the oldest price known is of {found.seen}, after the run of {day}"
+        late = f"the oldest known price is from {found.seen}, later than the run of {day}"
         return Quote(found, "" if valid else late)
 
 
@@ -195,10 +197,12 @@ def named_price(per_hour: float, currency: str = "USD") -> Price:
     """Return the price that the user names for the machine that was measured."""
     if not RATE.fits(per_hour):
         raise InputError(
-            f"{per_hour} is no price by the hour", "give a number above 0, at most 1e12"
+            f"{per_hour} is not a price per hour", "give a number above 0 and up to 1e12"
         )
     if not CURRENCY.fits(currency):
-        raise InputError(f"{currency!r} is no currency", "give its three letters, like USD")
+        raise InputError(
+            f"{currency!r} is not a currency", "give a code of three letters, such as USD"
+        )
     return Price("as given", float(per_hour), currency, None)
 
 
@@ -254,8 +258,8 @@ def _note(quote: Quote) -> str:
         return UNKNOWN
     seen = f", listed on {price.seen}" if price.seen else ""
     note = (
-        f"For the machine that was measured at {price.per_hour:g} {price.currency} an hour "
-        f"({price.name}{seen}), if it does nothing else, batch after batch."
+        f"The measured machine costs {price.per_hour:g} {price.currency} an hour ({price.name}{seen}). "
+        "The costs assume that it runs one batch after another, without idle time."
     )
     return f"{note} Warning: {quote.why}." if quote.why else note
 

@@ -45,7 +45,10 @@ def changed_parts(raw: bytes, name: str) -> list[str]:
     """
     seal = SEAL.search(raw)
     if seal is None:
-        raise InputError(f"{name} has no seal of trtcal", "give a report that trtcal wrote")
+        raise InputError(
+            f"{name} is not a report that trtcal wrote, or it was edited",
+            "give a report as `trtcal report` or `trtcal run` wrote it",
+        )
     sealed = dict(
         entry.rpartition(" ")[::2] for entry in seal[1].decode("latin-1").split("; ") if entry
     )
@@ -99,7 +102,10 @@ def embedded(value: object) -> Markup:
 def check_page(output: Path) -> None:
     """`InputError` if the page would be overwritten by the data that go beside it."""
     if output.suffix == ".json":
-        raise InputError(f"{output} would be overwritten by the report's data", "end it in .html")
+        raise InputError(
+            f"the JSON of the report would overwrite {output}",
+            "give a file name that ends in .html",
+        )
 
 
 def write_page(output: Path, document: Document, source: Path | None = None) -> Document:

@@ -50,8 +50,8 @@ class Section:
 
 SECTIONS = (
     Section("verdict", "summary", "Verdict"),
-    Section("steps", "summary", "First steps"),
-    Section("issues", "summary", "Data issues", needs="data_check"),
+    Section("steps", "summary", "What to improve first"),
+    Section("issues", "summary", "Calibration data", "Data", needs="data_check"),
     Section("costs", "summary", "Costs", needs="cost_rows"),
     Section("against", "summary", "Since the last run"),
     Section("chart", "summary", "Accuracy against latency", "Chart", needs="rows"),
@@ -61,15 +61,15 @@ SECTIONS = (
     Section("errors", "summary", "Where the error comes from", "Errors", True, "rows"),
     Section("optimizations", "origin", "Optimizations", shows="the_optimizations"),
     Section("findings", "engines", "Findings", is_deep=True),
-    Section("layers", "engines", "What got INT8", "Layers", True),
-    Section("ranges", "origin", "Ranges, and what they cut off", "Ranges", True),
+    Section("layers", "engines", "What runs in INT8", "Layers", True),
+    Section("ranges", "origin", "Ranges and clipped values", "Ranges", True),
     Section("fusions", "engines", "Fusions", is_deep=True),
     Section("skipped", "engines", "Layers that could not be quantized", "Skipped", True),
     Section("log", "engines", "Build logs", "Build log", True),
     Section("calibration", "origin", "Calibration and plans", "Calibration", True),
-    Section("reproduce", "origin", "How to reproduce this", "Reproduce"),
+    Section("reproduce", "origin", "How to reproduce this run", "Reproduce"),
     Section("provenance", "origin", "Provenance", is_deep=True),
-    Section("glossary", "origin", "Words"),
+    Section("glossary", "origin", "Glossary"),
 )
 """All sections in the order of the page."""
 

@@ -144,21 +144,26 @@ def _not_paid(comparison: Comparison, found: Iterable[Estimate]) -> Iterator[str
     for one in found:
         if other is not None and one.against == other.name and one.ratio < PAYS:
             yield (
-                f"INT8 does not pay over FP16 on {one.target}: {text.number(one.ratio)} times as fast, "
-                f"estimated from its layers and the datasheet of {one.gpu.upper()}."
+                f"INT8 is not worth it on {one.target}: it runs at {text.number(one.ratio)} times "
+                "the speed "
+                f"of FP16, estimated from its layers and the datasheet of the {one.gpu.upper()}."
             )
 
 
 def without_comparison(builds: Sequence[Build], failed: Sequence[Document]) -> Verdict:
     """Return the verdict on builds that nothing was compared of; `failed` are those that made none."""
     if not failed:
-        sentence = "Engines were built, and none was compared with FP32."
+        sentence = "Engines were built, but none was compared with FP32."
         reasons = [reason for build in builds for reason in _build_warnings(build)]
-        rule = "Without accuracy and speed beside FP32 there is no verdict: `trtcal compare`."
+        rule = "A verdict needs accuracy and speed beside FP32: run `trtcal compare`."
         return Verdict(INCONCLUSIVE, None, sentence, rule, tuple(reasons))
     sentences = [_failed_build(one) for one in failed]
     return Verdict(
-        DO_NOT, None, sentences[0], "Without an engine nothing can ship.", tuple(sentences[1:])
+        DO_NOT,
+        None,
+        sentences[0],
+        "Without an engine there is nothing to ship.",
+        tuple(sentences[1:]),
     )
 
 
@@ -167,7 +172,7 @@ def _failed_build(failed: Document) -> str:
     findings = [one for one in failed["diagnosis"]["findings"] if one["kind"] in FAILING]
     where = "" if failed["where"] == "." else f" in {text.shorten(failed['where'], REASON_SHOWN)}"
     if not findings:
-        return f"No engine: the build{where} ended, and its log does not say why."
+        return f"No engine: the build{where} ended and its log gives no reason."
     first = min(findings, key=lambda one: (one["kind"] != NAMED_FIRST, _line_of(one)))
     at = f" (line {_line_of(first)} of its log)"
     if first["subject"]:
@@ -213,36 +218,33 @@ def _holding_sentence(reference: Row, row: Row, judges_speed: bool) -> str:
     share = row.size_bytes / max(reference.size_bytes, 1)
     if accuracy.top1 is not None and reference.accuracy.top1 is not None:
         first = (
-            f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right, "
-            f"where FP32 gets {text.number(reference.accuracy.top1)} %"
+            f"gets {text.number(accuracy.top1)} % of {accuracy.samples:,} samples right; "
+            f"FP32 gets {text.number(reference.accuracy.top1)} %"
         )
     elif shares := [metric for metric in OF_LABELS.values() if {metric} & PERCENT & {*row.means}]:
         ours, theirs = (
             text.number(100 * one.means[shares[0]].value.mean) for one in (row, reference)
         )
         label = metric_of(shares[0]).label
-        first = f"has {label} {ours} % over {accuracy.samples:,} samples, where FP32 has {theirs} %"
+        first = f"reaches {label} {ours} % on {accuracy.samples:,} samples; FP32 reaches {theirs} %"
     elif accuracy.agreement is not None:
         first = _agreeing(row)
     else:
         cosine = text.number(accuracy.cosine, 5)
-        first = (
-            f"has outputs of a cosine of {cosine} with FP32's, over {accuracy.samples:,} samples"
-        )
-    size = f"takes {text.number(100 * share, 0)} % of its size"
+        first = f"gives outputs with a cosine of {cosine} to FP32's on {accuracy.samples:,} samples"
+    size = f"Its model file has {text.number(100 * share, 0)} % of FP32's size."
     if judges_speed:
-        size = (
-            f"runs at {text.number(row.latency.speedup)} times its speed on this machine and {size}"
-        )
-    return f"{row.name} {first}; it {size}."
+        speedup = text.number(row.latency.speedup)
+        size = f"It runs at {speedup} times the speed of FP32 on this machine. {size}"
+    return f"{row.name} {first}. {size}"
 
 
 def _agreeing(row: Row) -> str:
     accuracy = row.accuracy
     share = text.number(accuracy.agreement)
     if [one.kind for one in row.outputs] in ([], ["classes"]):
-        return f"answers like FP32 on {share} % of {accuracy.samples:,} samples"
-    return f"decides like FP32 in {share} %, in the mean over {accuracy.samples:,} samples"
+        return f"gives the same answer as FP32 on {share} % of {accuracy.samples:,} samples"
+    return f"makes {share} % of FP32's decisions, the mean over {accuracy.samples:,} samples"
 
 
 def warnings(
@@ -262,7 +264,9 @@ def warnings(
     reasons = [] if judges_speed else [_speed_warning(row, targets)]
     reasons += _of_evaluation(row)
     if not own:
-        reasons.append("No engine was built from it: which layers get INT8 is not known.")
+        reasons.append(
+            f"No engine was built from {row.name}: the layers that run in INT8 are not known."
+        )
         if row.coverage and row.coverage.is_low:
             reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
@@ -285,7 +289,7 @@ def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
         alike.setdefault((target, plain), []).append((model, why))
     for (target, _), several in alike.items():
         of = text.some([model for model, _ in several])
-        where = f"for {target} of {of}" if of else f"in {target}"
+        where = f"for {target} from {of}" if of else f"in {target}"
         yield f"No engine {where}: {text.shorten(several[0][1], 2 * REASON_SHOWN)}."
 
 
@@ -297,7 +301,7 @@ def refused_targets(failed: Iterable[str]) -> list[str]:
 
 def _of_evaluation(row: Row) -> list[str]:
     """Return what is known of the samples and outputs that a variant was judged on."""
-    shared = row.shared_samples and f"{row.shared_samples}: new data may lose more."
+    shared = row.shared_samples and f"{row.shared_samples}; the loss on new data may be higher."
     cut = row.cut and f"{row.cut[0].upper()}{row.cut[1:]}."
     return [one for one in (shared, cut) if one]
 
@@ -315,15 +319,15 @@ def _larger_engines(
     for build in own:
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
-            sizes = f"{text.size(size)}, FP32's {text.size(other)}"
-            found.append(f"Its engine for {build.target} is larger than FP32's: {sizes}.")
+            sizes = f"{text.size(size)} against {text.size(other)}"
+            found.append(f"The INT8 engine for {build.target} is larger than FP32's: {sizes}.")
     return found
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
-    sentence = f"Speed on {', '.join(targets) or 'the target'} was not measured here"
+    sentence = f"The speed on {', '.join(targets) or 'the target'} was not measured"
     if not targets and row.latency.speedup_interval[1] < 1.0:
-        return f"{sentence}; on this machine it is slower than FP32."
+        return f"{sentence}. On this machine INT8 is slower than FP32."
     return f"{sentence}."
 
 
@@ -337,10 +341,14 @@ def _build_warnings(build: Build) -> list[str]:
         reasons.append(f"On {where}, only {build.coverage.headline}.")
     if lost:
         names = text.some(lost)
-        reasons.append(f"{len(lost)} of {total} asked in INT8 run in float on {where}: {names}.")
+        reasons.append(
+            f"{len(lost)} of {total} requested in INT8 run in float on {where}: {names}."
+        )
     if unknown:
         names = text.some(unknown)
-        reasons.append(f"What {len(unknown)} of {total} got on {where} is not known: {names}.")
+        reasons.append(
+            f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
+        )
     return reasons
 
 
@@ -349,7 +357,9 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
     if undecided:
         sentence = _undecided_sentence(best.row, undecided[0])
     else:
-        sentence = f"No limit is about the outputs of {best.row.name}; the table has its figures."
+        sentence = (
+            f"No limit is on the outputs of {best.row.name}; the table Variants has its figures."
+        )
     rule = _rule(comparison, best)
     return Verdict(INCONCLUSIVE, best.row.name, sentence, rule, reasons, best.limits)
 
@@ -357,23 +367,27 @@ def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...
 def _undecided_sentence(row: Row, one: Judgement) -> str:
     name = metric_of(one.limit.metric).label
     if one.figure is None:
-        return f"The limit {one.limit} is not judged for {row.name}: {one.reason}."
+        return f"The limit {one.limit} cannot be judged for {row.name}: {one.reason}."
     if one.reason:
-        return f"Not decided for {row.name}: its {name} is {one.measured}; {one.reason}."
+        return (
+            f"The limit {one.limit} is undecided for {row.name}: its {name} is {one.measured}; "
+            f"{one.reason}."
+        )
     if one.limit.metric in NOT_OF_OUTPUTS:
         return (
-            f"The timing does not tell whether {row.name} holds {one.limit}: the {name} is "
-            f"{one.measured}. More rounds on a quiet machine would."
+            f"The times do not decide whether {row.name} holds {one.limit}: the {name} is "
+            f"{one.measured}. Measure more rounds on an idle machine (--rounds)."
         )
     width = one.figure.high - one.figure.low
-    advice = "More samples would, if the figure stays where it is."
+    advice = "Add samples: if the figure stays where it is, they decide."
     if one.samples_needed is not None:
-        advice = f"Roughly {one.samples_needed:,} samples would, if the figure stays where it is."
+        advice = f"About {one.samples_needed:,} samples decide, if the figure stays where it is."
     elif abs(one.figure.value - one.limit.bound) <= ON_LIMIT * width < math.inf:
-        advice = "It lies on the limit, so no number of samples is sure to decide."
+        advice = "The figure lies on the limit, so more samples may not decide."
     samples = text.count(row.accuracy.samples, "sample")
     return (
-        f"{samples} cannot tell whether {row.name} holds {one.limit}: the {_change(one)}{name} is "
+        f"{samples} do not decide whether {row.name} holds {one.limit}: the "
+        f"{_change(one)}{name} is "
         f"{one.measured}. {advice}"
     )
 
@@ -384,9 +398,11 @@ def _change(one: Judgement) -> str:
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
     failing = [one for one in best.limits if one.state == BROKEN]
-    one = "The only variant" if len(comparison.candidates) == 1 else "The nearest variant"
+    one = f"The only variant, {best.row.name}, fails"
+    if len(comparison.candidates) > 1:
+        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
     parts = " and ".join([*map(_failure, failing), *best.breaches])
-    sentence = f"{one}, {best.row.name}, fails: {parts}."
+    sentence = f"{one}: {parts}."
     rule = _rule(comparison, best)
     return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
 
@@ -394,9 +410,8 @@ def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]
 def _failure(one: Judgement) -> str:
     name = f"its {_change(one)}{metric_of(one.limit.metric).label}"
     unit = f" {one.limit.unit}".rstrip()
-    return (
-        f"{name} is {one.measured}, {text.margin(_excess(one))}{unit} beyond the limit {one.limit}"
-    )
+    missing = f"{text.margin(_excess(one))}{unit}"
+    return f"{name} is {one.measured}, which misses the limit {one.limit} by {missing}"
 
 
 def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
@@ -406,14 +421,15 @@ def _rule(comparison: Comparison, best: _Judged | None = None) -> str:
     chosen = "the fastest" if best and best.judges_speed else f"the one with the {chosen}"
     count = len(comparison.candidates)
     together = (
-        f" The intervals of the {count} variants are wider than for one, so that all hold together "
+        f" With {count} variants the intervals are wider than for one, so that all are right together "
         "(Holm's correction)."
         if count > 1
         else ""
     )
     return (
-        f"A variant holds if its whole interval does for every limit: {'; '.join(parts)}. Of those "
-        f"that hold, {chosen} is taken.{together}"
+        f"A variant passes if its whole interval holds every limit: {'; '.join(parts)}. Of the "
+        "variants "
+        f"that pass, {chosen} is chosen.{together}"
     )
 
 

@@ -14,6 +14,7 @@ from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evidence.diagnosis.log_findings import FAILING
+from trtcal.evidence.findings import sentence
 from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import OPTIMIZATIONS
 from trtcal.quantization.plan import Plan
@@ -185,7 +186,11 @@ def _figures(row: View, reference: View, document: Document) -> list[Tile]:
     elif accuracy["agreement"] is not None:
         same = f"{text.number(accuracy['agreement'])} %"
         plain = agreement == AGREEMENTS["classes"]
-        name, beside = ("Agreement with FP32", "no labels") if plain else (agreement, "beside FP32")
+        name, beside = (
+            ("Agreement with FP32", "the data have no labels")
+            if plain
+            else (agreement, "compared with FP32")
+        )
         first = ("agreement", name, same, beside)
     else:
         beside = f"cosine {text.number(accuracy['cosine'], 5)}"
@@ -203,13 +208,13 @@ def _speed(row: View, reference: View, document: Document) -> Tile:
     """Return the speed on a target that is no CPU, as its datasheet has it; else that measured here."""
     latency, targets = row["latency"], gpu_targets(document)
     ours, theirs = (text.milliseconds(one["latency"]["p50_ms"]) for one in (row, reference))
-    here = f"{ours} ms, FP32 {theirs} ms on this machine, batch of {latency['batch']}"
+    here = f"{ours} ms, FP32 {theirs} ms (batch of {latency['batch']}, on the machine of this run)"
     if not targets:
         return (None, "Speed", f"{text.number(latency['speedup'])} {text.TIMES} FP32", here)
     known = document["measured"]["verdict"].get("estimates", [])
     first = [one for one in known if one["target"] == known[0]["target"]]
     if not first:
-        return (None, f"Speed on {targets[0]}", "not measured", f"on another machine: {here}")
+        return (None, f"Speed on {targets[0]}", "not measured", here)
     ratios = [
         f"{text.number(one['ratio'])} {text.TIMES} "
         + ("FP32" if one["against"] == reference["name"] else "FP16")
@@ -217,7 +222,7 @@ def _speed(row: View, reference: View, document: Document) -> Tile:
     ]
     beside = [
         *ratios[1:],
-        f"estimated from the datasheet of {first[0]['gpu'].upper()}, not measured",
+        f"an estimate from the datasheet of the {first[0]['gpu'].upper()}, not a measurement",
     ]
     return (None, f"Speed on {first[0]['target']}", f"about {ratios[0]}", "; ".join(beside))
 
@@ -261,10 +266,10 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
     steps = [
         {
             "command": None,
-            "what": own[0]["what"],
+            "what": sentence(own[0]["what"]),
             "do": own[0]["fix"],
             "place": own[0]["row_id"],
-            "link": f"finding {own[0]['number']}",
+            "link": f"Finding {own[0]['number']}",
         }
         for own in grouped(found, "kind", "fix")
     ][:STEPS_SHOWN]
@@ -276,13 +281,14 @@ def _worst_tensor(figure: View, command: str | None) -> View:
     readers = text.some(list(figure["nodes"])) or "a layer"
     kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
     what = (
-        f"Of all tensors, quantizing {kind} that {readers} reads loses most: "
-        f"{text.number(figure['own_db'], 1)} dB SQNR"
+        f"Quantization hurts {kind} read by {readers} most: SQNR "
+        f"{text.number(figure['own_db'], 1)} dB"
     )
     cut = figure["clipped"]
-    what += f", with {text.figure(cut)} % of its values clipped." if cut else "."
-    do = "What each layer costs the outputs was not measured: `trtcal sensitivity` does that."
-    place = {"place": "errors", "link": "where the error comes from"}
+    what += f", {text.figure(cut)} % of its values are clipped." if cut else "."
+    do = "Measure the loss that each layer causes"
+    do += ":" if command else " with `trtcal sensitivity`."
+    place = {"place": "errors", "link": "Where the error comes from"}
     return {"what": what, "do": do, "command": command, **place}
 
 
@@ -346,7 +352,7 @@ def changes(document: Document) -> View | None:
         **found,
         "first": figures[:FIGURES_SHOWN],
         "more": figures[FIGURES_SHOWN:MORE_FIGURES],
-        "verdict": f"The verdict was {before}, now it is {now}." if before != now else None,
+        "verdict": f"The verdict changed from {before} to {now}." if before != now else None,
     }
 
 
@@ -462,9 +468,9 @@ def _sentence(record: Document) -> str:
     kept = [one for one in record["tries"] if one["kept"]]
     plain = [one for one in kept if one["name"].startswith(RANGES)]
     samples = text.count(record["samples"]["selection"], "sample")
-    held = f"on {samples} that no optimization was fitted to"
+    held = f"on {samples} that were not used to fit them"
     if not plain or kept[-1] is plain[-1]:
-        return f"No optimization of the INT8 model helped {held}."
+        return f"No optimization of the INT8 model reduced its loss {held}."
     before, after = (_sqnr_db(one, record["objective"]) for one in (plain[-1], kept[-1]))
     if before is None or after is None:
         return f"Optimizations of the INT8 model lowered its loss {held}."
@@ -491,7 +497,7 @@ def _tries(record: Document) -> list[View]:
             "disagreement": one["disagreement"],
             "value": one["value"],
         }
-        ranges = "where each tensor's 256 steps end, chosen by this method"
+        ranges = "ranges of the tensors, chosen by this method"
         words = ranges if one["name"].startswith(RANGES) else WORDS.get(one["name"], "")
         found.append(
             {**one, "words": words, "before": best or dict.fromkeys(figures), "after": figures}

@@ -67,11 +67,11 @@ class Delta:
 
     def __str__(self) -> str:
         if self.after is None or self.before is None:
-            side = "no more there" if self.after is None else "new"
+            side = "removed" if self.after is None else "new"
             return f"{self.name} (number {self.number}) is {side}{self._shown_graph}"
-        what = "got another input" if self.got_another else "gives another output"
+        what = "has a different input" if self.got_another else "has a different output"
         names = " and ".join(self.changed)
-        why = f"changed: its {names}" if names else "nothing that it is made from changed"
+        why = f"changed: its {names}" if names else "none of its inputs changed"
         return f"{self.name} (number {self.number}) {what}{self._shown_graph}; {why}"
 
     @property

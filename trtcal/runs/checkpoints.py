@@ -119,7 +119,7 @@ class Checkpoints:
         """Read a folder's chain; `InputError` if there is none, or it is not as it was written."""
         path = folder / FILE if folder.is_dir() else folder
         if not path.is_file():
-            raise InputError(f"{folder} holds no {FILE}", "`trtcal run` writes one")
+            raise InputError(f"{folder} has no {FILE}", "`trtcal run` writes one")
         return cls(path.parent, read_chain(path, last))
 
     @cached_property

@@ -28,7 +28,7 @@ from trtcal.runs.diff import NOISE, Inputs, changed_inputs
 from trtcal.runs.figures import Meter, Timing
 from trtcal.runs.history import Entry, History
 
-NO_TIMES = "no times with intervals are recorded: add the report again"
+NO_TIMES = "no times with intervals are recorded: add the report again with `trtcal history add`"
 KEPT = "the price that was given with the run is kept"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

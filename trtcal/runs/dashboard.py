@@ -46,9 +46,9 @@ TITLES = {
     "speedup": "Speed-up over FP32",
     COST: "Cost of a million inferences",
     "int8_macs": "Multiply-accumulates in INT8, %",
-    "layers": "Engine layers: fewer if more was fused",
+    "layers": "Engine layers (fewer: more was fused)",
     "broken_fusions": "Broken fusions",
-    "data_issues": "Issues of the calibration data",
+    "data_issues": "Issues in the calibration data",
     "findings": "Findings of the diagnosis",
     "silent_fallbacks": "Silent fallbacks",
     "uncalibrated": "Tensors without range",
@@ -131,7 +131,7 @@ def _check_ours(path: Path) -> None:
         is_ours = GENERATOR.encode() in file.read(HEAD_BYTES)
     if not is_ours:
         raise InputError(
-            f"cannot write {path}: it is there, and no dashboard of this trtcal wrote it",
+            f"cannot write {path}: the file exists and is not from a dashboard of this trtcal",
             "choose another --output, or move the file away",
         )
 

@@ -152,7 +152,7 @@ def _figure(one: Changed) -> Document:
     }
 
 
-NO_BASELINE = "there is no baseline run with this figure"
+NO_BASELINE = "no baseline run has this figure"
 
 
 def judge_run(limits: Sequence[Limit], before: Entry | None, after: Entry) -> tuple[Judgement, ...]:

@@ -160,7 +160,8 @@ def _place(price: Price, account: str) -> Row:
 def _what(one: RunCost, price: Price, basis: str) -> Row:
     tags, saving = one.entry.tags, one.saving
     description = (
-        f"Estimate, no invoice: inferences ({basis}) by {one.variant} on {one.device} at the measured "
+        f"Estimate, not an invoice: inferences ({basis}) by {one.variant} on {one.device} at the "
+        "measured "
         f"latency, at {price.per_hour:g} {price.currency} an hour ({price.name}), without idle time"
     )
     return {

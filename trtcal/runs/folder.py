@@ -16,7 +16,7 @@ def check_replaceable(folder: Path) -> None:
     recover(folder)
     if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise InputError(
-            f"{folder} holds something that is not a trtcal run",
+            f"{folder} contains files that are not a trtcal run",
             "choose another folder: `output` in trtcal.toml, or -o",
         )
 

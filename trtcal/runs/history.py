@@ -111,8 +111,12 @@ def default_path() -> Path:
 class History:
     """The runs in one file.
 
-    `InputError` if the file is no history, `ResourceError` if it is in use for more than a minute or
-    cannot be written.
+    `InputError` if the file is not a history, `ResourceError` if it is in use for more than a
+    minute or cannot be written.
+
+    >>> from pathlib import Path
+    >>> History(Path("history.sqlite")).entries()
+    []
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,7 +125,7 @@ class History:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ResourceError(
-                f"cannot make {path.parent}: {error.strerror}", "check it"
+                f"cannot create {path.parent}: {error.strerror}", "check the path"
             ) from error
         if path.exists() and path.stat().st_size:
             self._check()
@@ -147,12 +151,14 @@ class History:
             )
         if mark != [APPLICATION] and (mark != [0] or columns != ["id", *COLUMNS, "digests"]):
             raise InputError(
-                f"{self.path} is another program's database, or an older trtcal's history",
+                f"{self.path} is the database of another program, or the history of an older trtcal",
                 "give another --db, and record the runs again: `trtcal history add REPORT.json`",
             )
         if version[0] not in (0, *range(OLDEST, VERSION + 1)):
             raise InputError(
-                f"{self.path} is a history of version {version[0]}, not {VERSION}", "update trtcal"
+                f"{self.path} is a history of format {version[0]}; this trtcal reads format "
+                f"{VERSION}",
+                "update trtcal",
             )
 
     def _refuse_code(self, connection: sqlite3.Connection) -> None:
@@ -160,7 +166,7 @@ class History:
         connection.execute("PRAGMA trusted_schema = OFF")
         kinds = "SELECT type FROM sqlite_master WHERE type IN ('view', 'trigger')"
         for (kind,) in connection.execute(kinds):
-            raise InputError(f"{self.path} is no history: it has a {kind}", "give another --db")
+            raise InputError(f"{self.path} is not a history: it has a {kind}", "give another --db")
 
     @contextlib.contextmanager
     def _open(self, uri: str | None = None) -> Iterator[sqlite3.Connection]:
@@ -177,9 +183,12 @@ class History:
                 raise too_slow(self.path, size) from error
             if isinstance(error, sqlite3.OperationalError):
                 raise ResourceError(
-                    f"{self.path}: {error}", "is it in use, or the disk full?"
+                    f"{self.path}: {error}",
+                    "check that no other program uses it and that the disk has room",
                 ) from error
-            raise InputError(f"{self.path} is no history: {error}", "give another --db") from error
+            raise InputError(
+                f"{self.path} is not a history: {error}", "give another --db"
+            ) from error
         except (LookupError, TypeError, ValueError) as error:  # of another type than we wrote
             raise InputError(f"{self.path} is damaged: {error}", "give another --db") from error
 
@@ -259,7 +268,9 @@ class History:
         with self._open() as connection:
             row = connection.execute("SELECT * FROM runs WHERE id = ?", [number]).fetchone()
             if row is None:
-                raise InputError(f"{self.path} has no run {number}", "see `trtcal history list`")
+                raise InputError(
+                    f"{self.path} has no run {number}", "`trtcal history list` shows the runs"
+                )
             return _entries(connection, [row])[0]
 
     def before(self, entry: Entry) -> Entry | None:

@@ -53,7 +53,7 @@ def send_to_mlflow(
     except Exception as error:  # a store raises whatever its own driver does
         raise BackendError(
             f"the MLflow store failed after {sent} runs: {error}",
-            "check its address; what was sent stays, and will not be sent again",
+            "check its address; runs that were sent stay there and are not sent again",
         ) from error
     return sent
 
@@ -72,7 +72,7 @@ def _client(uri: str) -> Any:
     except Exception as error:  # as above
         raise BackendError(
             f"this MLflow store cannot be opened: {error}",
-            "give a server's address, or a database like sqlite:///mlflow.db",
+            "give the address of a server, or a database such as sqlite:///mlflow.db",
         ) from error
 
 

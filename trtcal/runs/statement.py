@@ -19,7 +19,7 @@ def resource(name: str, digest: str) -> Document:
     'model.onnx'
     """
     if not digest.startswith(ALGORITHM):
-        raise ValueError(f"{digest!r} is no SHA-256 digest")
+        raise ValueError(f"{digest!r} is not a SHA-256 digest")
     return {"name": name, "digest": {"sha256": digest.removeprefix(ALGORITHM)}}
 
 

@@ -45,7 +45,10 @@ def verify(path: Path) -> list[Check]:
     else:
         checks = _of_document(path, path.name) or []
     if not checks:
-        raise InputError(f"{path} holds no digest of trtcal", "give a report, a document or a run")
+        raise InputError(
+            f"{path} has no digest of trtcal",
+            "give a report, a JSON document of trtcal or the folder of a run",
+        )
     return checks
 
 
@@ -79,7 +82,7 @@ def _of_document(path: Path, name: str) -> list[Check] | None:
     if not isinstance(document, dict) or not {"kind", "digest"} <= set(document):
         return None
     wrong = document["digest"] != digest_document(document)
-    checks = [Check(name, "changed: its digest is another" if wrong else None)]
+    checks = [Check(name, "changed: its digest differs" if wrong else None)]
     if document["kind"] == BUILD:
         checks += _of_build(document, path.parent, name)
     if document["kind"] == RUN:
@@ -99,7 +102,7 @@ def _of_build(document: dict[str, Any], folder: Path, name: str) -> Iterator[Che
 def _of_file(path: Path, sealed: object, what: str) -> Check:
     if not path.is_file():
         return Check(what, "missing")
-    return Check(what, None if digest_file(path) == sealed else "changed: its digest is another")
+    return Check(what, None if digest_file(path) == sealed else "changed: its digest differs")
 
 
 def _of_chain(folder: Path, what: str, last: str | None = None) -> Check:
@@ -127,4 +130,4 @@ def _of_run(document: dict[str, Any], folder: Path) -> Iterator[Check]:
                 continue
             found = read_json(path)
             same = isinstance(found, dict) and found.get("digest") == stage.get("digest")
-            yield Check(what, None if same else "not the one that the run made")
+            yield Check(what, None if same else "not the file that the run wrote")

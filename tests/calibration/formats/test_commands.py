@@ -113,9 +113,10 @@ def test_bad_input_is_one_error_a_hint_and_no_output(place, capsys, arguments, s
     (place / "foreign.txt").write_text("foreign 1.0\n")
     before = sorted(place.iterdir())
     status, out, err = run(capsys, "calibration", *arguments)
-    error, hint = err.strip().splitlines()
+    error, hint, *page = err.strip().splitlines()
     assert (status, out) == (2, "")
     assert error.startswith("error: ")
     assert says in error
     assert hint.startswith("hint: ")
+    assert all(line.startswith("docs: docs/calibration.md") for line in page)
     assert sorted(place.iterdir()) == before

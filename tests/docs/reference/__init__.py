@@ -33,7 +33,7 @@ These pages are made from the code of this version.
 | [Messages of build logs](messages/index.md) | every message that trtcal knows: meaning and remedy |
 | [Findings](messages/findings.md) | every kind of finding: meaning and remedy |
 | [JSON documents](documents.md) | every file that commands write for other programs |
-| [Python](python.md) | every name of `import trtcal` |
+| [Python](python/index.md) | every name of `import trtcal` |
 | [Exit statuses](exit-statuses.md) | what a program's end says |
 """
 
@@ -46,7 +46,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "messages/index",
         "messages/findings",
         "documents",
-        "python",
+        "python/index",
         "exit-statuses",
     )
     yield "index.md", INDEX + "\n" + contents(links)

@@ -43,7 +43,7 @@ TOPICS = {
 """Of each command the page that has what its help has no room for."""
 
 OTHER = ("commands", "Commands")
-DEFAULT = re.compile(r"\s*\[(default: |required|env var: )?([^\[\]]*)\]$")
+BOUND = re.compile(r"(?:(\d+)<=)?x(>=|>|<=)(\d+)")
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ def _section(context: click.Context, head: str) -> str:
             for name, one in command.commands.items()
         ]
         parts.append(table(["command", "what it does"], rows).rstrip())
-    parts += [_option(record) for record in _records(context)]
+    parts += ["Options:", *(_option(record) for record in _records(context))]
     return "\n\n".join(parts) + "\n\n"
 
 
@@ -109,16 +109,17 @@ def _records(context: click.Context) -> Iterator[tuple[str, str]]:
 
 def _option(record: tuple[str, str]) -> str:
     """Return an option as an entry of a list: its names, what it does, then default and bounds."""
-    names, about = record
-    facts = []
-    while (found := DEFAULT.search(about)) and about.endswith("]"):
-        about = about[: found.start()]
-        facts.insert(0, _fact(found[1] or "", found[2]))
-    facts_text = f" *{'; '.join(facts)}.*" if facts else ""
-    return f"`{names}`\n: {prose(about)}{facts_text}"
+    about, *extras = f"  {record[1]}".split("  [")  # as click joins them, and our own texts
+    names = record[0].replace("INTEGER RANGE", "INTEGER").replace("FLOAT RANGE", "FLOAT")
+    facts = [_fact(one) for extra in extras for one in extra.strip().removesuffix("]").split("; ")]
+    text = f"`{names}`\n: {prose(about)}"
+    return f"{text}\n\n  {' '.join(facts)}" if facts else text
 
 
-def _fact(kind: str, value: str) -> str:
-    if kind == "required":
-        return "Required"
-    return f"{kind.capitalize()}{prose(value)}" if kind else f"Allowed: {prose(value)}"
+def _fact(text: str) -> str:
+    """Return a default, a bound or the word `required` as a sentence."""
+    if found := BOUND.fullmatch(text):
+        least, sign, end = found.groups()
+        more = f"{end} or more" if sign == ">=" else f"more than {end}"
+        return f"Allowed: {least} to {end}." if least else f"Allowed: {more}."
+    return f"{text[0].upper()}{prose(text[1:])}."

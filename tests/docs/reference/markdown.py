@@ -55,7 +55,7 @@ def docstring(text: str | None) -> str:
 
 
 def _block(text: str) -> str:
-    lines = inspect.cleandoc("\n" + text)
+    lines = inspect.cleandoc("\n" + text).replace("  # doctest: +SKIP", "")
     language = "pycon" if ">>>" in text else "text"
     return f"```{language}\n{lines}\n```"
 

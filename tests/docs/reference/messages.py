@@ -51,7 +51,7 @@ def _section(one: Explanation) -> str:
         parts.append(f"*{prose(one.title)}*")
     parts.append(_about(one))
     if one.examples:
-        parts.append("\n".join(["```text", *one.examples, "```"]))
+        parts.append("\n".join(["```{code-block} text\n:class: wrap\n", *one.examples, "```"]))
     return "\n\n".join(parts) + "\n"
 
 

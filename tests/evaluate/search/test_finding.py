@@ -61,7 +61,7 @@ def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
     none = find(one, time_limit_s=0.0, build=built, evaluated=12)
     count = len(none.found.front)
     assert none.missing == (
-        "the sensitivities of the last 6 of 6 layers",
+        "the sensitivities of 6 of 6 layers",
         "plans",
         f"builds of {count} of {count} plans",
         "the check on held-back samples",
@@ -71,7 +71,7 @@ def test_a_limit_of_time_cuts_every_stage_and_says_so(make):
     assert not none.builds
     assert none.held_back is None
     some = find(one, time_limit_s=5.0, clock=Clock())
-    assert some.missing == ("the sensitivities of the last 2 of 6 layers", "plans")
+    assert some.missing == ("the sensitivities of 2 of 6 layers", "plans")
     everything = find(one, build=built, evaluated=12)
     assert everything.missing == ()
     assert len(everything.builds) >= len(everything.found.front)
@@ -149,7 +149,7 @@ def test_where_int8_does_not_pay_it_is_said(make):
     one = make(conv_net)
     slow = timed(one, **dict.fromkeys(one.units, (2.0, 1.0)))
     assert slow.recommended.int8 == frozenset()
-    assert slow.reason.startswith("INT8 does not pay: ")
+    assert slow.reason.startswith("INT8 is not worth it: ")
     assert not slow.int8_pays
     fast = timed(one, **dict.fromkeys(one.units, (1.0, 1.05)))
     assert fast.recommended.int8
@@ -170,7 +170,7 @@ def test_the_only_layer_of_int8_is_never_left_in_float(make):
     one = make(single_net)
     slow = timed(one, head=(2.0, 1.0))
     assert slow.recommended is None
-    assert slow.reason.startswith("INT8 does not pay: ")
+    assert slow.reason.startswith("INT8 is not worth it: ")
     fast = timed(one, head=(1.0, 1.01))
     assert fast.recommended.int8 == {"head"}
 

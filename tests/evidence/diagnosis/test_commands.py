@@ -31,7 +31,7 @@ def test_a_build_that_breaks_a_limit_is_kept_and_ends_with_1(here, capsys):
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "loose"]) == 0
     out = capsys.readouterr().out
     assert "1. no_int8: no layer of this engine runs in INT8" in out
-    assert "2. silent_fallback: 'node' was asked in int8" in out
+    assert "2. silent_fallback: 'node' was requested in int8" in out
     assert "0 % of " in out
     (here / "trtcal.toml").write_text('limits = ["silent_fallbacks == 0"]\n')
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "strict"]) == 1
@@ -98,7 +98,7 @@ def test_layers_of_another_builder_are_held_against_the_model(here, capsys):
     arguments = ["diagnose", "--layers", "graph.json", "--model", "model.onnx"]
     assert run_command(arguments) == 0
     out = capsys.readouterr().out
-    assert "silent_fallback: 'node' was asked in int8; it computes in fp32" in out
+    assert "silent_fallback: 'node' was requested in int8; it runs in fp32" in out
     assert "on axis 1, its output channels on axis 0" in out
 
 
@@ -137,14 +137,15 @@ def test_a_failed_build_says_what_its_log_means(here, capsys):
     assert diagnose("made").counts["log_events"] > 0
     assert run_command(["layers", "show", "made"]) == 2
     assert (
-        "a build that failed\nhint: see why: `trtcal log made/build.log`" in capsys.readouterr().err
+        "belongs to a failed build\nhint: find the cause: `trtcal log made/build.log`"
+        in capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to diagnose was given"),
+        ([], "there is nothing to diagnose"),
         (["nowhere"], "nowhere"),
         (["--log", "nowhere.log"], "cannot read nowhere.log"),
         (["--layers", "nowhere.json"], "nowhere.json does not exist"),

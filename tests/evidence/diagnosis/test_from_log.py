@@ -49,7 +49,7 @@ def test_no_free_memory_at_all_is_the_least_there_was(order):
     asked = "[W] Tactic Device request: 900MB Available: {}MB. Device memory is insufficient."
     lines = [f"{skipped}tactic 0x3.", *(asked.format(size) for size in order)]
     (found,) = diagnosed(lines).findings
-    assert found.what.endswith("the largest wanted 900 MiB, and 0 MiB were there")
+    assert found.what.endswith("the largest needs 900 MiB, and 0 MiB were available")
 
 
 def test_an_echo_without_a_cause_is_kept():

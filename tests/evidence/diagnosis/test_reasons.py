@@ -9,7 +9,7 @@ from trtcal.evidence.diagnosis.reasons import Mentions, explain, tensors_of
 from trtcal.evidence.layers.layer import Layer, TensorInfo
 from trtcal.evidence.layers.outcomes import Outcome
 
-LOST = Outcome("node", "int8", "fp32", "node + relu", "its layer computes in fp32", "hint")
+LOST = Outcome("node", "int8", "fp32", "node + relu", "its layer runs in fp32", "hint")
 MISSING = (
     "[W] [TRT] Missing scale and zero-point for tensor {}, expect fall back to non-int8 implementation "
     "for any layer consuming or producing given tensor"
@@ -87,7 +87,7 @@ def test_a_fallback_is_silent_only_if_no_line_tells_of_it():
 
 
 def test_a_precision_narrower_than_asked_is_a_risk_for_accuracy():
-    narrowed = Outcome("node", "fp32", "int8", "node + relu", "its layer computes in int8", "hint")
+    narrowed = Outcome("node", "fp32", "int8", "node + relu", "its layer runs in int8", "hint")
     (found,) = found_with(outcome=narrowed)
     assert (found.kind, found.cost.risk) == ("narrowed", "high")
     assert found.cost.moved_bytes == 8 * 8 * 8 * 4

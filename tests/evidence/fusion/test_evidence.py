@@ -176,7 +176,7 @@ def test_the_forms_in_which_layers_come(tmp_path):
         ("[]", "no list of layers"),
         ("{}", "no list of layers"),
         ('{"Layers": []}', "lists no layers"),
-        ('{"layers": [3]}', "lacks or misuses a field"),
+        ('{"layers": [3]}', "has a missing or wrong field"),
     ],
 )
 def test_what_holds_no_layers_is_refused(text, said, tmp_path):
@@ -186,5 +186,5 @@ def test_what_holds_no_layers_is_refused(text, said, tmp_path):
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds none of build\.json"):
+    with pytest.raises(InputError, match=r"has none of build\.json"):
         read_engine(tmp_path)

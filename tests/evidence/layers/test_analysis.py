@@ -156,7 +156,7 @@ def test_a_quantize_step_inside_a_chain_cuts_it():
     assert (chain.moved_bytes, chain.stitched_bytes) == (6 * 32, 2 * 32)
     finding = next(one for one in examine(layers).findings if one.kind == "memory_bound_chain")
     assert (finding.kind, finding.cost.moved_bytes) == ("memory_bound_chain", 4 * 32)
-    assert "q cut it" in finding.what
+    assert "q in the middle divide it" in finding.what
     assert [one.place for one in finding.evidence] == ["relu", "q", "sigmoid"]
 
 

@@ -71,21 +71,21 @@ def test_the_records_of_a_difference(engines):
 def test_the_words_say_the_reason_and_the_sums(engines):
     words = describe(compare_engines(*engines))
     assert "The total went from 0.640 ms to 0.340 ms, 46.9 % less." in words
-    assert "10 layers became 5; 4 convolutions and products are in both." in words
+    assert "10 layers became 5; 4 convolutions and matrix products are in both." in words
     residual = next(one for one in words if "residual" in one)
     assert "1 read it in fp16; now 1 read it in int8." in residual
-    assert "1 of these layers write INT8 for the next one; 0 did before" in residual
-    assert "2 layers write int8 and wrote fp16; 1 copy behind went with it (0.030 ms)." in words
+    assert "1 of these layers write INT8 for the next layer; 0 did before" in residual
+    assert "2 layers write int8 instead of fp16; 1 copy disappeared after them (0.030 ms)." in words
     assert "3 copies are gone (0.100 ms): 1 REFORMAT (0.040 ms), 2 QDQ (0.060 ms)." in words
-    assert "The copies that are in both took 0.050 ms and take 0.060 ms." in words
+    assert "The copies in both engines took 0.050 ms before and take 0.060 ms now." in words
     assert any(one.startswith("MaxPool_12 was a layer of its own (0.100 ms)") for one in words)
-    assert "The largest changes of one layer: stem.weight -0.100 ms; b.weight -0.010 ms." in words
+    assert "The layers whose time changed most: stem.weight -0.100 ms; b.weight -0.010 ms." in words
 
 
 def test_the_way_back_tells_the_opposite(engines):
     words = describe(compare_engines(*engines[::-1]))
     assert "3 copies are new (0.100 ms): 1 REFORMAT (0.040 ms), 2 QDQ (0.060 ms)." in words
-    assert any("what follows must be quantized again" in one for one in words)
+    assert any("The values after them must be quantized again" in one for one in words)
     assert any(one.startswith("MaxPool_12 is a layer of its own") for one in words)
 
 
@@ -113,7 +113,7 @@ def test_precision_that_changed_is_reported(engines):
 def test_without_times_the_words_are_of_bytes(engines):
     bare = dataclasses.replace(engines[0], total_ms=None)
     words = describe(compare_engines(bare, engines[1]))
-    assert words[0].startswith("There are no times for both; the bytes moved went from")
+    assert words[0].startswith("One engine has no layer times. The bytes moved went from")
     assert any(one.startswith("Bytes by kind") for one in words)
     assert not any("that are in both took" in one for one in words)
 
@@ -121,8 +121,8 @@ def test_without_times_the_words_are_of_bytes(engines):
 def test_what_only_one_engine_has_is_named():
     before, after = (Engine(n, (heavy(n, m, (n,)),)) for n, m in (("left", 1), ("right", 2)))
     words = describe(compare_engines(before, after))
-    assert "Only in the first: left." in words
-    assert "Only in the second: right." in words
+    assert "Only in the first engine: left." in words
+    assert "Only in the second engine: right." in words
 
 
 def test_many_layers_that_came_apart_are_one_sentence():

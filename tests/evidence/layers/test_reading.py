@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_counted(tmp_path):
     assert engine.total_ms == pytest.approx(sum(ms for _, ms in timed[1:]) + 0.5)
     assert engine.notes[2:] == (
         "1 layers have no time, such as QuantizeLinear_2",
-        "1 times (0.5 ms) fit no layer, such as alien",
+        "1 times (0.5 ms) belong to no layer, such as alien",
     )
 
 

@@ -76,7 +76,7 @@ def test_a_node_that_may_lie_in_a_compiled_subgraph_is_unknown():
     ("layer", "said"),
     [
         (heavy("n", "fp32", weights="int8"), "only its weights"),
-        (heavy("n", "int8", weights="fp32"), "expanded"),
+        (heavy("n", "int8", weights="fp32"), "converts the INT8 operands"),
         (heavy("n", "fp16"), "arrives as fp16"),
     ],
 )

@@ -161,7 +161,7 @@ def test_initializers_that_are_inputs_too_are_constants(ir_version):
     prepared = prepared_alike(load_model(made.proto), IMAGES)
     assert ops(prepared) == ["Conv"]
     assert [one.name for one in prepared.model.proto.graph.input] == ["x"]
-    assert ("its default value is taken as a constant" in str(prepared.notes)) == (ir_version > 3)
+    assert ("its default value is used as a constant" in str(prepared.notes)) == (ir_version > 3)
     assert ir_version == 3 or "'w', 'gamma', 'beta' and 2 more" in prepared.notes[0]
 
 
@@ -194,7 +194,7 @@ def test_nodes_inside_an_if_are_left_alone_and_it_is_said():
     kept = inside(prepared)
     assert [one.op_type for one in kept] == [one.op_type for one in idle]
     assert [list(one.input) for one in kept] == [list(one.input) for one in idle]
-    assert prepared.notes == ("node 'if': the nodes in its subgraphs are left alone",)
+    assert prepared.notes == ("node 'if': the nodes in its subgraphs are not changed",)
 
 
 def test_a_norm_inside_a_branch_does_not_go_into_a_convolution_outside():
@@ -257,7 +257,7 @@ def test_loops_and_scans_keep_their_bodies():
         make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}), {"x": draw(2, 3)}
     )
     assert ops(prepared) == ["Identity", "Loop", "Scan"]  # the body reads the first one
-    assert prepared.notes == ("node 'loop', 'scan': the nodes in its subgraphs are left alone",)
+    assert prepared.notes == ("node 'loop', 'scan': the nodes in its subgraphs are not changed",)
 
 
 def stored(kind, **arrays):
@@ -351,7 +351,7 @@ def test_custom_operators_are_kept_whatever_their_name():
     prepared = prepare_with_record(model)
     assert sorted(ops(prepared)) == ["Add", "Conv", "Identity", "Relu"]
     assert prepared.notes == (
-        "node 'mine', 'odd': it is of another domain than ONNX's and kept as it is",
+        "node 'mine', 'odd': it is not an operator of ONNX, and is not changed",
     )
 
 
@@ -367,7 +367,7 @@ def test_functions_are_kept():
     assert ops(prepared) == ["Same", "Relu"]
     assert len(prepared.model.proto.functions[0].node) == 2
     assert prepared.notes == (
-        "node 'call': the nodes in the function that it calls are left alone",
+        "node 'call': the nodes in the function that it calls are not changed",
     )
 
 
@@ -375,11 +375,13 @@ def test_functions_that_the_converter_would_lose_are_refused():
     same = function("Same", [node("Identity", ["a"], ["b"], "i")], 11)
     nodes = [node("Same", ["x"], ["y"], "call", domain="own")]
     model = make(nodes, {}, {"x": ["n", 3]}, {"y": ["n", 3]}, 11, domains=["own"], functions=[same])
-    with pytest.raises(InputError, match="node 'call' calls a function, which would be lost"):
+    with pytest.raises(
+        InputError, match="node 'call' calls a function, which the upgrade would lose"
+    ):
         prepare_with_record(model)
     kept = prepare_with_record(model, skip=["opset"])
     assert ops(kept) == ["Same"]
-    assert kept.notes[-1] == "opset 11: it is not raised, and Q/DQ need 13"
+    assert kept.notes[-1] == "opset 11 stays as it is, and Q/DQ need 13"
 
 
 def custom(name="odd\nname", **attributes):
@@ -474,7 +476,9 @@ def test_random_and_too_large_constants_are_left_to_the_runtime():
     weights = {"k": draw(3), "huge": np.array([3000, 50_000, 3])}
     prepared = prepare_with_record(make(nodes, weights, {"x": ["n", 3]}, {"y": ["n", 3]}))
     assert sorted(ops(prepared)) == sorted(one.op_type for one in nodes)
-    assert prepared.notes == ("node 'bomb': it depends on no input and could not be computed",)
+    assert prepared.notes == (
+        "node 'bomb': it does not depend on an input and could not be computed",
+    )
 
 
 def test_a_node_that_cannot_be_computed_keeps_no_other_from_it():
@@ -488,7 +492,9 @@ def test_a_node_that_cannot_be_computed_keeps_no_other_from_it():
     model = make(nodes, {"k": draw(3), "far": np.array(7)}, {"x": ["n", 3]}, {"y": ["n", 3]})
     prepared = prepare_with_record(model)
     assert ops(prepared) == ["Gather", "Add", "Add"]
-    assert prepared.notes == ("node 'beyond': it depends on no input and could not be computed",)
+    assert prepared.notes == (
+        "node 'beyond': it does not depend on an input and could not be computed",
+    )
 
 
 def test_sequences_are_kept():
@@ -539,5 +545,5 @@ def test_optional_inputs_that_are_left_out():
 
 def test_a_model_of_constants_alone_is_refused():
     model = make([node("Neg", ["k"], ["y"], "neg")], {"k": draw(3)}, {"x": ["n"]}, {"y": [3]})
-    with pytest.raises(InputError, match="computes nothing from its inputs"):
+    with pytest.raises(InputError, match="do not depend on its inputs"):
         prepare_with_record(model)

@@ -51,15 +51,20 @@ class Fit:
         """Raise `InputError` with what differs."""
         differences = []
         if self.unknown:
-            names = f"{len(self.unknown)} tensors that the model has not ({listed(self.unknown)})"
+            names = (
+                f"{len(self.unknown)} tensors that the model does not have ({listed(self.unknown)})"
+            )
             differences.append(f"it has {names}")
         if self.missing:
             count = f"{len(self.missing)} of the {self.wanted}"
-            differences.append(f"it lacks {count} activations to quantize ({listed(self.missing)})")
+            differences.append(
+                f"it has no range for {count} activations to quantize ({listed(self.missing)})"
+            )
         if differences:
             raise InputError(
                 f"the ranges do not fit {model}: {', and '.join(differences)}",
-                "give the model that they were made for, or take what fits with --partial",
+                "give the model that the ranges were made for, or take the ranges that fit with "
+                "--partial",
             )
 
 
@@ -171,7 +176,7 @@ def export_calibration(
     elif form != FORM:
         raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
     elif tensorrt is None:
-        raise InputError("the version of TensorRT is not given", "give it like 8.6.1")
+        raise InputError("the version of TensorRT is not given", "give it as in 8.6.1")
     else:
         data = cache_of(chosen, tensorrt, algorithm)
     write_bytes(path, data)
@@ -180,9 +185,12 @@ def export_calibration(
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
     absent = [name for name in tensors if name not in calibration.ranges]
     if absent:
-        reasons = [calibration.unranged.get(name, "it is not there") for name in absent]
+        reasons = [
+            calibration.unranged.get(name, "the file has no entry for it") for name in absent
+        ]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
-            f"tensors without a range: {listed(pairs)}", "see `trtcal calibration show`"
+            f"tensors without a range: {listed(pairs)}",
+            "`trtcal calibration show` lists the reasons",
         )
     return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

@@ -57,8 +57,8 @@ def read_flatbuffers(path: Path) -> Calibration:
             add_once(amaxes, name, float(value), str(path))
     except ValueError as error:
         raise InputError(
-            f"{path} is no calibration table of ONNX Runtime: {error}",
-            "give the calibration.flatbuffers that ONNX Runtime or trtcal wrote, whole",
+            f"{path} is not a calibration table of ONNX Runtime: {error}",
+            "give a complete calibration.flatbuffers of ONNX Runtime or trtcal",
         ) from error
     return table_of("onnxruntime", amaxes)
 
@@ -154,7 +154,7 @@ def read_table_json(path: Path) -> Calibration:
     if isinstance(document, dict) and document.get("CLS") == "TensorsData":
         document = document.get("data")
     if not isinstance(document, dict):
-        raise InputError(f"{path} is no table of ranges", "it must be an object: tensor -> bounds")
+        raise InputError(f"{path} is not a table of ranges", "give an object: tensor -> bounds")
     amaxes = {name: _magnitude(item, name, path) for name, item in document.items()}
     return table_of("json", amaxes)
 
@@ -167,5 +167,5 @@ def _magnitude(item: Any, name: str, path: Path) -> float:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: tensor {name!r} has no lowest and highest ({error!r})",
-            "write it with the calibrator's compute_data()",
+            "write the table with compute_data() of ONNX Runtime's calibrator",
         ) from error

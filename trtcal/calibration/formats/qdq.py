@@ -48,7 +48,7 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
         else:
             ranges[name] = _larger(ranges.get(name), found)
     if not ranges and not unranged:
-        raise InputError(f"{model.path} quantizes no activation", "give a model with Q/DQ")
+        raise InputError(f"no activation of {model.path} is quantized", "give a model with Q/DQ")
     unranged = {name: why for name, why in unranged.items() if name not in ranges}
     made_for = quantization_record(model.proto).get("model", UNKNOWN)
     return foreign("qdq", ranges, unranged, model=str(made_for))
@@ -89,7 +89,10 @@ class _Graph:
         zero = self.values[node.input[2]] if len(node.input) > 2 and node.input[2] else None
         kind = zero.data_type if zero is not None else _output_type(node)
         if kind not in LIMITS:
-            return f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, no integer"
+            return (
+                f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, not to an "
+                "integer type"
+            )
         wrong = [text for scale in scales.flat if (text := problem(float(scale) * LEVELS))]
         if wrong or not scales.size:
             return wrong[0] if wrong else "its scale is empty"
@@ -107,7 +110,7 @@ def _interval(
         one = np.float32(scales.max())
         amax = amax_of(one) if most - least == 255 else high
     else:
-        notes.append(f"asymmetric: it stands for [{low:.6g}, {high:.6g}]")
+        notes.append(f"asymmetric: its range is [{low:.6g}, {high:.6g}]")
         amax = max(abs(low), abs(high))
     text = problem(amax)
     return text or imported(amax, "; ".join(notes) or None)

@@ -69,5 +69,7 @@ def writable(name: str) -> str:
 def add_once(entries: dict[str, Number], name: str, value: Number, where: str) -> None:
     """Enter a value; `InputError` if its tensor has one."""
     if name in entries:
-        raise InputError(f"{where}: tensor {name!r} stands there twice", "remove one of them")
+        raise InputError(
+            f"{where}: tensor {name!r} is listed twice", "remove one of the two entries"
+        )
     entries[name] = value

@@ -49,7 +49,7 @@ def header_version(tensorrt: str) -> str:
     try:
         return version_digits(tensorrt)
     except NoCacheError as error:
-        raise InputError(str(error), "give it a quantized model: `trtcal quantize`") from None
+        raise InputError(str(error), "give TensorRT a quantized model: `trtcal quantize`") from None
     except ValueError as error:
         raise InputError(str(error), "write it like 8.6.1") from None
 
@@ -63,8 +63,8 @@ def read_cache(path: Path) -> Calibration:
     match = HEADER.fullmatch(header.rstrip())
     if not match:
         raise InputError(
-            f"{path} line 1 is no header of a TensorRT calibration cache: {header[:80]!r}",
-            "it must read like TRT-8601-EntropyCalibration2",
+            f"{path} line 1 is not the header of a TensorRT calibration cache: {header[:80]!r}",
+            "give a cache whose first line is like TRT-8601-EntropyCalibration2",
         )
     amaxes: dict[str, float] = {}
     for number, line in enumerate(lines, 2):
@@ -78,7 +78,7 @@ def _entry(line: str, where: str) -> tuple[str, float]:
     if not match:
         raise InputError(
             f"{where} is not `tensor: scale`: {line[:80]!r}",
-            "the scale is up to 8 hexadecimal digits, the bits of a float32",
+            "write the scale as up to 8 hexadecimal digits, the bits of a float32",
         )
     return match[1], amax_of(np.uint32(int(match[2], 16)).view(np.float32))
 

@@ -194,13 +194,13 @@ class Costs:
     target: Target
     precision: str = "fp16"
     times: Times = field(default_factory=dict)
-    source: str = "the model's kernels as they should be fused"
+    source: str = "the kernels of the model with the expected fusions"
     fp32_ms: float | None = None
 
     @property
     def label(self) -> str:
         """What the figures are."""
-        return f"{self.source}, the rest an estimate by the datasheet of {self.target.name}"
+        return f"{self.source}; the rest is an estimate from the datasheet of {self.target.name}"
 
     @property
     def baseline_ms(self) -> float:
@@ -324,7 +324,7 @@ def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:
 def _times(units: Collection[str], engine: Engine) -> dict[str, float]:
     if not engine.is_timed:
         raise InputError(
-            f"{engine.source} has no layer times", "build it with --layer-times, on the GPU"
+            f"{engine.source} has no layer times", "build it with --layer-times on the GPU"
         )
     found: dict[str, float] = {}
     for layer in engine.layers:

@@ -213,41 +213,43 @@ class Search:
             return self._no_int8() if spared else NONE_HOLDS
         lost = whole.loss.of(self.measure)
         share = best.loss.of(self.measure) / lost if lost else 0.0
-        what = "the least time" if self.limits.on_loss else "the least loss"
+        what = "the shortest time" if self.limits.on_loss else "the smallest loss"
         among = (
             "that hold the limits"
             if asked
             else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
         )
-        of_loss = f"{share:.0%} of the loss of all INT8 ({self.measure})"
+        of_loss = f"{share:.0%} of the loss with all layers in INT8 ({self.measure})"
         if not whole.loss.is_fit:
-            of_loss = "all of INT8 gives outputs that are not finite"
+            of_loss = "finite outputs, which the network with all layers in INT8 does not give"
         if not best.int8:
             return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
         return (
-            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole)} and "
+            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole)}, with "
             f"{of_loss}"
         )
 
     def _no_int8(self) -> str:
         """Return why the network is better off without INT8."""
         plain = self.points[frozenset()]
-        ms = f"without it the network takes {plain.cost_ms:.4g} ms in {self.costs.precision}"
+        ms = f"the network takes {plain.cost_ms:.4g} ms in {self.costs.precision} without INT8"
         with_int8 = [one for one in self._fit if one.int8]
         if not with_int8:
-            return f"INT8 does not pay: no plan with it gives finite outputs; {ms}"
-        ms += f", with INT8 {min(one.cost_ms for one in with_int8):.4g} ms at best"
+            return f"INT8 is not worth it: no plan with it gives finite outputs; {ms}"
+        ms += f" and {min(one.cost_ms for one in with_int8):.4g} ms with INT8 at best"
         if not self._pays(with_int8):
-            return f"INT8 does not pay: {ms}"
+            return f"INT8 is not worth it: {ms}"
         if not any(self._pays([one]) and not self.limits.broken(one) for one in with_int8):
-            return f"no plan with INT8 holds the limits and is faster than none: {ms}"
-        return f"INT8 does not pay under these limits, which hold without it too: {ms}"
+            return f"no plan with INT8 is faster and holds the limits: {ms}"
+        return f"INT8 is not worth it under these limits, which hold without it too: {ms}"
 
 
 def _kept(best: Point, whole: Point) -> str:
     """Return how much of the speed-up of all of INT8 a plan keeps."""
     if best.speedup > whole.speedup:
-        return f"{best.speedup:.3g} times as fast as FP32 (all of INT8: {whole.speedup:.3g} times)"
+        return (
+            f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} times with all in INT8)"
+        )
     kept = best.speedup / whole.speedup
     return f"{kept:.0%} of the INT8 speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 

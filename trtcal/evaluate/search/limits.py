@@ -43,8 +43,8 @@ FIGURES: Mapping[str, Callable[[Point], float]] = {
 }
 """The limits that a search takes, without their bounds, and the figure of a plan that each is about."""
 HINT = (
-    'a search takes "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", "speedup >= 2", '
-    '"latency_p50 <= 3" and "int8_macs >= 80%"'
+    'limits of a search look like "top1 >= -0.5", "agreement >= -0.5", "sqnr_db >= 30", '
+    '"speedup >= 2", "latency_p50 <= 3" or "int8_macs >= 80%"'
 )
 
 
@@ -61,7 +61,7 @@ class Limits:
     def __post_init__(self) -> None:
         for one in self.asked:
             if not is_searched(one) or one.is_relative or one.variant is not None:
-                raise InputError(f"no plan can be searched for {one}", HINT)
+                raise InputError(f"a search cannot use the limit {one}", HINT)
 
     @classmethod
     def of(cls, *texts: str) -> Limits:
@@ -127,7 +127,7 @@ class Relief:
 
     def __str__(self) -> str:
         relaxed = replace(self.limit, bound=self.needed)
-        return f"{self.limit} would have to become {relaxed}"
+        return f"relax {self.limit} to {relaxed}"
 
 
 def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:

@@ -99,11 +99,14 @@ REMEMBERED = "evaluations.jsonl"
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What to search for and with: see `trtcal search --help`.
+    """How to search: see `trtcal search --help`.
 
-    `gpu` is the name of a GPU, or a TOML file of datasheet numbers, that times are estimated for.
-    `samples` are for sensitivities, `evaluated` for whole plans; `batch` is what times are of. `build`
-    compiles a quantized model, `reader` has the task that is judged.
+    `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
+    is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
+    times. `build` compiles a quantized model, `reader` has the task that is judged.
+
+    >>> SearchOptions(gpu="l4").gpu
+    'l4'
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -274,7 +277,7 @@ def _missing(
     """Yield a phrase for everything that a limit cut short."""
     if seen.missing:
         layers = len(seen.layers) + len(seen.missing)
-        yield f"the sensitivities of the last {len(seen.missing)} of {layers} layers"
+        yield f"the sensitivities of {len(seen.missing)} of {layers} layers"
     if not found.complete:
         yield "plans"
     if settings.build is not None and len(builds) < len(found.front):
@@ -286,7 +289,7 @@ def _measure(seen: Sensitivities, limits: Limits) -> str:
     for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
         if limits.bound(metric) is not None and lost is None:
             raise InputError(
-                f"{metric} is not known here: it needs labels, or outputs that agree or do not",
+                f"{metric} is not known for these data: it needs labels, or outputs that are decisions",
                 'use --limit "sqnr_db >= 30", or name the task: --task',
             )
     return seen.measure if limits.bound("sqnr_db") is None else "noise"
@@ -309,7 +312,9 @@ def _as_built(
         (frozenset[str](), "fp32"),
     ):
         if not may():
-            return replace(costs, source=f"{costs.source}, as there was no time to build")
+            return replace(
+                costs, source=f"{costs.source}, because the time limit left no time to build"
+            )
         layers.append(build(plans.quantized(plan, precision)).layers)
     int8, floats, plain = layers
     slow = replace(costs, precision="fp32")
@@ -358,7 +363,7 @@ def _without_dominated(
         holding = [one for one in beaten[best.int8] if one.int8 and not limits.broken(one)]
         if holding:
             best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
-            reason += "; of those, the compiler moves fewer bytes for another one, which loses less"
+            reason += "; replaced by a plan that loses less and moves fewer bytes in its engine"
     front = tuple(one for one in found.front if one.int8 not in beaten or one is best)
     return replace(found, front=front, recommended=best, reason=reason)
 

@@ -120,7 +120,7 @@ def measure_sensitivities(
     samples = whole_batches(settings.samples, model)
     with Rerun(model, calibration, dataset, samples, tolerance, settings.reader) as rerun:
         if not rerun.ops:
-            raise InputError("no layer has the ranges to be quantized", "calibrate the model again")
+            raise InputError("no layer has the ranges that INT8 needs", "calibrate the model again")
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
         for name, alone, left in _measured(rerun, cache, of, settings.may):
             found[name] = Sensitivity(name, rerun.ops[name], alone, left, rerun.whole(left.samples))

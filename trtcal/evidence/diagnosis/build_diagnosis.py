@@ -92,7 +92,13 @@ class Suppression:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted."""
+    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> diagnose(made).counts["log_events"] >= 0
+    True
+    """
 
     findings: tuple[Finding, ...]
     accepted: tuple[tuple[Finding, Suppression], ...] = ()
@@ -215,7 +221,9 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
-    evidence = [Evidence("node", outcome.node, f"asked {outcome.asked}, got {outcome.got}")]
+    evidence = [
+        Evidence("node", outcome.node, f"requested in {outcome.asked}, runs in {outcome.got}")
+    ]
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
@@ -224,9 +232,9 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     return Finding(
         kind=kind,
         subject=outcome.node,
-        what=f"{outcome.node!r} was asked in {outcome.asked}; {outcome.reason}",
+        what=f"{outcome.node!r} was requested in {outcome.asked}; {outcome.reason}",
         why=why,
-        fix=sentence(outcome.hint or "check in the layer list what stands before the node"),
+        fix=sentence(outcome.hint or "check in the layer list which layers come before the node"),
         evidence=tuple(evidence),
         cost=_cost(layer, "high" if narrower else "none"),
     )
@@ -433,7 +441,9 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
         if kind in FLOATS | {0} and name in readers:
             return found
         why = "it is an output of the network" if kind in FLOATS | {0} else "it holds no floats"
-        return replace(found, why=f"Harmless: {why}.", fix="Nothing is to do.", cost=HARMLESS)
+        return replace(
+            found, why=f"Harmless: {why}.", fix="You need not do anything.", cost=HARMLESS
+        )
 
     findings = sorted(map(named, made.findings), key=lambda one: one.cost == HARMLESS)
     return replace(made, findings=tuple(findings))
@@ -441,7 +451,7 @@ def with_nodes(made: Diagnosis, model: Model) -> Diagnosis:
 
 def _faults(model: Model) -> Iterator[Finding]:
     for node, fault in find_faults(model.proto).items():
-        what = f"{node!r} has Q/DQ, and {fault.what}"
+        what = f"{node!r} has Q/DQ, but {fault.what}"
         evidence = (Evidence("node", node, "seen in the graph, not in a build"),)
         yield Finding(
             fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
@@ -514,5 +524,5 @@ def hold(diagnosis: Diagnosis) -> None:
     """`GateFailed` if a limit is broken."""
     require(
         diagnosis.limits,
-        "follow the fixes, or accept findings by [[suppress]] in trtcal.toml, with a reason",
+        "follow the advice of each finding, or accept it with a reason: [[suppress]] in trtcal.toml",
     )

@@ -101,8 +101,8 @@ class LogFindings:
         requested, available = self.memory.requested_mib, self.memory.available_mib
         if not requested:
             return times
-        text = f"{times}; the largest wanted {requested:,.0f} MiB"
-        return text if available is None else f"{text}, and {available:,.0f} MiB were there"
+        text = f"{times}; the largest needs {requested:,.0f} MiB"
+        return text if available is None else f"{text}, and {available:,.0f} MiB were available"
 
 
 def _key(event: Event) -> Key | None:
@@ -125,7 +125,7 @@ def _key(event: Event) -> Key | None:
 
 def _what(group: _Group) -> str:
     message = in_words(group.first.message.partition("\n")[0])[:300]
-    return message if group.count == 1 else f"{message} ({group.count} lines say so)"
+    return message if group.count == 1 else f"{message} ({group.count} lines)"
 
 
 def _fix(kind: str, fix: str | None) -> str:

@@ -111,7 +111,7 @@ class _Graph:
             yield Fault(
                 "computed_scale",
                 f"the scale of its {word} operand is computed in the graph",
-                "store the scale as a constant: TensorRT needs it when it builds",
+                "store the scale as a constant: TensorRT needs it at build time",
             )
             return
         yield from _scale_faults(scale.astype(np.float64), word)
@@ -130,7 +130,7 @@ class _Graph:
             yield Fault(
                 "zero_point",
                 f"the zero point of its {word} operand is not 0",
-                "quantize symmetrically: TensorRT takes only zero point 0",
+                "quantize symmetrically: TensorRT supports only zero point 0",
             )
 
 
@@ -140,7 +140,7 @@ def _scale_faults(scale: np.ndarray, word: str) -> Iterator[Fault]:
         yield Fault(
             "bad_scale",
             f"a scale of its {word} operand is zero, negative, denormal, infinite or not a number",
-            "calibrate with data that reach this tensor; trtcal raises such ranges and says so",
+            "calibrate with data that reach this tensor; trtcal raises such ranges and reports it",
         )
 
 
@@ -153,8 +153,8 @@ def _axis_faults(
     if wanted is not None and axis != wanted:
         yield Fault(
             "wrong_axis",
-            f"its weight scales lie on axis {axis}, its output channels on axis {wanted}",
-            f"quantize the weights along axis {wanted}, or with one scale for all",
+            f"its weight scales are on axis {axis}, its output channels on axis {wanted}",
+            f"quantize the weights along axis {wanted}, or use one scale for all weights",
         )
 
 
@@ -178,8 +178,10 @@ def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
 def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
     what = f"{between.op_type} {between.name!r} stands between its Q/DQ and its operand {index}"
     if between.op_type in TRANSPARENT:
-        return Fault("not_adjacent", what, "put the Q/DQ behind it, straight before the node")
-    return Fault("not_adjacent", what, "put Q/DQ behind it too: its output is not quantized")
+        return Fault("not_adjacent", what, "put the Q/DQ after it, directly before the node")
+    return Fault(
+        "not_adjacent", what, "put a second Q/DQ after it, because its output is not quantized"
+    )
 
 
 QUANTIZED_BIAS = Fault(
@@ -189,13 +191,13 @@ QUANTIZED_BIAS = Fault(
 )
 BLOCKED = Fault(
     "blocked_weights",
-    "its INT8 weights have a scale for each block, which TensorRT-RTX 1.7 computes wrongly",
+    "its INT8 weights have one scale per block, for which TensorRT-RTX 1.7 computes wrong results",
     "use one scale for each output channel",
 )
 PER_CHANNEL_ACTIVATION = Fault(
     "per_channel_activation",
-    "its activation has a scale for each channel",
-    "use one scale for the whole activation: TensorRT takes scales by channel for weights only",
+    "its activation has one scale per channel",
+    "use one scale for the whole activation: TensorRT supports scales per channel for weights only",
 )
 
 
@@ -287,4 +289,4 @@ def _with_slower(outcomes: Sequence[Outcome], mentions: Mentions) -> Iterable[Ou
 
 
 def _layer_part(outcome: Outcome) -> str:
-    return f"it computes in {outcome.got}: "
+    return f"it runs in {outcome.got}: "

@@ -146,17 +146,19 @@ def _judge(view: View, step: Step, tensor: str) -> Breaker:
     names = _names(view, step.nodes)
     shown = ", ".join(map(repr, names))
     if step.kind == "Identity":
-        return Breaker("identity", names, tensor, f"Identity {shown} stands between", "identities")
+        return Breaker("identity", names, tensor, f"Identity {shown} is in between", "identities")
     if step.kind == "Dropout":
         if _trains(view, view.nodes[step.nodes[0]]):
-            return Breaker("dropout", names, tensor, f"Dropout {shown} in training mode")
-        return Breaker("dropout", names, tensor, f"Dropout {shown} stands between", "identities")
+            return Breaker("dropout", names, tensor, f"Dropout {shown} is in training mode")
+        return Breaker("dropout", names, tensor, f"Dropout {shown} is in between", "identities")
     if step.kind == "Transpose":
-        why = f"Transposes {shown} stand between and undo each other"
+        why = f"Transposes {shown} are in between and undo each other"
         return Breaker("transposes", names, tensor, why, "transposes")
     if not _same_scales(view, step.nodes):
-        return Breaker("qdq", names, tensor, f"Q/DQ with two scales between: {shown}")
-    return Breaker("qdq", names, tensor, f"Q/DQ pair {shown} stands between", PAIRS)
+        return Breaker(
+            "qdq", names, tensor, f"Q/DQ pair {shown} with two different scales is in between"
+        )
+    return Breaker("qdq", names, tensor, f"Q/DQ pair {shown} is in between", PAIRS)
 
 
 def _names(view: View, nodes: Collection[int]) -> tuple[str, ...]:
@@ -189,7 +191,7 @@ def _judge_casts(view: View, casts: list[int], tensor: str) -> Breaker:
     given, last = view.type_of(tensor), kinds[0]
     words = [_type_name(kind) for kind in (given, *reversed(kinds))]
     shown = ", ".join(map(repr, names))
-    why = f"Cast {shown} between: {' to '.join(words)}"
+    why = f"Cast {shown} is in between: {' to '.join(words)}"
     if given is None or given != last:
         return Breaker("cast", names, tensor, why)
     if all(kind == given or kind in HOLDING.get(given, ()) for kind in kinds):
@@ -212,15 +214,15 @@ def _other_uses(view: View, tensor: str, inside: Collection[int]) -> Iterator[Br
         left = len(readers) - own - len(others)
         more = f" and {left} more" if left else ""
         names = _names(view, others)
-        why = f"{tensor!r} is read by {', '.join(map(repr, names))}{more} too"
+        why = f"{tensor!r} is also read by {', '.join(map(repr, names))}{more}"
         yield Breaker("second_reader", names, tensor, why)
     maker = view.makers.get(tensor)
     named = () if maker is None else (view.nodes[maker].name,)
-    value = f"{tensor!r}, what {named[0]!r} makes," if named else f"{tensor!r}"
+    value = f"{tensor!r}, the output of {named[0]!r}," if named else f"{tensor!r}"
     if tensor in view.outputs:
         yield Breaker("output", named, tensor, f"{value} is an output of the graph")
     if tensor in view.held:
-        yield Breaker("subgraph", named, tensor, f"{value} is read by a subgraph too")
+        yield Breaker("subgraph", named, tensor, f"{value} is also read by a subgraph")
 
 
 PASSES = (IDENTITIES, CASTS, ROUNDING_CASTS, TRANSPOSES)
@@ -249,7 +251,7 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     for name in add:
         if name not in ON_REQUEST:
             raise InputError(
-                f"{name!r} fixes nothing on request", f"known: {', '.join(ON_REQUEST)}"
+                f"{name!r} is not a pass of --add", f"choose one of: {', '.join(ON_REQUEST)}"
             )
     wanted = {one.fix for match in fusions.broken for one in match.breakers} - {None}
     wanted -= set(ON_REQUEST) - set(add)
@@ -261,7 +263,7 @@ def fix_fusions(model: Model, fusions: Fusions, add: Collection[str] = ()) -> Fi
     names = [one.name for one in chosen if one.on_request]
     prepared = prepare_with_record(model, (), names, chosen)
     if not any(one.changes for one in prepared.records if one.name != TYPES.name):
-        raise GateFailed("nothing can be fixed: nothing was written", _hint(fusions, add))
+        raise GateFailed("no pattern can be fixed, so no model was written", _hint(fusions, add))
     moves = any(one.changes for one in prepared.records if one.name == PAIRS)
     return FixedModel(prepared.model, prepared.records, _largest_step(model) if moves else None)
 
@@ -282,8 +284,12 @@ def _hint(fusions: Fusions, add: Collection[str]) -> str:
     fixes = {one.fix for match in fusions.broken for one in match.breakers}
     left = [name for name in ON_REQUEST if name in fixes and name not in add]
     if left:
-        return f"what breaks a pattern goes with --add {left[0]}, which changes values"
-    return "no pass takes out what breaks the patterns" if fusions.broken else "none is broken"
+        return f"--add {left[0]} removes a node that breaks a pattern; it changes values"
+    return (
+        "no pass can remove the nodes that break the patterns"
+        if fusions.broken
+        else "no pattern is broken"
+    )
 
 
 def without_pairs(nodes: Collection[str]) -> Pass:
@@ -300,5 +306,5 @@ def without_pairs(nodes: Collection[str]) -> Pass:
             return None
         return makers[0].inputs[0]
 
-    purpose = "Take out Q/DQ pairs between parts that would be fused; values are rounded no more."
+    purpose = "Remove Q/DQ pairs that break a fusion; the values are no longer rounded there."
     return removal(PAIRS, purpose, before_the_pair, on_request=True)

@@ -189,7 +189,7 @@ def _broken(match: Match, cost: Cost) -> Finding:
         BROKEN_FUSION,
         first.nodes[0] if first.nodes else first.tensor,
         f"{match.pattern} at {match.root!r} is broken: {reasons}",
-        "what could be one kernel is expected to be several, with the value between in memory",
+        "the pattern is expected to run as several kernels, with the values between them in memory",
         "; ".join(dict.fromkeys(map(_fix, match.breakers))),
         tuple(
             Evidence("node", one.nodes[0] if one.nodes else one.tensor, one.why)
@@ -202,22 +202,23 @@ def _broken(match: Match, cost: Cost) -> Finding:
 def _fix(breaker: Breaker) -> str:
     if breaker.fix == PAIRS:
         return (
-            f"`trtcal fusion --fix --add {PAIRS}` takes the pair out; values then move by its step"
+            f"`trtcal fusion --fix --add {PAIRS}` removes the pair; values change by up to one step "
+            "of it"
         )
     if breaker.fix == "rounding-casts":
-        return "`trtcal fusion --fix --add rounding-casts` takes the Casts out, which round"
+        return "`trtcal fusion --fix --add rounding-casts` removes the Casts and their rounding"
     if breaker.fix:
-        return "`trtcal fusion --fix` takes it out"
+        return "`trtcal fusion --fix` removes it"
     return WITHOUT_PASS[breaker.kind]
 
 
 WITHOUT_PASS = {
-    "second_reader": "if the other reader can do without the value, give it another",
-    "output": "leave the value out of the outputs, if nobody needs it",
-    "subgraph": "keep the value out of the subgraph, if it can do without",
-    "dropout": "export the model for inference",
-    "cast": "let both sides compute in one type",
-    "qdq": "give both halves of the pair one scale, or leave the pair out",
+    "second_reader": "let the other node read another tensor, if its result allows it",
+    "output": "remove the tensor from the outputs of the model, if nothing uses it",
+    "subgraph": "let the subgraph read another tensor, if its result allows it",
+    "dropout": "export the model in inference mode",
+    "cast": "let both sides use the same data type",
+    "qdq": "give both nodes of the pair the same scale, or remove the pair",
 }
 
 
@@ -226,22 +227,24 @@ def _differing(match: Match, seen: Seen) -> Finding:
     if seen.state == SEVERAL:
         kernels = ", ".join(name for name, _ in seen.layers)
         what = (
-            f"{match.pattern} at {match.root!r} could be one layer, and the engine has "
+            f"{match.pattern} at {match.root!r} could be one layer, but the engine has "
             f"{len(seen.layers)}: {kernels}"
         )
-        why = "this compiler does not fuse it as the graph lets expect"
+        why = "this compiler does not fuse it, although the graph allows it"
         roles = {role for role, _ in match.roles}
         fix = NORMED if {"conv", "BatchNormalization"} <= roles else PLAIN
     else:
-        what = f"{match.pattern} at {match.root!r} is broken, and the engine has it in one layer"
-        why = "this compiler fuses across what breaks the pattern: it costs nothing here"
-        fix = "fix it only for other compilers"
+        what = (
+            f"{match.pattern} at {match.root!r} is broken in the graph, but one layer in the engine"
+        )
+        why = "this compiler fuses it anyway, so it costs nothing here"
+        fix = "fix it only if you build with other compilers"
     moved = seen.moved_bytes if seen.state == SEVERAL else None
     return Finding(SPLIT_FUSION, match.root, what, why, fix, evidence, Cost(None, moved))
 
 
-NORMED = "`trtcal prepare` computes BatchNormalization into the weights of the convolution"
-PLAIN = "nothing in the graph stands between: another version or target may fuse it"
+NORMED = "run `trtcal prepare`, which folds BatchNormalization into the weights of the convolution"
+PLAIN = "the graph does not prevent the fusion: another version or target may fuse it"
 
 
 PREDICTION, EVIDENCE = "prediction", "evidence"

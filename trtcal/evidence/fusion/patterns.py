@@ -67,7 +67,7 @@ WORDS = {"_": Anything(), "const": Anything(constant=True), "value": Anything(co
 def parse_expression(text: str) -> Operator:
     """Read an expression; `InputError` if it is not in the language."""
     if len(text) > LONGEST:
-        raise InputError(f"an expression of {len(text)} characters", f"at most {LONGEST} are read")
+        raise InputError(f"an expression has {len(text)} characters", f"at most {LONGEST} are read")
     try:
         term = _term(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -99,7 +99,7 @@ def _term(tree: ast.expr) -> Term:
         head = _named_item(tree.func.id)
         if isinstance(head, Operator):
             return Operator(head.name, tuple(map(_term, tree.args)))
-    raise ValueError(f"{ast.unparse(tree)!r} is no operator, letter or number")
+    raise ValueError(f"{ast.unparse(tree)!r} is not an operator, a letter or a number")
 
 
 def _named_item(word: str) -> Term:
@@ -131,8 +131,12 @@ def check_operator(name: str, known: Collection[str]) -> None:
         return
     names = [*known, *(schema.name for schema in onnx.defs.get_all_schemas())]
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "name an operator of ONNX, or define a set"
-    raise InputError(f"there is no operator or set {name!r}", hint)
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else "give an ONNX operator, or define a set with this name"
+    )
+    raise InputError(f"{name!r} is neither an operator nor a set", hint)
 
 
 OWN = Path(__file__).with_name("patterns.toml")
@@ -176,7 +180,7 @@ class Form:
         for one in self.expressions:
             if VARIABLE not in operands_in(one) or one.name == self.operator:
                 hint = "write `x` for it, as in Mul(x, Sigmoid(x))"
-                raise WrongKeyError("{} does not say what it reads", "is", hint)
+                raise WrongKeyError("{} has no input", "is", hint)
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,9 @@ def _sets(value: object) -> dict[str, frozenset[str]]:
     found = {name: frozenset(texts) for name, texts in by_name(TEXTS, value).items()}
     for name in found:
         if not (name.isidentifier() and name.islower() and len(name) > 1):
-            raise WrongKeyError("{} is no name of a set", name, "name it like my_conv")
+            raise WrongKeyError(
+                "{} is not a valid name of a set", name, "use a name such as my_conv"
+            )
     return found
 
 
@@ -205,9 +211,9 @@ class Patterns:
     """All patterns, with the sets of operators and the spelled-out forms that they are made of."""
 
     operators: Mapping[str, frozenset[str]] = key(_sets, dict)
-    forms: tuple[Form, ...] = key(partial(read_sections, Form, FORM_EXAMPLE), (), "form")
+    forms: tuple[Form, ...] = key(partial(read_sections, Form, FORM_EXAMPLE), (), name="form")
     patterns: tuple[Pattern, ...] = key(
-        partial(read_sections, Pattern, PATTERN_EXAMPLE), (), "pattern"
+        partial(read_sections, Pattern, PATTERN_EXAMPLE), (), name="pattern"
     )
 
     def __post_init__(self) -> None:

@@ -34,19 +34,23 @@ def _total(difference: EngineDifference) -> Iterator[str]:
     else:
         c, d = bytes_of(before.layers), bytes_of(after.layers)
         yield (
-            f"There are no times for both; the bytes moved went from {_mb(c)} to {_mb(d)}"
+            f"One engine has no layer times. The bytes moved went from {_mb(c)} to {_mb(d)}"
             f"{_percent(c, d)}."
         )
     joined = len(difference.pairs)
     by_order = sum(pair.by != "name" for pair in difference.pairs)
-    guessed = f" ({by_order} by arithmetic and order, as no name is in both)" if by_order else ""
+    guessed = (
+        f" ({by_order} matched by arithmetic and order, because their names differ)"
+        if by_order
+        else ""
+    )
     yield (
-        f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and "
+        f"{len(before.layers)} layers became {len(after.layers)}; {joined} convolutions and matrix "
         f"products are in both{guessed}."
     )
     for side, kind in (("first", "gone"), ("second", "new")):
         if alone := difference.alone(kind):
-            yield f"Only in the {side}: {listed(alone)}."
+            yield f"Only in the {side} engine: {listed(alone)}."
 
 
 def _residual(difference: EngineDifference) -> Iterator[str]:
@@ -56,7 +60,7 @@ def _residual(difference: EngineDifference) -> Iterator[str]:
     if types[0] == types[1]:
         return
     old, new = (_list_types(counts) for counts in types)
-    yield f"INT8 layers that add a residual in their own kernel: {old}; now {new}.{_effect(sides)}"
+    yield f"INT8 layers with a fused residual Add: before {old}; now {new}.{_effect(sides)}"
 
 
 def _adding(engine: Engine) -> list[Layer]:
@@ -81,13 +85,15 @@ def _effect(sides: Sequence[Sequence[Layer]]) -> str:
     )
     if reading[1] > reading[0]:
         return (
-            f" With the residual quantized the fused Add reads INT8, and {writing[1]} of these layers "
-            f"write INT8 for the next one; {writing[0]} did before."
+            f" Their residual is quantized now, so the fused Add reads INT8. {writing[1]} of these "
+            "layers "
+            f"write INT8 for the next layer; {writing[0]} did before."
         )
     if reading[1] < reading[0]:
         return (
-            f" With the residual in float {writing[1]} of these layers write INT8, {writing[0]} did "
-            f"before: what follows must be quantized again."
+            f" Their residual is in float now. {writing[1]} of these layers write INT8; "
+            f"{writing[0]} did "
+            f"before. The values after them must be quantized again."
         )
     return ""
 
@@ -99,10 +105,10 @@ def _written(difference: EngineDifference) -> Iterator[str]:
         copies = difference.new if came else difference.gone
         names = {pair.after.name if came else pair.before.name for pair in pairs}
         found = [copy for copy in copies if names & set(copy.before)]
-        verb = "came" if came else "went"
-        with_it = f"; {_count(found, 'copy')} behind {verb} with it{_cost(found)}" if found else ""
+        verb, those = "appeared" if came else "disappeared", "it" if len(pairs) == 1 else "them"
+        with_it = f"; {_count(found, 'copy')} {verb} after {those}{_cost(found)}" if found else ""
         write = "writes" if len(pairs) == 1 else "write"
-        yield f"{_count(pairs, 'layer')} {write} {new} and wrote {old}{with_it}."
+        yield f"{_count(pairs, 'layer')} {write} {new} instead of {old}{with_it}."
 
 
 def _copies(difference: EngineDifference) -> Iterator[str]:
@@ -116,7 +122,7 @@ def _copies(difference: EngineDifference) -> Iterator[str]:
             yield f"{_count(copies, 'copy')} {verb} {word}{_cost(copies)}: {', '.join(parts)}."
     old, new = (math.fsum(copy.time_ms or 0.0 for copy in side) for side in difference.kept)
     if difference.is_timed and abs(new - old) > WORTH * (difference.before.total_ms or math.inf):
-        yield f"The copies that are in both took {_ms(old)} and take {_ms(new)}."
+        yield f"The copies in both engines took {_ms(old)} before and take {_ms(new)} now."
 
 
 def _precisions(difference: EngineDifference) -> Iterator[str]:
@@ -161,7 +167,7 @@ def _layers(difference: EngineDifference) -> Iterator[str]:
     most = sorted(changes, key=lambda one: -abs(one[0]))[:SHOWN]
     parts = [f"{_name(pair)} {change:+.3f} ms" for change, pair in most if abs(change) > least]
     if difference.is_timed and parts:
-        yield f"The largest changes of one layer: {'; '.join(parts)}."
+        yield f"The layers whose time changed most: {'; '.join(parts)}."
 
 
 def _changed(

@@ -120,11 +120,11 @@ def _unfused(flow: Flow, index: int) -> Unfused:
 def _border(flow: Flow, index: int) -> tuple[str, str] | None:
     layer = flow.layers[index]
     if not layer.inputs:
-        return "constant", "it works on constants, at every inference"
+        return "constant", "it quantizes constants in every inference"
     if not any(tensor.name in flow.writers for tensor in layer.inputs):
-        return "border", "it stands at an input of the network"
+        return "border", "it is at an input of the network"
     if not flow.after(index):
-        return "border", "it stands at an output of the network"
+        return "border", "it is at an output of the network"
     return None
 
 
@@ -135,16 +135,16 @@ def _cause(flow: Flow, index: int) -> tuple[str, str]:
         return "float_reader", f"{short(after.name)} reads {result.dtype}"
     before = [flow.layers[other] for other in flow.before(index)]
     if not before or source.dtype not in FLOATS:
-        return "unknown", "its neighbours do not show why"
+        return "unknown", "the layers around it do not show why"
     writes = f"{short(before[0].name)} writes {source.dtype}"
     others = [other for other in flow.readers.get(source.name, ()) if other != index]
     if others:
         other = short(flow.layers[others[0]].name)
-        return "other_reader", f"{writes}, as {other} reads the same tensor unquantized"
+        return "other_reader", f"{writes}, because {other} reads the same tensor unquantized"
     if adds_residual(before[0]) and before[0].inputs[1].dtype in FLOATS:
         return (
             "residual",
-            f"{writes}, as it adds a residual that it reads in {before[0].inputs[1].dtype}",
+            f"{writes}, because it adds a residual that it reads in {before[0].inputs[1].dtype}",
         )
     return "float_writer", writes
 
@@ -161,13 +161,18 @@ LONG = 3
 MOST_EVIDENCE = 100
 
 FIXES = {
-    "border": "no layer is there to take it: feed or take INT8 at the network's border, or leave it",
-    "constant": "quantize the input of what reads it too, or leave its weights in float",
-    "other_reader": "put Q/DQ before every reader of the tensor, a residual Add's input too",
-    "residual": "put Q/DQ on the residual input of the Add in front too",
-    "float_reader": "put Q/DQ before every input of what reads it, and behind it if it has no weights",
-    "float_writer": "put Q/DQ before what is in front too: without weights it needs both to be INT8",
-    "unknown": "read the layers around it in `trtcal layers show --json`",
+    "border": "no other layer can absorb it: use INT8 for the input or output of the network, or "
+    "leave it",
+    "constant": "quantize the other input of the layer that reads it too, or leave its weights in "
+    "float",
+    "other_reader": "put Q/DQ before every node that reads the tensor, also before the residual "
+    "input of an Add",
+    "residual": "put Q/DQ on the residual input of the Add before it too",
+    "float_reader": "put Q/DQ before every input of the node that reads it, and after that node if "
+    "it has no weights",
+    "float_writer": "put Q/DQ before the node in front too: a node without weights runs in INT8 "
+    "only with both",
+    "unknown": "look at the layers around it: `trtcal layers show --json`",
 }
 
 
@@ -221,14 +226,15 @@ def _float_between_int8(flow: Flow) -> Iterator[Finding]:
         return
     moved, total = bytes_of(layers), bytes_of(flow.layers)
     kernels = "1 float kernel" if len(layers) == 1 else f"{len(layers)} float kernels"
-    share = f", {100 * moved / total:.0f} % of all" if total else ""
+    share = f", {100 * moved / total:.0f} % of the engine" if total else ""
     layers.sort(key=lambda layer: (-(layer.time_ms or 0.0), -(layer.bytes_moved or 0)))
     yield Finding(
         "float_between_int8",
         layers[0].name,
         f"{kernels} between INT8 layers: {moved / 1e6:.3g} MB moved{share}",
         "each expands INT8 values to float in memory, or reads and writes float between INT8 layers",
-        "put Q/DQ on all inputs of these nodes too: `trtcal quantize --tune-placement` tries where",
+        "put Q/DQ on all inputs of these nodes too; `trtcal quantize --tune-placement` tries the "
+        "places",
         tuple(Evidence("layer", layer.name, layer.kind) for layer in layers[:MOST_EVIDENCE]),
         Cost(time_of(layers), moved),
     )
@@ -240,10 +246,12 @@ def _reformat(one: Reformat) -> Finding:
         "silent_reformat",
         one.layer,
         f"a copy {where} changes {one.why}",
-        "the builder inserted it silently, because its neighbours want different forms",
-        "give its neighbours the same precision, or the tensor a channel count that is a multiple "
-        "of 32 for INT8 and of 8 for FP16; at the network's border let the engine take or give "
-        "the form that is there",
+        "the builder inserted it without a message, because the layers around it need different "
+        "formats",
+        "give both neighbours the same precision, or give the tensor a channel count that is a "
+        "multiple "
+        "of 32 (INT8) or of 8 (FP16); at an input or output of the network, use the format of the "
+        "engine",
         (Evidence("layer", one.layer, f"origin {one.origin or 'unknown'}"),),
         Cost(one.time_ms, one.moved_bytes),
     )
@@ -253,8 +261,8 @@ def _unfused_finding(one: Unfused) -> Finding:
     return Finding(
         "unfused_qdq",
         one.layer,
-        f"a quantize or dequantize step is a kernel of its own ({one.form})",
-        f"{one.reason}, so the whole tensor is read and written once more",
+        f"a quantize or dequantize step runs as a separate kernel ({one.form})",
+        f"{one.reason}, so the kernel reads and writes the whole tensor once more",
         FIXES[one.cause],
         (Evidence("layer", one.layer, one.form),),
         Cost(one.time_ms, one.moved_bytes),
@@ -262,16 +270,16 @@ def _unfused_finding(one: Unfused) -> Finding:
 
 
 def _chain(one: Chain) -> Finding:
-    cut = f"; {listed(one.cuts)} cut it in its middle" if one.cuts else ""
+    cut = f"; {listed(one.cuts)} in the middle divide it" if one.cuts else ""
     return Finding(
         "memory_bound_chain",
         one.layers[0],
         f"{len(one.layers)} layers {_between(one.before[:1], one.after[:1])} only move data: "
         f"{one.moved_bytes:,} bytes where one kernel would move {one.stitched_bytes:,} (estimate){cut}",
-        "each of them writes its result to memory for the next to read",
-        "take Q/DQ out of its middle, so that the builder may fuse it"
+        "each of them writes its result to memory, and the next one reads it again",
+        "remove Q/DQ from the middle, so that the builder can fuse the layers"
         if one.cuts
-        else "find what keeps the builder from fusing it: other shapes, several readers, plug-ins",
+        else "find what prevents the fusion: other shapes, several readers or plug-ins",
         tuple(Evidence("layer", name) for name in one.layers[:MOST_EVIDENCE]),
         Cost(_saved_ms(one), one.saved_bytes),
     )
@@ -288,5 +296,5 @@ def _between(before: Sequence[str], after: Sequence[str]) -> str:
     if before and after:
         return f"between {listed(before)} and {listed(after)}"
     if before:
-        return f"behind {listed(before)}"
-    return f"in front of {listed(after)}" if after else "at the network's border"
+        return f"after {listed(before)}"
+    return f"before {listed(after)}" if after else "at an input or output of the network"

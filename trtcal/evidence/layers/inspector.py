@@ -22,7 +22,7 @@ from trtcal.evidence.layers.listing import dtype_in_format, nodes_of
 from trtcal.evidence.log.recognition import Event
 
 MAX_RANK = 16
-HINT = "export it again with the engine's detailed profiling verbosity"
+HINT = "build the engine with detailed profiling verbosity and export the layers again"
 
 
 def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]:
@@ -30,7 +30,7 @@ def read_inspector(source: str | bytes | Mapping[str, Any]) -> tuple[Layer, ...]
     document = source if isinstance(source, Mapping) else _parse(source)
     layers = document.get("Layers") if isinstance(document, Mapping) else None
     if not isinstance(layers, list):
-        raise InputError("this JSON holds no list of layers under 'Layers'", HINT)
+        raise InputError("this JSON has no list of layers under 'Layers'", HINT)
     return tuple(_read_layer(entry, index) for index, entry in enumerate(layers))
 
 
@@ -116,7 +116,7 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
 
 MAX_ENTRIES = 1_000_000
 MAX_MS = 1e12
-TIMES_HINT = "give what `trtexec --exportProfile` or `trtcal build --layer-times` wrote"
+TIMES_HINT = "give the file that `trtexec --exportProfile` or `trtcal build --layer-times` wrote"
 
 SPACE = r"\s{0,64}"
 FIELD = rf'{SPACE},{SPACE}"(\w{{1,32}})"{SPACE}:{SPACE}([-+.\w]{{1,40}})'
@@ -176,7 +176,7 @@ def read_profile(source: str | bytes) -> Profile:
     runs = int(count[1]) if count else None
     times = tuple(_entries(text, runs))
     if not times:
-        raise InputError("this profile holds no layer with its time", TIMES_HINT)
+        raise InputError("this profile has no layer with a time", TIMES_HINT)
     return Profile(times, runs)
 
 

@@ -82,30 +82,30 @@ def _decided(node: str, asked: str, layer: Layer) -> Outcome:
     return Outcome(node, asked, precision, layer.name, *_why(asked, layer))
 
 
-DETAILED = "build with detailed profiling verbosity, so that the list gives every tensor's type"
+DETAILED = "build with detailed profiling verbosity, so that the list has the type of every tensor"
 
 
 def _why(asked: str, layer: Layer) -> tuple[str, str]:
     first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
-    reason = f"its {layer.kind} layer computes in {layer.precision}"
+    reason = f"its {layer.kind} layer runs in {layer.precision}"
     if layer.precision == "int8":
-        return reason, "take the Q/DQ off the node's inputs and build again"
+        return reason, "remove the Q/DQ from the inputs of the node and build again"
     if asked != "int8":
-        return reason, f"cast the node's inputs to {asked}, or allow {asked} when building"
+        return reason, f"cast the inputs of the node to {asked}, or allow {asked} in the build"
     if first == "int8":
         return (
-            f"{reason}: the INT8 operands are expanded before the product",
+            f"{reason}: it converts the INT8 operands to float first",
             "put the weight scales on the output channel axis, or use one scale for all weights",
         )
     if any(tensor.dtype == "int8" for tensor in (*layer.inputs[1:], *layer.constants)):
         return (
             f"{reason}: only its weights are INT8",
-            "quantize the input too: Q/DQ on both operands, straight before the node",
+            "quantize the input too: put Q/DQ on both operands, directly before the node",
         )
     return (
         f"{reason}: its input arrives as {first}",
-        "check that Q/DQ stands straight before both operands and that weight scales lie on the "
-        "output channel axis; this backend may have no INT8 kernel for the node",
+        "check that Q/DQ comes directly before both operands and that weight scales are on the axis "
+        "of the output channels; this backend may have no INT8 kernel for the node",
     )
 
 
@@ -114,13 +114,15 @@ def _undecided(node: str, asked: str, listing: Sequence[Layer], layers: Sequence
         return _without_kernel(node, asked, listing[0])
     opaque = next((layer for layer in layers if layer.is_opaque), None)
     if opaque is not None:
-        reason = "not in the layer list; it may lie inside a compiled subgraph"
+        reason = "not in the layer list; it may be inside a compiled subgraph"
         return Outcome(node, asked, UNKNOWN, opaque.name, reason, DETAILED)
     if not layers:
         reason = "there is no layer list"
         return Outcome(node, asked, UNKNOWN, None, reason, DETAILED)
     reason = "not found in the layer list: merged into another layer, or removed"
-    hint = "if it has no effect on an output, that is fine; else find the layer that absorbed it"
+    hint = (
+        "find the layer that absorbed it; a node that affects no output is removed, which is fine"
+    )
     return Outcome(node, asked, UNKNOWN, None, reason, hint)
 
 
@@ -128,8 +130,8 @@ def _without_kernel(node: str, asked: str, layer: Layer) -> Outcome:
     if layer.is_opaque:
         reason = "inside a compiled subgraph whose kernels are not listed"
         return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
-    reason = f"only {layer.kind} layers list it: none multiplies, convolves or pools"
-    hint = "element-wise work runs inside fused kernels and has no precision of its own"
+    reason = f"only {layer.kind} layers list it, which do not multiply, convolve or pool"
+    hint = "element-wise operations run inside fused kernels and have no precision of their own"
     return Outcome(node, asked, UNKNOWN, layer.name, reason, hint)
 
 
@@ -177,7 +179,9 @@ def built_coverage(
     return cover(work, got, reasons, is_built=True)
 
 
-LISTED = "kernels as the layer list has them, those of a loop once: give the model to count nodes"
+LISTED = (
+    "kernels of the layer list are counted, those of a loop once; give the model to count nodes"
+)
 
 
 def layer_coverage(layers: Sequence[Layer]) -> Coverage:
@@ -192,7 +196,7 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
         for one in layers
     )
     got = {one.name: one.precision for one in layers}
-    reasons = {one.name: f"its {one.kind} layer computes in {one.precision}" for one in layers}
+    reasons = {one.name: f"its {one.kind} layer runs in {one.precision}" for one in layers}
     return cover(Work(nodes, {}, (LISTED,)), got, reasons, is_built=True)
 
 

@@ -85,13 +85,13 @@ def read_engine(path: Path, profile: Path | None = None) -> Engine:
     try:
         return _with_times(engine, times, path)
     except InputError:
-        return replace(engine, notes=("the log's table of times is of other layers",))
+        return replace(engine, notes=("the table of times in the log lists other layers",))
 
 
 def _read_folder(folder: Path, profile: Path | None) -> Engine:
     found = next((folder / name for name in (*LISTS, LOG) if (folder / name).is_file()), None)
     if found is None:
-        raise InputError(f"{folder} holds none of {', '.join((*LISTS, LOG))}", HINT)
+        raise InputError(f"{folder} has none of {', '.join((*LISTS, LOG))}", HINT)
     engine = read_engine(found)
     engine = replace(engine, source=str(folder), notes=(f"layers: {found}", *engine.notes))
     beside = next((folder / name for name in TIMES if (folder / name).is_file()), None)
@@ -117,8 +117,8 @@ def _read_file(path: Path) -> tuple[Engine, Profile | None]:
         parsed = parse_file(path)
         if parsed.is_failed:
             raise InputError(
-                f"{path} is of a build that failed",
-                f"see why: `trtcal log {shell_word(str(path))}`",
+                f"{path} belongs to a failed build",
+                f"find the cause: `trtcal log {shell_word(str(path))}`",
             )
         return Engine(str(path), parsed.layers), profile_in_log(parsed.events)
     if document.get("kind") == KIND:
@@ -149,7 +149,7 @@ def _with_times(engine: Engine, profile: Profile, path: Path) -> Engine:
     timed = join_times(engine.layers, profile)
     if all(layer.time_ms is None for layer in timed.layers):
         raise InputError(
-            f"{path} is not a profile of {engine.source}: no layer's name is in both",
+            f"{path} is not a profile of {engine.source}: they have no layer name in common",
             "give the profile of the same engine",
         )
     notes = (*engine.notes, f"times: {path}", *_misfits(timed.without_time, timed.without_layer))
@@ -163,7 +163,9 @@ def _misfits(without_time: Sequence[str], without_layer: Sequence[LayerTime]) ->
     if without_layer:
         lost = sum(time.average_ms or 0.0 for time in without_layer)
         first = without_layer[0].name
-        notes.append(f"{len(without_layer)} times ({lost:.4g} ms) fit no layer, such as {first}")
+        notes.append(
+            f"{len(without_layer)} times ({lost:.4g} ms) belong to no layer, such as {first}"
+        )
     return notes
 
 

@@ -53,7 +53,7 @@ FORMATS = {
     "3 0 2 1": "(NHWC) Channel major format",
     "4 0 3 2 1": "(NDHWC) Channel major format with 3 spatial dimensions",
 }
-HINT = "build it again with `trtcal build`, whose build.log lists the layers too"
+HINT = "build it again with `trtcal build`: its build.log lists the layers too"
 
 
 @dataclass
@@ -85,7 +85,7 @@ def read_engine_layers(path: Path) -> tuple[Layer, ...]:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}", "check the path") from error
     if not layers:
-        raise InputError(f"{path} holds no program that trtcal can read", HINT)
+        raise InputError(f"{path} has no program that trtcal can read", HINT)
     return tuple(layers)
 
 

@@ -26,9 +26,9 @@ MAX_CONTROL = 0.1
 MODEL_HINT = "`trtcal quantize` and `trtcal build` take models"
 ENGINE_HINT = "`trtcal layers` and `trtcal diagnose` take the folder that `trtcal build` wrote"
 DATA_HINT = "`trtcal calibrate --data` takes data"
-UNPACK_HINT = "unpack it, and give the log that is in it"
+UNPACK_HINT = "unpack it and give the log inside"
 TEXT_HINT = "give the text that the builder printed"
-COPY_HINT = "copy it again, or unpack it yourself and give what there is"
+COPY_HINT = "copy it again, or unpack it yourself and give the part that can be read"
 
 BINARY: tuple[tuple[bytes, str, str], ...] = (
     (
@@ -113,8 +113,8 @@ def _zstd(file: Any) -> Any:
         from backports import zstd
     except ImportError:
         raise InputError(
-            "this log is packed by zstd, and the package that unpacks it is not installed",
-            "`pip install trtcal[zstd]`, or unpack it: `zstd -d FILE`",
+            "this log is compressed with zstd, and the package that reads it is not installed",
+            "run `pip install 'trtcal[zstd]'`, or unpack the log: `zstd -d FILE`",
         ) from None
     return zstd.ZstdFile(file)
 
@@ -140,7 +140,9 @@ def _unpacked(
         except InputError:
             raise
         except EOFError:
-            raise InputError(f"{source} is cut off: its packed data go on", COPY_HINT) from None
+            raise InputError(
+                f"{source} is cut off: its compressed data are not complete", COPY_HINT
+            ) from None
         except Exception as error:  # each of the packers has its own
             raise InputError(f"cannot unpack {source}: {error}", COPY_HINT) from error
 

@@ -172,7 +172,7 @@ def _with_literals() -> str:
 def _automaton(pattern: str) -> Any:
     options = re2.Options()
     options.max_mem = MEMORY_BYTES
-    options.encoding = re2.Options.Encoding.LATIN1
+    options.encoding = re2.Options.Encoding.LATIN1  # type: ignore[attr-defined,unused-ignore]  # the stubs lack it
     return re2.compile(rf"(?m)^(?:{pattern})".encode(), options)
 
 

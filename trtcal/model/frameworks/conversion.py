@@ -56,7 +56,9 @@ def convert(path: Path, form: Format, trust: bool) -> Path:
         with Workplace() as folder:
             proto = _convert(path, form, Path(folder), trust)
             if digest_source(path) != source["digest"]:
-                raise InputError(f"model {path} changed while it was converted", "start again")
+                raise InputError(
+                    f"model {path} changed during its conversion", "start the command again"
+                )
             mark(proto, source)
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_onnx(place, proto)
@@ -74,7 +76,7 @@ def _versions(path: Path, form: Format) -> dict[str, str]:
         return {name: metadata.version(name) for name in form.packages}
     except metadata.PackageNotFoundError as error:
         raise InputError(
-            f"model {path} is converted by {error.name}, which is not installed",
+            f"model {path} needs {error.name} for its conversion, which is not installed",
             f"pip install 'trtcal[{form.extra}]', or convert it elsewhere and give the ONNX file",
         ) from error
 
@@ -104,19 +106,20 @@ def _failure(path: Path, made: Answer) -> TrtcalError:
         return BackendError(
             f"the converter of {path} crashed ({signal_name(-made.status)}); "
             f"last line: {made.last_line}",
-            "the system kills what takes too much memory; else convert it elsewhere and give the ONNX",
+            "check the memory: the system may have killed it; or convert the model elsewhere and "
+            "give the ONNX file",
         )
     if UNSAFE in made.found:
         command = f"trtcal prepare {shlex.quote(str(path))} --trust -o model.onnx"
         return InputError(
-            f"model {path} holds programs, and is converted only on request: {made.found[UNSAFE]}",
-            f"if you trust who made it: `{command}`",
+            f"model {path} contains programs, so conversion needs --trust: {made.found[UNSAFE]}",
+            f"if you trust its author: `{command}`",
         )
     reason = made.found.get("error") or made.last_line
     return InputError(
         f"model {path} cannot be converted to ONNX: {reason[:300]}",
         made.found.get("hint")
-        or "convert it with its framework's own tools, and give the ONNX file",
+        or "convert it with the tools of its framework, and give the ONNX file",
     )
 
 

@@ -29,7 +29,7 @@ FORMATS = {
     ".pt2": Format("pt2", "pytorch_worker", TORCH, "torch"),
 }
 """By the ending of a file; a SavedModel is a folder."""
-WEIGHTS = "which has no graph: load it in your program, and export from there"
+WEIGHTS = "the file has no graph: load it in your program, and export the model from there"
 REFUSED = {
     **dict.fromkeys(
         (".pt", ".pth", ".ckpt"),
@@ -40,7 +40,7 @@ REFUSED = {
         (".h5", ".hdf5"),
         "Keras loads it without its safe mode: save it as .keras, or as a SavedModel",
     ),
-    ".safetensors": f"it is a file of weights, {WEIGHTS}",
+    ".safetensors": f"the file has weights only, {WEIGHTS}",
 }
 """Endings of what is never opened, and what to do instead."""
 
@@ -61,4 +61,4 @@ def refuse(path: Path) -> None:
     """`InputError` for a file that is never opened as a model, with what to give instead."""
     hint = REFUSED.get(path.suffix.lower())
     if hint and path.is_file():
-        raise InputError(f"model {path} is not opened: {path.suffix} files are refused", hint)
+        raise InputError(f"model {path} is not read: trtcal refuses {path.suffix} files", hint)

@@ -31,9 +31,10 @@ def from_torch(
 ) -> Model:
     """Return the model of a PyTorch module, exported in evaluation mode by `torch.onnx.export`.
 
-    `examples` are the module's inputs, one by one or by name, of shape (batch, ...); they name the ONNX
-    inputs as `forward` does. With `batch` the first axis of all inputs may have any size; without it,
-    it has the examples'. `outputs` names the outputs. `InputError` if torch cannot export it so.
+    `examples` are the module's inputs, in order or by name, of shape (batch, ...); the ONNX inputs
+    have the names of `forward`'s parameters. With `batch` the first axis of all inputs may have
+    any size, without it the size of the examples. `outputs` names the outputs. `InputError` if
+    torch cannot export the module.
 
     >>> import torch  # doctest: +SKIP
     >>> network = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())  # doctest: +SKIP
@@ -69,7 +70,7 @@ def _failure(module: object, error: Exception, batch: bool) -> InputError:
     hint = "batch=False keeps the examples' batch size; " if batch else ""
     return InputError(
         f"{type(module).__name__} cannot be exported: {first_line(Exception(str(cause)))}",
-        f"{hint}`torch.export.export` says more of it",
+        f"{hint}`torch.export.export` prints the details",
     )
 
 

@@ -35,10 +35,13 @@ def _files(folder: Path) -> Iterator[Path]:
     for number, path in enumerate(folder.rglob("*")):
         if number >= scaled(FILES):
             raise InputError(
-                f"model {folder} has over {number} files", "give the model's own folder"
+                f"model {folder} has more than {number} files", "give the folder of the model alone"
             )
         if path.is_symlink():
-            raise InputError(f"model {folder} has a link in it: {path}", "copy what it points to")
+            raise InputError(
+                f"model {folder} contains a link: {path}",
+                "replace the link by a copy of its target",
+            )
         if not path.is_dir():
             check_file(path, ARRAYS_BYTES)
             yield path

@@ -84,7 +84,7 @@ def _tf2onnx(kind: str, source: str, output: Path, *more: str) -> None:
     sys.argv = ["tf2onnx", kind, source, "--output", str(output), "--opset", str(OPSET), *more]
     tf2onnx.convert.main()
     if not output.exists():
-        raise InputError("tf2onnx wrote no model", "see what `python -m tf2onnx.convert` says")
+        raise InputError("tf2onnx wrote no model", "`python -m tf2onnx.convert` prints the details")
 
 
 def _convert_saved_model(folder: Path, output: Path) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _convert_keras(file: Path, output: Path, trust: bool) -> dict[str, str]:
     """Convert by way of a SavedModel; the outputs are named after their layers, as Keras names them."""
     version = tuple(int(part) for part in metadata.version("keras").split(".")[:2])
     if not trust and version < SAFE_KERAS:
-        raise UnsafeError("the safe mode of Keras before 3.12 has holes: install a newer one")
+        raise UnsafeError("install Keras 3.12 or newer: the safe mode of older versions has holes")
     model = _load_keras(file, trust)
     folder = Path("saved_model")
     model.export(str(folder), format="tf_saved_model", verbose=False)
@@ -126,8 +126,9 @@ def _load_keras(file: Path, trust: bool) -> Any:
             raise UnsafeError(str(error).split(".")[0]) from None
         if "custom" in str(error):
             raise InputError(
-                "it has layers of its author's own, which a .keras file names and does not hold",
-                "where they are defined, export it as a SavedModel: model.export('folder')",
+                "it has custom layers, whose code a .keras file does not contain",
+                "in the program that defines these layers, export it as a SavedModel: "
+                "model.export('folder')",
             ) from None
         raise
 
@@ -153,7 +154,7 @@ def check_graphs(folder: Path) -> None:
     model.ParseFromString((folder / GRAPH).read_bytes())
     for graph in model.meta_graphs:
         if not graph.object_graph_def.nodes:
-            raise UnsafeError("it is of TensorFlow 1, whose graph is run to load it")
+            raise UnsafeError("it is a model of TensorFlow 1, whose graph must run to load it")
         for function, operator in _operators(graph):
             if not _is_contained(operator):
                 raise UnsafeError(f"function {function!r} has the operator {operator}")

@@ -59,7 +59,7 @@ class PassRecord:
 
 def current(graph: gs.Graph) -> str | None:
     """Hold from opset 9 on: what nodes mean in older ones is not known here."""
-    return None if graph.opset >= 9 else f"its opset is {graph.opset}, and this needs 9"
+    return None if graph.opset >= 9 else f"its opset is {graph.opset}, and the pass needs 9"
 
 
 def interface(graph: gs.Graph) -> list[tuple[str, int | None]]:
@@ -73,12 +73,12 @@ def sound(graph: gs.Graph) -> str | None:
     inputs = {id(tensor) for part in parts for tensor in part.inputs}
     made = [id(tensor) for part in parts for node in part.nodes for tensor in node.outputs]
     if len(made) != len(set(made)):
-        return "two nodes make one tensor"
+        return "two nodes write the same tensor"
     known = inputs.union(made)
     for tensor in _read(parts):
         there = isinstance(tensor, gs.Constant) or id(tensor) in known
         if not there and not tensor.is_empty():
-            return f"nothing makes tensor {tensor.name!r}"
+            return f"no node writes tensor {tensor.name!r}"
     return None
 
 

@@ -156,7 +156,7 @@ def _none_left(graph: gs.Graph) -> str | None:
 
 SCALES = Pass(
     "scales",
-    "Fold BatchNormalization, and Mul and Add by channel, into the convolution before.",
+    "Fold BatchNormalization, and Mul and Add by channel, into the preceding convolution.",
     fold_scales,
     current,
     _none_left,

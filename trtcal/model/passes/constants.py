@@ -132,7 +132,7 @@ def _none_stated(graph: gs.Graph) -> str | None:
 
 CONSTANTS = Pass(
     "constants",
-    "Compute what does not depend on the inputs, so that weights and shapes are constants.",
+    "Compute all nodes that do not depend on the inputs, so that weights and shapes are constants.",
     fold_constants,
     current,
     _none_stated,
@@ -200,7 +200,7 @@ def _none_decided(graph: gs.Graph) -> str | None:
 
 BRANCHES = Pass(
     "branches",
-    "Put the branch that is always taken in the place of an If whose condition is constant.",
+    "Replace an If whose condition is constant by the branch that is taken.",
     take_branches,
     current,
     _none_decided,

@@ -97,7 +97,8 @@ def prepare_with_record(
         before = record.after
     if not graph.nodes:
         raise InputError(
-            f"model {model.path} computes nothing from its inputs", "give a model that reads them"
+            f"the outputs of model {model.path} do not depend on its inputs",
+            "give a model that uses its inputs",
         )
     notes = notes_on(graph, model)
     proto = export_model(graph, model.proto)
@@ -118,7 +119,8 @@ def _blaming(passes: Iterable[Pass], records: Sequence[PassRecord]) -> Iterator[
             raise
         names = ", ".join(sorted(scripts))
         raise InputError(
-            f"{names}: after these passes {error.message}", "correct them, or leave them out"
+            f"{names}: after these passes {error.message}",
+            "correct these passes, or leave them out",
         ) from error
 
 
@@ -133,7 +135,7 @@ def _check_names(names: Collection[str], passes: Collection[Pass]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise InputError(f"there is no preparation pass {name!r}", hint)
+            raise InputError(f"{name!r} is not a preparation pass", hint)
 
 
 def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
@@ -145,21 +147,23 @@ def _run(one: Pass, graph: gs.Graph, before: str, wanted: bool) -> PassRecord:
         changes = one.apply(graph)
     except NotApplicable as reason:
         _hold(
-            one, None if fingerprint(graph) == before else "the graph changed though it was skipped"
+            one,
+            None if fingerprint(graph) == before else "it reported a skip and changed the graph",
         )
         return PassRecord(one.name, before, before, 0, str(reason))
     graph.toposort()
     after = fingerprint(graph)
     _hold(one, None if interface(graph) == seen else "an input or output of the graph changed")
     _hold(
-        one, None if changes or after == before else "the graph changed and no change was counted"
+        one,
+        None if changes or after == before else "it changed the graph and counted no change",
     )
     _hold(one, sound(graph))
     _hold(one, one.after(graph))
     return PassRecord(one.name, before, after, changes)
 
 
-ON_REQUEST, AS_ASKED = "only on request", "as asked"
+ON_REQUEST, AS_ASKED = "only on request", "skipped on request"
 """Why a pass was skipped that nobody asked for, or that somebody asked to skip."""
 
 
@@ -172,7 +176,7 @@ def _hold(one: Pass, broken: str | None) -> None:
         return
     if one.script:
         raise InputError(f"pass {one.name!r} of {one.script}: {broken}", "correct the pass")
-    raise BrokenPassError(f"pass {one.name!r} broke its word: {broken}")
+    raise BrokenPassError(f"pass {one.name!r} broke its contract: {broken}")
 
 
 def notes_on(graph: gs.Graph, given: Model) -> tuple[str, ...]:
@@ -185,24 +189,24 @@ def notes_on(graph: gs.Graph, given: Model) -> tuple[str, ...]:
             nodes.setdefault(why, []).append(node.name)
     notes = [_sentence("node", names, why) for why, names in nodes.items()]
     if given.defaults:
-        notes.append(_sentence("input", given.defaults, "its default value is taken as a constant"))
+        notes.append(_sentence("input", given.defaults, "its default value is used as a constant"))
     if graph.opset < MIN_OPSET:
-        notes.append(f"opset {graph.opset}: it is not raised, and Q/DQ need {MIN_OPSET}")
+        notes.append(f"opset {graph.opset} stays as it is, and Q/DQ need {MIN_OPSET}")
     return tuple(notes)
 
 
 def _why_kept(node: gs.Node, called: set[tuple[str, str]]) -> str | None:
     if next(node.subgraphs(), None) is not None:
-        return "the nodes in its subgraphs are left alone"
+        return "the nodes in its subgraphs are not changed"
     if (node.domain or "", node.op) in called:
-        return "the nodes in the function that it calls are left alone"
+        return "the nodes in the function that it calls are not changed"
     if node.domain not in STANDARD:
-        return "it is of another domain than ONNX's and kept as it is"
+        return "it is not an operator of ONNX, and is not changed"
     if is_op(node, "BatchNormalization"):
         makers = node.inputs[0].inputs
         why = why_kept(node) if any(is_op(one, *CONVOLUTIONS) for one in makers) else None
         return why and f"it is not folded: {why}"
-    return "it depends on no input and could not be computed" if is_constant(node) else None
+    return "it does not depend on an input and could not be computed" if is_constant(node) else None
 
 
 def _sentence(what: str, names: Iterable[str], said: str) -> str:

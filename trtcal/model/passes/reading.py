@@ -54,7 +54,8 @@ def _check(model: Model, node: NodeProto, number: int) -> None:
     if why:
         shown = repr(node.name) if node.name else f"number {number}"
         raise InputError(
-            f"model {model.path}: node {shown} ({node.op_type!r}) {why}", "export it without that"
+            f"model {model.path}: node {shown} ({node.op_type!r}) {why}",
+            "export the model without it",
         )
 
 
@@ -62,7 +63,7 @@ def _unreadable(node: NodeProto) -> str | None:
     """Return why a node can't be kept as it is, None if it can."""
     texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
     if not all(isinstance(text, str) for text in texts):
-        return "has a name, or reads or makes a tensor with one, that is not UTF-8"
+        return "has a name that is not UTF-8, or a tensor with such a name"
     if getattr(node, "overload", ""):
         return "calls an overloaded function"
     for attribute in node.attribute:

@@ -76,7 +76,7 @@ def removal(name: str, purpose: str, source: Source, on_request: bool = False) -
 
     def after(graph: gs.Graph) -> str | None:
         left = next(found(graph), None)
-        return left and f"node {left[1].name!r} could still be taken out"
+        return left and f"node {left[1].name!r} is still redundant"
 
     return Pass(name, purpose, apply, current, after, on_request)
 
@@ -122,12 +122,12 @@ def _keeps_shape(added: tuple[int, ...], shape: Sequence[int | str | None] | Non
 
 IDENTITIES = removal(
     "identities",
-    "Take out Identity and Dropout, which stand between nodes that would be fused.",
+    "Remove Identity and Dropout, which separate nodes that TensorRT would fuse.",
     _same,
 )
 NEUTRALS = removal(
     "neutral",
-    "Take out Mul and Div by 1, Add and Sub of 0, where the shape stays the same.",
+    "Remove Mul and Div by 1, Add and Sub of 0, where the shape stays the same.",
     _unchanged,
 )
 
@@ -204,17 +204,18 @@ def _cast_back(node: gs.Node, rounding: bool = False) -> gs.Tensor | None:
 
 TRANSPOSES = removal(
     "transposes",
-    "Take out Transposes that undo each other, and those that move no axis.",
+    "Remove Transposes that undo each other, and those that move no axis.",
     _transposed_back,
 )
 CASTS = removal(
     "casts",
-    "Take out Casts to a tensor's own type, and pairs there and back that lose no value.",
+    "Remove Casts to the type of their input, and pairs of Casts that lose no value.",
     _cast_back,
 )
 ROUNDING_CASTS = removal(
     "rounding-casts",
-    "Take out Casts to a narrower float type and back, which round: the outputs move by as much.",
+    "Remove Casts to a narrower float type and back, which round: the outputs change by the "
+    "rounding.",
     lambda node: _cast_back(node, rounding=True),
     on_request=True,
 )

@@ -26,7 +26,7 @@ def upgrade_opset(proto: onnx.ModelProto, opset: int = MIN_OPSET) -> onnx.ModelP
     said = f"the model's opset {opset_of(proto)} cannot be raised to {opset}"
     hint = f"export the model with opset {opset} or later"
     if proto.functions:
-        why = f"node {_calling(proto)!r} calls a function, which would be lost"
+        why = f"node {_calling(proto)!r} calls a function, which the upgrade would lose"
         raise InputError(f"{said}: {why}", hint)
     try:
         return onnx.version_converter.convert_version(proto, opset)
@@ -114,19 +114,20 @@ def _known(graph: gs.Graph) -> dict[tuple[int, str], tuple[str, str]]:
 
 OPSET = Pass(
     "opset",
-    f"Raise the opset to {MIN_OPSET}, from which on Q/DQ take an axis.",
+    f"Raise the opset to {MIN_OPSET}, the first in which Q/DQ have an axis.",
     _raise,
     _is_old,
     raised_to(MIN_OPSET),
 )
 TYPES = Pass(
     "types",
-    "Infer the types and shapes of tensors, which other passes and the placement of Q/DQ ask for.",
+    "Infer types and shapes of tensors, which other passes and the placement of Q/DQ need.",
     infer_types,
 )
 FP16 = Pass(
     "fp16-opset",
-    f"Raise the opset of a model with float16 values to {FP16_OPSET}, from which on Q/DQ take them.",
+    f"Raise the opset of a model with float16 values to {FP16_OPSET}, the first in which Q/DQ "
+    "take float16.",
     _raise_for_fp16,
     _has_fp16,
     raised_to(FP16_OPSET),

@@ -6,7 +6,7 @@ for (const point of document.querySelectorAll(".chart [id*=point-]")) {
   const made = document.querySelector(`[data-point="${point.id.split("point-")[1]}"] td`);
   const show = () => {
     pointDetails.hidden = false;
-    pointDetails.textContent = point.getAttribute("aria-label") + (made ? `. Made by: ${made.textContent}` : "");
+    pointDetails.textContent = point.getAttribute("aria-label") + (made ? `. Command: ${made.textContent}` : "");
   };
   point.addEventListener("mouseenter", show);
   point.addEventListener("focus", show);
@@ -36,9 +36,9 @@ function sample(order) {
 
 function large(name, tensor) {
   const [, observed, ranges, tail] = tensor;
-  const ends = ranges.map((amax, order) => `${methods[order]} ends at ${amax ?? "no value"}`);
-  const facts = [`0 to ${observed}, the largest seen; counts on a logarithmic scale`];
-  if (tail.length) facts.push(`farthest: ${tail.join("; ")}`);
+  const ends = ranges.map((amax, order) => `the range of ${methods[order]} ends at ${amax ?? "no value"}`);
+  const facts = [`horizontal axis: 0 to ${observed}, the largest value; vertical axis: counts, logarithmic`];
+  if (tail.length) facts.push(`samples with the largest values: ${tail.join("; ")}`);
   const list = make("ul", {}, ...facts.map((fact) => make("li", {}, fact)));
   list.append(...ends.map((end, order) => make("li", {}, sample(order), end)));
   return make("div", { class: "big" }, make("strong", {}, name), picture(tensor), list);

@@ -140,8 +140,8 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
     run = read_run(request.run)
     if request.data.fingerprint != run.evaluation_data:
         raise InputError(
-            f"data {request.data.name} are not those that {request.run} was judged on",
-            "give the data of that run: --data, or its trtcal.toml by --config",
+            f"data {request.data.name} are not the data that {request.run} was judged on",
+            "give the data of that run with --data, or its trtcal.toml with --config",
         )
     with replacing_entries(folder, OWNED) as place:
         draft, contents = _fill(request, run, place)
@@ -152,7 +152,9 @@ def make_bundle(request: Request, folder: Path) -> Bundle:
         write_json(place / SIGNATURE, envelope(payload, request.signer))
         result = _verified(place, request.signer)
         if result.status:
-            raise BackendError(f"the bundle does not hold: {result.verdict}", "run it again")
+            raise BackendError(
+                f"the new bundle fails its own verification: {result.verdict}", "run it again"
+            )
     about = _verdict_note(contents.verdict, request.variant)
     return Bundle(folder, digest_bytes(payload), statement, result, (*about, *notes))
 
@@ -176,7 +178,9 @@ def check_place(folder: Path) -> None:
         names = {entry.name for entry in folder.iterdir() if not is_staging(entry.name)}
         if not names or (names <= set(OWNED) and is_bundle(folder)):
             return
-    raise InputError(f"{folder} holds something that is not a bundle", "give another -o")
+    raise InputError(
+        f"{folder} contains files that are not a bundle", "choose another folder with -o"
+    )
 
 
 def is_bundle(folder: Path) -> bool:
@@ -234,7 +238,9 @@ def _builds(request: Request, run: RunRecord, model: Model) -> list[Build]:
         missing = ", ".join(sorted(wanted - there)) or "any target"
         raise InputError(
             f"{request.run} has no engine of {request.variant} for {missing}",
-            f"it has those for {', '.join(there)}" if there else "give targets to `trtcal run`",
+            f"its targets are {', '.join(there)}"
+            if there
+            else "run again with targets: [build] in trtcal.toml",
         )
     return [build for build in made if not wanted or build.target in wanted]
 
@@ -294,9 +300,9 @@ def _verdict(report: Document, variant: str) -> Document:
 def _verdict_note(verdict: Document, variant: str) -> list[str]:
     if verdict["variant"] == variant:
         is_fine = verdict["word"].startswith("SHIP")
-        return [] if is_fine else [f"the run's verdict on {variant} is {verdict['word']}"]
+        return [] if is_fine else [f"the verdict of the run on {variant} is {verdict['word']}"]
     limits = verdict["limits_of_this"] or "not judged"
-    return [f"the run's verdict is on {verdict['variant']}; limits of {variant}: {limits}"]
+    return [f"the verdict of the run is on {verdict['variant']}; the limits of {variant}: {limits}"]
 
 
 def _copy_about(request: Request, place: Path) -> tuple[str | None, str | None]:
@@ -318,6 +324,6 @@ def read_bundle(folder: Path) -> tuple[Document, str]:
     """
     result = verify(folder, Wanted(allow_unsigned=True, self_test=False))
     if result.status:
-        raise InputError(f"{folder}: {result.verdict}", "make it again, or get the original")
+        raise InputError(f"{folder}: {result.verdict}", "write it again, or restore the original")
     manifest = parsing(folder / MANIFEST, lambda: dict(result.manifest))
     return manifest, digest_file(folder / MANIFEST)

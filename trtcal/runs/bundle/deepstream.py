@@ -36,11 +36,13 @@ def export_deepstream(draft: Draft) -> Sequence[str]:
     images = draft.request.images
     if images is None:
         raise InputError(
-            "--deepstream wants the declared preprocessing, and the run has none",
+            "--deepstream needs the declared preprocessing, but the run has none",
             "declare [images] in trtcal.toml: channels, layout, scale, mean, std",
         )
     if len(draft.model.inputs) != 1 or len(draft.model.inputs[0].shape) != 4:
-        raise InputError("nvinfer feeds models with one image input", "leave --deepstream out")
+        raise InputError(
+            "nvinfer supports only models with one image input", "leave --deepstream out"
+        )
     notes = list(_inexact(images))
     notes += _write_cache(draft)
     about = [f"# {line}" for line in (*notes, *_of_engine(draft))]
@@ -56,7 +58,7 @@ def _preprocessing(draft: Draft, images: ImagesConfig) -> Iterator[tuple[str, ob
     std = set(images.std)
     if len(std) > 1:
         raise InputError(
-            f"nvinfer has one net-scale-factor for all channels, and std is {list(images.std)}",
+            f"nvinfer has one net-scale-factor for all channels, but std is {list(images.std)}",
             "put the division into the model's first layers and declare std = 1 for it",
         )
     if images.scale == 0:
@@ -82,7 +84,7 @@ def _size(draft: Draft, images: ImagesConfig) -> tuple[int, int]:
     size = images.crop or images.resize
     if not isinstance(size, tuple):
         raise InputError(
-            "nvinfer wants one size of the images, and neither model nor [images] says which",
+            "nvinfer needs one size of the images, but neither the model nor [images] gives it",
             "set crop, or resize with height and width, in [images] of trtcal.toml",
         )
     return size
@@ -112,7 +114,10 @@ def _listed(names: Sequence[str]) -> str:
     """Return names with ; between, as in a list of nvinfer's; a classifier's labels are one line."""
     bad = next((name for name in names if ";" in name or not name.isprintable()), None)
     if bad is not None:
-        raise InputError(f"nvinfer has no name like {bad!r}", "rename it; a ; divides names there")
+        raise InputError(
+            f"nvinfer does not accept the name {bad!r}",
+            "rename it, because ; separates names in nvinfer",
+        )
     return ";".join(names)
 
 
@@ -127,7 +132,7 @@ def _write_cache(draft: Draft) -> list[str]:
     try:
         data = cache_of(Calibration.read(ranges), built[0] if built else USUAL)
     except InputError as error:
-        return [f"no int8-calib-file, without which nvinfer builds in FP16: {error.message}"]
+        return [f"there is no int8-calib-file, so nvinfer builds in FP16: {error.message}"]
     write_bytes(draft.folder / DEEPSTREAM / CACHE, data)
     return []
 
@@ -135,9 +140,9 @@ def _write_cache(draft: Draft) -> list[str]:
 def _inexact(images: ImagesConfig) -> Iterator[str]:
     """Yield what nvinfer does in another way than it is declared."""
     if images.crop is not None:
-        yield "nvinfer does not crop the middle: it scales the whole frame to the network's size"
+        yield "nvinfer does not crop the center: it scales the whole frame to the size of the network"
     elif isinstance(images.resize, int):
-        yield "nvinfer pads to keep the aspect ratio, where the shorter side is declared"
+        yield "nvinfer pads to keep the aspect ratio, but resizing by the shorter side is declared"
     if images.interpolation not in FILTERS:
         yield f"nvinfer's scaling is not {images.interpolation}: scaling-filter is its default"
 

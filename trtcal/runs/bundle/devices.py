@@ -37,7 +37,7 @@ def device_of(described: Target) -> Device:
     if target is None or not CAPABILITY.fullmatch(target):
         raise InputError(
             f"the description of {described.name} has no compute capability",
-            'write it like capability = "sm89"',
+            'add a line such as capability = "sm89"',
         )
     return Device(described.name, target, described.cuda, described.platform)
 

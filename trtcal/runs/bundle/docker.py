@@ -61,7 +61,7 @@ def _lines(draft: Draft) -> Iterator[str]:
 def _plain(version: str) -> str:
     """Return a version; `InputError` if it is something that a shell would read otherwise."""
     if not VERSION.fullmatch(version):
-        raise InputError(f"{version!r} is no version of a package", "run it again: `trtcal run`")
+        raise InputError(f"{version!r} is not a package version", "run it again: `trtcal run`")
     return version
 
 

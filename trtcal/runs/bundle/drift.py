@@ -77,7 +77,7 @@ def drift(bundle: Path, files: Sequence[Path], least: float) -> list[Tier]:
     parsing(bundle / MANIFEST, check)
     saved = [read_saved(path, manifest, digest, golden) for path in files]
     if len({path.resolve() for path in files}) < len(files):  # equal contents are two devices' own
-        raise InputError("one file of saved outputs is given twice", "give one for each device")
+        raise InputError("a file of saved outputs is given twice", "give one file for each device")
     tiers = {name: [one for one in saved if one.tier == name] for name in {s.tier for s in saved}}
     agreed = {name: np.all([one.agrees for one in found], axis=0) for name, found in tiers.items()}
     return [_tier(name, tiers[name], agreed, least) for name in sorted(tiers)]
@@ -88,12 +88,15 @@ def read_saved(path: Path, manifest: Document, digest: str, golden: Arrays) -> S
     arrays = read_npz(path)
     if "about" not in arrays:
         raise InputError(
-            f"{path} holds no saved outputs", "`trtcal bundle verify BUNDLE --save-outputs FILE`"
+            f"{path} has no saved outputs",
+            "save them on the device: `trtcal bundle verify BUNDLE --save-outputs FILE`",
         )
     about = parsing(path, lambda: parse_json(str(arrays["about"][()])))
     tier, bundle = parsing(path, lambda: (str(about["tier"]), str(about["manifest"])))
     if f"sha256:{bundle}" != digest:
-        raise InputError(f"{path} has the outputs of another bundle", "give those of this one")
+        raise InputError(
+            f"{path} has the outputs of another bundle", "give the outputs of this bundle"
+        )
     return parsing(path, lambda: _compared(path, tier, manifest, arrays, golden))
 
 
@@ -144,7 +147,7 @@ def _tier(
     if below is not None and below.low > 0:
         alert = f"{below.value:.1f} points below the rest"
     elif agreement.value < least:
-        alert = f"agrees on {count} of {inputs} golden inputs, below {least:g} %"
+        alert = f"agrees with the bundle on {count} of {inputs} golden inputs, below {least:g} %"
     return Tier(name, len(saved), inputs, agreement, within, largest, below, alert)
 
 

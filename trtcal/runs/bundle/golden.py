@@ -94,7 +94,7 @@ def _spaced(available: int, wanted: int, name: str) -> tuple[int, ...]:
     if available < FEWEST:
         raise InputError(
             f"data {name} have {available} samples: a bundle has {FEWEST} to {MOST} golden inputs",
-            "give more data to judge on: --data",
+            "give more evaluation data with --data",
         )
     count = min(wanted, available)
     return tuple(round(place * (available - 1) / (count - 1)) for place in range(count))

@@ -13,11 +13,14 @@ def read_names(path: Path) -> tuple[str, ...]:
     try:
         names = tuple(read_bytes(path, MB).decode().rstrip("\n").split("\n"))
     except UnicodeError:
-        raise InputError(f"{path} is not UTF-8 text", "write one class a line") from None
+        raise InputError(f"{path} is not UTF-8 text", "write one class per line") from None
     bad = next((n for n, name in enumerate(names, 1) if not name.strip().isprintable()), None)
     empty = next((n for n, name in enumerate(names, 1) if not name.strip()), None)
     if bad or empty:
-        raise InputError(f"{path}, line {bad or empty}: no name of a class", "write one a line")
+        raise InputError(
+            f"{path}, line {bad or empty}: this is not the name of a class",
+            "write one name per line",
+        )
     return tuple(name.strip() for name in names)
 
 

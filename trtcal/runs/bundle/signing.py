@@ -68,7 +68,7 @@ def read_signer(path: Path) -> Signer:
         key = load_pem_private_key(data, str(secret).encode() if is_encrypted else None)
     except Exception:  # of a damaged key it raises several kinds
         why = f", or {PASSPHRASE} does not open it" if is_encrypted else ""
-        raise InputError(f"{path} cannot be read as a private key{why}", WANTED) from None
+        raise InputError(f"{path} is not a readable private key{why}", WANTED) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError(f"{path} is not an EC private key on P-256", WANTED)
     return Signer(key, _key_id(key))

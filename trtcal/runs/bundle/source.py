@@ -105,11 +105,13 @@ def find_model(folder: Path, run: RunRecord, variant: str) -> tuple[Model, list[
     made = {Path(step.output).stem: step for step in run.of_stage("quantize")}
     step = made.get(variant)
     if step is None:
-        raise InputError(f"{folder} has no variant {variant!r}", f"it has {', '.join(made)}")
+        raise InputError(
+            f"{folder} has no variant {variant!r}", f"its variants are {', '.join(made)}"
+        )
     path = inside(folder, step.output)
     model = load_model(path)
     if digest_file(path) != step.digest:
-        raise InputError(f"{path} is not the one that the run made", AGAIN)
+        raise InputError(f"{path} is not the file that the run wrote", AGAIN)
     beside = Path(step.output).parent
     return model, [step.output, *(f"{beside}/{name}" for name in _weights_of(path))]
 

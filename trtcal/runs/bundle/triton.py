@@ -50,7 +50,8 @@ def export_triton(draft: Draft) -> Sequence[str]:
     elif "tensorrt-rtx" in products:
         _write_onnx(draft, name, ON_SERVER % draft.precision.upper(), draft.folder / draft.onnx)
         notes.append(
-            "Triton loads no engine of TensorRT-RTX: it builds its own from the quantized model"
+            "Triton cannot load engines of TensorRT-RTX; it builds its own engine from the "
+            "quantized model"
         )
     for entry, _ in draft.engines:
         if entry["product"] == "onnxruntime":

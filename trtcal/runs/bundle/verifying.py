@@ -39,7 +39,8 @@ MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:trtcal:bundle:v1"
 PAYLOAD = "application/vnd.in-toto+json"
-NO_KEY = "the bundle is signed, and no public key is given to check it by"
+PRIVATE = "is a private key, and the public key is needed"
+NO_KEY = "the bundle is signed, but no public key is given to check the signature"
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
 JSON_BYTES, GOLDEN_BYTES = 32 << 20, 4 << 30
@@ -146,7 +147,7 @@ def verify(folder: Path, wanted: Wanted | None = None) -> Result:
     except RefusedError as error:
         checks.append(Check("bundle", REFUSED, str(error)))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        found = f"{MANIFEST} lacks or misuses a field: {shown(repr(error))}"
+        found = f"{MANIFEST} has a missing or wrong field: {shown(repr(error))}"
         checks.append(Check(MANIFEST, REFUSED, found))
     except OSError as error:
         found = f"{shown(error.filename or folder)} cannot be read: {error.strerror}"
@@ -160,17 +161,17 @@ def open_bundle(folder: Path, wanted: Wanted, checks: list[Check]) -> tuple[Mani
     With it come the digests that it has of the files, and its own: what is loaded later has to be that.
     """
     if not folder.is_dir():
-        raise RefusedError(f"{folder} is no folder")
+        raise RefusedError(f"{folder} is not a folder")
     envelope = _json(_read(folder / SIGNATURE, JSON_BYTES), SIGNATURE)
     payload = _decoded(envelope["payload"], "payload")
     if envelope["payloadType"] != PAYLOAD:
-        raise RefusedError(f"{SIGNATURE} signs something else than an in-toto Statement")
+        raise RefusedError(f"{SIGNATURE} signs something other than an in-toto Statement")
     checks.append(_signature(envelope, payload, wanted))
     if _read(folder / MANIFEST, JSON_BYTES) != payload:
-        raise RefusedError(f"{MANIFEST} is not what {SIGNATURE} holds")
+        raise RefusedError(f"{MANIFEST} differs from the content of {SIGNATURE}")
     statement = _json(payload, MANIFEST)
     if (statement["_type"], statement["predicateType"]) != (STATEMENT, PREDICATE):
-        raise RefusedError(f"{MANIFEST} is no bundle that this verifier knows")
+        raise RefusedError(f"{MANIFEST} is not a bundle format that this verifier knows")
     checks.append(_files(folder, statement))
     manifest: Manifest = statement["predicate"]
     digests = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
@@ -199,12 +200,16 @@ def _signature(envelope: Manifest, payload: bytes, wanted: Wanted) -> Check:
         if signatures and not wanted.allow_unsigned:
             raise RefusedError(NO_KEY)
         what = "its signature is not checked" if signatures else "it is not signed"
-        return Check("signature", UNCHECKED, f"{what}: digests show accidents, not who made it")
+        return Check(
+            "signature",
+            UNCHECKED,
+            f"{what}: digests detect accidental changes, but do not prove who made it",
+        )
     if not signatures:
-        raise RefusedError("the bundle is not signed, and a public key is given")
+        raise RefusedError("a public key is given, but the bundle is not signed")
     found = [(one["keyid"], _decoded(one["sig"], "signature")) for one in signatures]
     if not _is_signed(wanted.public_key, found, pae(PAYLOAD, payload)):
-        raise RefusedError("no signature of the bundle is of the public key that is given")
+        raise RefusedError("no signature of the bundle matches the given public key")
     return Check("signature", HOLDS, f"signed by the key in {wanted.public_key}")
 
 
@@ -220,9 +225,14 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
             load_pem_public_key,
         )
     except ImportError:
-        raise RefusedError("the signature is unchecked: `cryptography` is not installed") from None
+        raise RefusedError(
+            "the signature was not checked, because `cryptography` is not installed"
+        ) from None
     try:
-        key = load_pem_public_key(_read(Path(os.path.realpath(path)), JSON_BYTES))
+        pem = _read(Path(os.path.realpath(path)), JSON_BYTES)
+        if b"PRIVATE KEY-----" in pem:
+            raise RefusedError(f"{path} {PRIVATE}")
+        key = load_pem_public_key(pem)
     except (ValueError, OSError, TypeError) as error:
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -240,9 +250,9 @@ def _decoded(text: str, what: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
-        raise RefusedError(f"the {what} in {SIGNATURE} is no base64") from None
+        raise RefusedError(f"the {what} in {SIGNATURE} is not base64") from None
     if base64.b64encode(data).decode() != text:
-        raise RefusedError(f"the {what} in {SIGNATURE} is not base64 as it is written")
+        raise RefusedError(f"the {what} in {SIGNATURE} is not canonical base64")
     return data
 
 
@@ -253,19 +263,19 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RefusedError(f"{name} is not the JSON of a bundle: {shown(error)}") from None
     if not isinstance(value, dict):
-        raise RefusedError(f"{name} is not the JSON of a bundle: it is no object")
+        raise RefusedError(f"{name} is not the JSON of a bundle: it is not an object")
     return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key occurs twice in one object")
     return found
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_depth(value: Any, depth: int = 0) -> None:
@@ -305,17 +315,19 @@ def _files(folder: Path, statement: Manifest) -> Check:
     if len(found) > FILES:
         raise RefusedError(f"{shown(folder)} has more than {FILES} files")
     for name in sorted(found ^ set(wanted)):
-        where = f"is in the folder and not in {MANIFEST}" if name in found else "is missing"
+        where = f"is in the folder but not in {MANIFEST}" if name in found else "is missing"
         raise RefusedError(f"{shown(name)} {where}")
     for name, digest in sorted(wanted.items()):
         _check_file(folder / name, name, sizes[name], digest)
-    return Check("files", HOLDS, f"all {len(wanted)} are those of {MANIFEST}")
+    return Check("files", HOLDS, f"all {len(wanted)} match {MANIFEST}")
 
 
 def _contained(name: str) -> str:
     parts = name.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\\" in name or not name.isprintable():
-        raise RefusedError(f"{MANIFEST} names {shown(name)!r}, which is no name inside the bundle")
+        raise RefusedError(
+            f"{MANIFEST} names {shown(name)!r}, which is not a path inside the bundle"
+        )
     return name
 
 
@@ -345,7 +357,7 @@ def _check_file(path: Path, name: str, size: int, wanted: str) -> None:
         while block := file.read(BLOCK):
             digest.update(block)
     if digest.hexdigest() != wanted:
-        raise RefusedError(f"{name} was changed: its digest is another")
+        raise RefusedError(f"{name} was changed: its digest differs")
 
 
 def _check_named(manifest: Manifest, digests: Digests) -> None:
@@ -358,7 +370,7 @@ def _check_named(manifest: Manifest, digests: Digests) -> None:
     bounded = all(0 <= one < float("inf") for one in tolerances)
     if not engines or not tolerances or not bounded or golden["samples"] < 1:
         raise RefusedError(
-            f"{MANIFEST} names no engine, or golden outputs that nothing can differ from"
+            f"{MANIFEST} names no engine, or its golden outputs have infinite tolerances"
         )
 
 
@@ -381,7 +393,9 @@ def _header(folder: Path, engine: Manifest) -> Check:
     if product not in MAGIC:
         return Check("header", HOLDS, f"{name} is ONNX, of {size} bytes")
     if len(head) < HEADER or head[:4] != MAGIC[product]:
-        raise RefusedError(f"{name} is no engine of {shown(product)}: it begins with {head[:4]!r}")
+        raise RefusedError(
+            f"{name} is not an engine of {shown(product)}: it begins with {head[:4]!r}"
+        )
     if product == "tensorrt-rtx" and int.from_bytes(head[16:24], "little") != size:
         stated = int.from_bytes(head[16:24], "little")
         raise RefusedError(f"{name} is cut: its header says {stated} bytes, it has {size}")
@@ -403,7 +417,9 @@ def fit(engine: Manifest, device: Device) -> Check:
     if engine["product"] == "onnxruntime":
         return Check("device", HOLDS, f"the engine for {target} runs on any CPU")
     if device.target is None:
-        return Check("device", REFUSED, f"{device.missing or 'it has no GPU'}; it wants {target}")
+        return Check(
+            "device", REFUSED, f"{device.missing or 'it has no GPU'}; the engine needs {target}"
+        )
     for problem in (
         _capability(engine, device),
         _platform(engine, device),
@@ -421,12 +437,14 @@ def _capability(engine: Manifest, device: Device) -> Check | None:
     if device.target not in asked:
         if not _is_portable_to(engine, device.target):
             built = ", ".join(asked or engine["portable_to"])
-            return Check("device", REFUSED, f"built for {built}, and this is {here}")
+            return Check("device", REFUSED, f"built for {built}, but this is {here}")
         return Check(
-            "device", REBUILD, f"a portable engine loads on {here}, and is not made for it"
+            "device", REBUILD, f"the portable engine loads on {here} but is not built for it"
         )
     if engine["gpu"] not in (None, here):
-        found = f"built on {engine['gpu']}, and this is {here}: its tactics were chosen elsewhere"
+        found = (
+            f"built on {engine['gpu']}, but this is {here}: its tactics are not chosen for this GPU"
+        )
         return Check("device", REBUILD, found)
     return None
 
@@ -449,7 +467,7 @@ def _platform(engine: Manifest, device: Device) -> Check | None:
     if None in (built, here) or built == here:
         return None
     state = REFUSED if engine["product"] == "tensorrt" else REBUILD
-    return Check("device", state, f"built on {built}, and {device.name} is {here}")
+    return Check("device", state, f"built on {built}, but {device.name} is {here}")
 
 
 def _driver(engine: Manifest, device: Device) -> Check | None:
@@ -459,7 +477,8 @@ def _driver(engine: Manifest, device: Device) -> Check | None:
         return None
     if int(device.cuda.split(".")[0]) >= int(least["cuda"].split(".")[0]):
         return None
-    found = f"its driver supports CUDA {device.cuda}: CUDA {least['cuda']} wants {least['linux']}"
+    needed = f"CUDA {least['cuda']} needs driver {least['linux']}"
+    found = f"its driver supports CUDA {device.cuda}, but {needed}"
     return Check("device", REFUSED, found)
 
 
@@ -483,10 +502,10 @@ def _runtime(engine: Manifest) -> Check:
     try:
         here = version(product)
     except PackageNotFoundError:
-        return Check("version", UNCHECKED, f"no Python package of {product} {built} is here")
+        return Check("version", UNCHECKED, f"the Python package {product} {built} is not installed")
     if here == built:
         return Check("version", HOLDS, f"{product} {here} is the one that built it")
-    found = f"built by {product} {built}, and {here} is installed"
+    found = f"built by {product} {built}, but {here} is installed"
     return Check("version", REBUILD if product == "onnxruntime" else REFUSED, found)
 
 
@@ -508,7 +527,9 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, wanted: Wanted) -> 
         if check.state == REFUSED:
             return
     if engine is None:
-        yield Check("self-test", UNCHECKED, "no engine was run: --device runs that of this machine")
+        yield Check(
+            "self-test", UNCHECKED, "no engine was run; --device runs the engine for this machine"
+        )
         return
     runtime = _runtime(engine)
     yield runtime
@@ -519,8 +540,8 @@ def _run(folder: Path, manifest: Manifest, digests: Digests, wanted: Wanted) -> 
         yield Check("plug-ins", UNCHECKED, f"it needs the plug-ins {needed}")
     lacking = _lacking(engine)
     if lacking or runtime.state == UNCHECKED or not wanted.self_test:
-        why = f", for want of {lacking}" if lacking else ""
-        yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}: none are saved")
+        why = f", because {lacking} is not installed" if lacking else ""
+        yield Check("self-test", UNCHECKED, f"its outputs were not tested{why}, and none are saved")
     else:
         wanted = replace(wanted, device=device)
         yield _self_test(folder, manifest["golden"], digests, engine, wanted)
@@ -548,11 +569,11 @@ def _self_test(
     }
     answer = _child("self-test", request, SELF_TEST_S)
     if answer.get("lacking"):
-        found = f"its outputs were not tested, for want of {shown(answer['lacking'])}"
+        found = f"its outputs were not tested, because {shown(answer['lacking'])} is not installed"
         return Check("self-test", UNCHECKED, found)
     if answer.get("problem"):
         return Check("self-test", REFUSED, f"{engine['file']}: {shown(answer['problem'])}")
-    return Check("self-test", HOLDS, f"{golden['samples']} golden inputs give the outputs expected")
+    return Check("self-test", HOLDS, f"{golden['samples']} golden inputs give the expected outputs")
 
 
 def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
@@ -572,8 +593,10 @@ def _child(task: str, request: Mapping[str, Any], limit_s: float) -> dict[str, A
         except subprocess.TimeoutExpired:
             return {"problem": f"it took longer than {limit_s:g} s"}
         except (ValueError, IndexError):
-            return {"problem": f"the process that loads it ended with status {done.returncode}"}
-    return answer if isinstance(answer, dict) else {"problem": "its answer is no object"}
+            return {
+                "problem": f"the process that loads it ended with exit status {done.returncode}"
+            }
+    return answer if isinstance(answer, dict) else {"problem": "its answer is not a JSON object"}
 
 
 def find_device() -> Device:
@@ -657,7 +680,7 @@ def _differs(made: Any, wanted: Any, tolerance: float, what: str) -> str | None:
     if np.allclose(made, wanted, rtol=0.0, atol=tolerance, equal_nan=True):
         return None
     most = float(np.nanmax(np.abs(made.astype("f8") - wanted.astype("f8"))))
-    return f"{what} differs by {most:.4g}, and {tolerance:.4g} is allowed"
+    return f"{what} differs by {most:.4g}, but only {tolerance:.4g} is allowed"
 
 
 def _save(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -723,7 +746,7 @@ def _serve(task: str) -> int:
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Check a bundle of trtcal before it is loaded.")
+    parser = argparse.ArgumentParser(description="Check a bundle of trtcal before you load it.")
     parser.add_argument("bundle", type=Path, nargs="?", default=Path("bundle"))
     key = os.environ.get(KEY_VARIABLE)
     parser.add_argument("--public-key", type=Path, default=Path(key) if key else None)

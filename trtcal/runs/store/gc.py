@@ -84,7 +84,7 @@ def reachable(store: ArtifactStore) -> set[str]:
     if damaged:
         raise InputError(
             f"{damaged[0].path}: {damaged[0].problem}; nothing is deleted",
-            "`trtcal store verify` shows all that is damaged",
+            "`trtcal store verify` shows all damaged objects",
         )
     return {digest for record in records for digest in record.subjects.values()}
 
@@ -95,7 +95,9 @@ def _delete(
     """Delete an object unless a push has just written it again; return whether it was deleted."""
     passed = timedelta(seconds=time.time() - started)
     if passed > max(grace, GRACE) / 4:
-        raise ResourceError("the collection takes too long to go on safely", "start it again")
+        raise ResourceError(
+            "the collection took too long to continue safely", "start it again: `trtcal store gc`"
+        )
     found = store.objects.find(one.digest)
     if found is None or age_of(found.modified, now + passed) <= grace:
         return False
@@ -114,7 +116,7 @@ def _check_new_runs(store: ArtifactStore, deleted: set[str]) -> None:
         ]
         if lost:
             raise GateFailed(
-                f"run {record.identity} was pushed meanwhile and lacks {len(lost)} objects",
+                f"run {record.identity} was pushed at the same time and lacks {len(lost)} objects",
                 "push it again",
             )
 

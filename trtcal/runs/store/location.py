@@ -56,7 +56,7 @@ def open_location(url: str, base: Path = Path(), make: bool = False) -> Location
         return _memory(found.netloc)
     if found.scheme == "s3":
         return _bucket(found)
-    raise InputError(f"a store cannot lie at {found.scheme}://", f"give {FORMS}")
+    raise InputError(f"a store cannot be at {found.scheme}://", f"give {FORMS}")
 
 
 def check_installed() -> None:
@@ -77,7 +77,8 @@ def _split(url: str) -> SplitResult:
         raise InputError("the store's URL cannot be read", f"give {FORMS}") from None
     if "@" in found.netloc or found.query or found.fragment:
         raise InputError(
-            "the store's URL has a user, a query or a fragment, which may be secrets", CREDENTIALS
+            "the URL of the store has a user, a query or a fragment, which may contain secrets",
+            CREDENTIALS,
         )
     return found
 
@@ -105,7 +106,8 @@ def _bucket(url: SplitResult) -> Location:
     segments = prefix.split("/") if prefix else []
     if not BUCKET.fullmatch(url.netloc) or not all(map(SEGMENT.fullmatch, segments)):
         raise InputError(
-            f"{url.geturl()} is no bucket and prefix", "write it like s3://my-bucket/some/prefix"
+            f"{url.geturl()} is not a bucket and a prefix",
+            "use the form s3://my-bucket/some/prefix",
         )
     shown = f"s3://{'/'.join([url.netloc, *segments])}"
     with explaining(shown):
@@ -127,8 +129,8 @@ def _client() -> ClientConfig:
     host = str(endpoint.hostname)
     if not is_loopback(host) and os.environ.get("AWS_ALLOW_HTTP", "").lower() != "true":
         raise InputError(
-            f"the endpoint on {host} is plain HTTP, over which others read and change what passes",
-            "give one with https://, or set AWS_ALLOW_HTTP=true",
+            f"the endpoint on {host} is plain HTTP: others on the network can read and change the data",
+            "give an endpoint with https://, or set AWS_ALLOW_HTTP=true",
         )
     return {**bounds, "allow_http": True}
 
@@ -140,12 +142,14 @@ def _endpoint() -> SplitResult | None:
     """
     for name in REGIONS:
         if not REGION.fullmatch(os.environ.get(name, "")):
-            raise InputError(f"{name} is no name of a region", "set it like eu-central-1")
+            raise InputError(f"{name} is not the name of a region", "use the form eu-central-1")
     given = next((name for name in ENDPOINTS if os.environ.get(name)), None)
     if given is None:
         return None
     if not ENDPOINT.fullmatch(os.environ[given]):
-        raise InputError(f"{given} is no address of a server", "set it like https://host:9000")
+        raise InputError(
+            f"{given} is not the address of a server", "use the form https://host:9000"
+        )
     return urlsplit(os.environ[given])
 
 
@@ -187,7 +191,7 @@ def explaining(where: str) -> Iterator[None]:
         if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
             raise
         raise InputError(
-            f"{where}: obstore gave up", f"check all AWS_* variables: {CREDENTIALS}"
+            f"{where}: the access failed", f"check all AWS_* variables: {CREDENTIALS}"
         ) from None
 
 
@@ -196,7 +200,7 @@ def _explained(where: str, text: str) -> TrtcalError:
     status = _found(r"status code: (\d{3})", text)
     if number:
         why = f"{where}: {os.strerror(int(number))}"
-        return ResourceError(why, "make room, or check the folder and its permissions")
+        return ResourceError(why, "free disk space, or check the folder and its permissions")
     if code == "NoSuchBucket":
         return InputError(f"{where}: the bucket does not exist", "make it, or check --store")
     if status in ("401", "403"):
@@ -204,7 +208,7 @@ def _explained(where: str, text: str) -> TrtcalError:
     if status:
         return ResourceError(f"{where}: the server answers {code or status}", "try again later")
     if "metadata" in text or "169.254" in text or "Credential" in text:
-        return InputError(f"{where}: no credentials are found", CREDENTIALS)
+        return InputError(f"{where}: no credentials were found", CREDENTIALS)
     return ResourceError(
         f"{where} cannot be reached", "check the network, AWS_REGION and AWS_ENDPOINT_URL"
     )

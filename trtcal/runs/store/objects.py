@@ -58,7 +58,7 @@ def path_of(digest: str) -> str:
     'objects/sha256/ab/ab'
     """
     if not DIGEST.fullmatch(digest):
-        raise ValueError(f"{digest!r} is no SHA-256 digest")
+        raise ValueError(f"{digest!r} is not a SHA-256 digest")
     hexadecimal = digest.removeprefix(ALGORITHM)
     return f"{ROOT}{hexadecimal[:2]}/{hexadecimal}"
 
@@ -128,7 +128,7 @@ class Objects:
         found = self.required(digest)
         if found.size > most:
             raise InputError(
-                f"{digest} has {found.size / MB:.0f} MB, the bound is {most / MB:.0f} MB"
+                f"{digest} has {found.size / MB:.0f} MB, but the bound is {most / MB:.0f} MB"
             )
         data = b"".join(self._blocks(found))
         if ALGORITHM + hashlib.sha256(data).hexdigest() != digest:
@@ -211,17 +211,19 @@ def _checked(source: Path, digest: str) -> Iterator[bytes]:
             sha256.update(block)
             yield block
     if ALGORITHM + sha256.hexdigest() != digest:
-        raise InputError(f"{source} changed while it was pushed", "push it again when it is whole")
+        raise InputError(
+            f"{source} changed while it was pushed", "push it again when no program writes it"
+        )
 
 
 def _missing(digest: str, location: Location) -> MissingError:
     return MissingError(
-        f"{location.shown} has no object {digest}", "push the run again that it is of"
+        f"{location.shown} has no object {digest}", "push the run of this object again"
     )
 
 
 def _corrupted(digest: str, location: Location) -> CorruptedError:
     return CorruptedError(
-        f"the object {digest} in {location.shown} is corrupted: its bytes have another digest",
-        "push the run again that it is of, with --rewrite",
+        f"the object {digest} in {location.shown} is corrupted: its digest differs",
+        "push the run of this object again, with --rewrite",
     )

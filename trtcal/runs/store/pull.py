@@ -30,7 +30,7 @@ def pull(
     """
     for name in record.subjects:
         if name.partition("/")[0] not in owned:
-            raise InputError(f"{name!r} is none of the files that a run writes", "update trtcal")
+            raise InputError(f"{name!r} is not a file that a run writes", "update trtcal")
     check_replaceable(folder)
     digests = dict.fromkeys(record.subjects.values())
     found = {one.digest: one for one in parallel(store.objects.required, digests)}
@@ -55,5 +55,5 @@ def _check_room(folder: Path, wanted: int) -> None:
         raise ResourceError(
             f"the run has {wanted / MB:.0f} MB, and {folder.parent.parent} has room for "
             f"{free / MB:.0f} MB",
-            "make room, or choose another folder: -o",
+            "free disk space, or choose another folder with -o",
         )

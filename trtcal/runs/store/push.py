@@ -84,7 +84,8 @@ def push(
             break
     else:
         raise ResourceError(
-            f"{folder} takes over {FRESH} to push, {TRIES} times", "find out what is so slow"
+            f"{folder} took more than {FRESH} to push, {TRIES} times",
+            "check the speed of the network and of the store",
         )
     store.tag(record.digest, tags)
     is_new = store.add(record)
@@ -109,7 +110,7 @@ def _add(store: ArtifactStore, rewrite: bool, file: tuple[str, Path]) -> bool:
     try:
         return store.objects.add(path, digest, FRESH, rewrite)
     except FileNotFoundError as error:
-        raise InputError(f"{path} went away while it was pushed", "push the run again") from error
+        raise InputError(f"{path} was deleted while it was pushed", "push the run again") from error
 
 
 def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None) -> Record:
@@ -127,12 +128,12 @@ def record_of_folder(folder: Path, owned: Iterable[str], name: str | None = None
         check_names(subjects)
     except ValueError as error:
         raise InputError(
-            f"{folder}: {error}", "rename the model, or the plan, and run it"
+            f"{folder}: {error}", "rename the model or the plan, and run again"
         ) from None
     report = read_report(folder / REPORT_FILE)
     made: Record = parsing(folder, lambda: _record(folder, run, report, subjects, name))
     if digest_file(folder / RUN_FILE) != subjects[RUN_FILE]:
-        raise InputError(f"{folder} changed while it was read", "push it when the run is over")
+        raise InputError(f"{folder} changed while it was read", "push it when the run has ended")
     return made
 
 
@@ -141,7 +142,7 @@ def _check(folder: Path) -> None:
         if not check.holds:
             raise InputError(
                 f"{folder}: {check.what}: {check.problem}",
-                "run it again; `trtcal verify` shows all",
+                "run it again; `trtcal verify` shows all changed files",
             )
 
 
@@ -157,7 +158,9 @@ def files_of(folder: Path, owned: Iterable[str]) -> Iterator[Path]:
 
 def _files(path: Path) -> Iterator[Path]:
     if path.is_symlink():
-        raise InputError(f"{path} is a link", "a store takes files alone: put the file there")
+        raise InputError(
+            f"{path} is a link", "a store takes only files: replace the link with its file"
+        )
     if not path.is_dir():
         check_file(path, ARRAYS_BYTES)
         yield path

@@ -58,7 +58,7 @@ class Configuration:
         """The commit and whether the file is the one in it."""
         if self.commit is None:
             return "no commit is recorded"
-        return f"{self.commit}{', with changes that are in no commit' if self.differs else ''}"
+        return f"{self.commit}{', with uncommitted changes' if self.differs else ''}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def record_of(document: Any, digest: str) -> Record:
     Names are contained: those of files inside of the run's folder.
     """
     if document["_type"] != STATEMENT or document["predicateType"] != RUN:
-        raise ValueError("it is no in-toto Statement on a run")
+        raise ValueError("it is not an in-toto Statement about a run")
     predicate = document["predicate"]
     plain = {
         **predicate,
@@ -126,7 +126,7 @@ def record_of(document: Any, digest: str) -> Record:
     check_names(record.subjects)
     time_of(record.run.made_at)
     if "model" not in record.materials:
-        raise ValueError("it does not say of which model it is")
+        raise ValueError("it does not name its model")
     figures = _figures(predicate["run"]["figures"])
     return replace(record, run=replace(record.run, figures=figures))
 
@@ -148,7 +148,7 @@ def _resources(value: Any) -> dict[str, str]:
     for one in value:
         name, digest = one["name"], ALGORITHM + str(one["digest"]["sha256"])
         if not isinstance(name, str) or name in found or not DIGEST.fullmatch(digest):
-            raise ValueError(f"{name!r} is no name, or stands twice, or has no SHA-256 digest")
+            raise ValueError(f"{name!r} is not a name, occurs twice, or has no SHA-256 digest")
         found[name] = digest
     return found
 
@@ -163,15 +163,15 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         parts = name.split("/")
         if len(name) > LONGEST_NAME or len(parts) > DEEPEST or not all(map(_is_plain, parts)):
-            raise ValueError(f"{name!r} is no plain name of a file")
+            raise ValueError(f"{name!r} is not a plain file name")
         if name.casefold() in seen:
-            raise ValueError(f"{name!r} stands twice")
+            raise ValueError(f"{name!r} occurs twice")
         seen.add(name.casefold())
     for name in seen:
         if parent := next(
             (str(one) for one in PurePosixPath(name).parents if str(one) in seen), None
         ):
-            raise ValueError(f"{parent!r} is a file and a folder")
+            raise ValueError(f"{parent!r} is both a file and a folder")
 
 
 def _is_plain(part: str) -> bool:
@@ -199,8 +199,8 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     for tag in tags:
         if not TAG.fullmatch(tag):
             raise InputError(
-                f"{tag!r} is no tag",
-                "write it like team=vision, in letters, digits, and ._+@- in the value",
+                f"{tag!r} is not a tag",
+                "use the form team=vision, with letters and digits, and ._+@- in the value",
             )
     return tuple(dict.fromkeys(tags))
 

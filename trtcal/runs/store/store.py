@@ -76,13 +76,14 @@ class ArtifactStore:
         if marker is None:
             raise InputError(
                 f"there is no store at {self.location.shown}",
-                "check --store; `trtcal store push RUN` makes one",
+                "check --store; `trtcal store push RUN` creates a store",
             )
         with suppress(ValueError, TypeError, LookupError):
             if (found := parse_json(marker))["kind"] == "trtcal-store":
                 if found["format"] != FORMAT:
                     raise InputError(
-                        f"{self.location.shown} is a store of format {found['format']!r}, not {FORMAT}",
+                        f"{self.location.shown} is a store of format {found['format']!r}; this "
+                        f"trtcal reads {FORMAT}",
                         "update trtcal",
                     )
                 return
@@ -152,18 +153,16 @@ class ArtifactStore:
         where = f"{self.location.shown}/{name.path}"
         data = self.get(name.path, STATEMENT_BYTES)
         if data is None:
-            raise MissingError(f"{where} is gone", "list the runs again")
+            raise MissingError(f"{where} no longer exists", "list the runs again")
         if digest_bytes(data) != name.digest:
-            raise CorruptedError(
-                f"{where} is corrupted: its bytes have another digest", "push that run again"
-            )
+            raise CorruptedError(f"{where} is corrupted: its digest differs", "push that run again")
         try:
             record = record_of(parse_json(data), name.digest)
             if run_path(record) != name.path:
                 raise ValueError(f"it is of {record.run.made_at}")
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
-                f"{where} is no Statement that this trtcal reads: {error}", "update trtcal"
+                f"{where} is not a Statement that this trtcal reads: {error}", "update trtcal"
             ) from error
         return record
 
@@ -193,14 +192,15 @@ class ArtifactStore:
         digits = identity.removeprefix(ALGORITHM)
         if not re.fullmatch(rf"[0-9a-f]{{{LEAST},64}}", digits):
             raise InputError(
-                f"{identity!r} is no run: give at least {LEAST} digits of its digest",
-                "see `trtcal store list`",
+                f"{identity!r} does not name a run: give at least {LEAST} digits of its digest",
+                "`trtcal store list` shows the runs",
             )
         found = [one for one in self.runs() if one.digest.startswith(ALGORITHM + digits)]
         if len(found) != 1:
             how = f"{len(found)} runs that begin" if found else "no run that begins"
             raise MissingError(
-                f"{self.location.shown} has {how} with {digits}", "see `trtcal store list`"
+                f"{self.location.shown} has {how} with {digits}",
+                "`trtcal store list` shows the runs",
             )
         record = self.read(found[0])
         return replace(record, tags=self.tags().get(record.digest, ()))

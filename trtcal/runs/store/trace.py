@@ -66,8 +66,8 @@ def digest_wanted(text: str) -> str:
     if re.fullmatch(rf"[0-9a-f]{{{LEAST},64}}", digits):
         return ALGORITHM + digits
     raise InputError(
-        f"{text!r} is no file and no digest",
-        f"give an engine's file, or sha256: and at least {LEAST} digits",
+        f"{text!r} is neither a file nor a digest",
+        f"give the file of an engine, or sha256: and at least {LEAST} digits",
     )
 
 
@@ -89,7 +89,7 @@ def origin_of(
         left = f"; {len(unread)} runs cannot be read" if unread else ""
         raise MissingError(
             f"no run in {where} has a file {wanted}{left}",
-            "`trtcal store list` shows what is there; `trtcal store verify` what is damaged",
+            "`trtcal store list` shows the runs, `trtcal store verify` the damaged objects",
         )
     if len(having) > 1:
         several = ", ".join(sorted(having)[:3])

@@ -58,12 +58,15 @@ def _run(model: Model, folder: Path, target: str) -> tuple[Step, ...]:
         request = {"target": target, "model": model.fingerprint}
         made = ask("trtcal.runs.tvm.worker", request, folder, limit)
     except subprocess.TimeoutExpired:
-        raise ResourceError(f"TVM was stopped after {limit:g} s", raising("times")) from None
+        raise ResourceError(
+            f"TVM was stopped after the time limit of {limit:g} s", raising("times")
+        ) from None
     if "steps" not in made.found:
         ending = f"it ended with status {made.status}; last line: {made.last_line}"
         reason = made.found.get("error") or ending
         raise BackendError(
             f"TVM cannot compile {model.path.name}: {reason.splitlines()[0][:300]}",
-            "its importer knows fewer operators than ONNX has: `trtcal prepare` may bring it to those",
+            "its importer supports fewer operators than ONNX; `trtcal prepare` may rewrite the "
+            "model with these",
         )
     return tuple(from_fields(Step, step) for step in made.found["steps"])

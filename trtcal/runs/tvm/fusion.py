@@ -65,10 +65,10 @@ NOTHING = (
 
 
 def tvm_fusions(mod: Any, name: str = "module", patterns: Patterns | None = None) -> Fusions:
-    """Check which patterns of a Relax module are one kernel, after `relax.transform.FuseOps`.
+    """Check which patterns of a Relax module become one kernel, after `relax.transform.FuseOps`.
 
-    The prediction is read from the operators in it, the evidence from the kernels that TVM grouped them
-    into. `InputError` if it has no function `main`.
+    The operators of the module give the prediction, the kernels into which TVM grouped them the
+    evidence. `InputError` if the module has no function `main`.
 
     >>> found = tvm_fusions(module)  # doctest: +SKIP
     >>> [match.state for match in found.matches]  # doctest: +SKIP

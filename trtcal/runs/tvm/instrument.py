@@ -86,8 +86,9 @@ class Recorder:
 def tvm_checkpoints(folder: str | os.PathLike[str], subject: str = "") -> Any:
     """Return an instrument for `tvm.transform.PassContext` that writes the checkpoints of all passes.
 
-    They are in `folder` when the context ends, as those of a run are: `trtcal checkpoint show` and
-    `diff` read them. `subject` names the module in the chain. `InputError` if TVM is not installed.
+    They are in `folder` when the context ends, like those of a run: `trtcal checkpoint show` and
+    `diff` read them. `subject` names the module in the chain. `InputError` if TVM is not
+    installed.
 
     >>> import tvm  # doctest: +SKIP
     >>> with tvm.transform.PassContext(instruments=[tvm_checkpoints("out")]):  # doctest: +SKIP

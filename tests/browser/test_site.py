@@ -1,0 +1,52 @@
+"""The site in a real browser: accessible, on a phone too, and with no request to another host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from filelock import FileLock
+
+from tests.browser.conftest import Viewer
+from tests.docs.pages import ROOT
+
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+PAGES = [
+    "index",
+    "logs",
+    "backends",
+    "reference/commands/compare",
+    "reference/messages/uncalibrated",
+    "reference/configuration",
+    "reference/python/functions",
+]
+WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built once for all workers of a run."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with FileLock(shared / "site.lock"):
+        if not (shared / "site" / "index.html").exists():
+            command = [sys.executable, "-m", "sphinx", "-q", "-E", "docs", str(shared / "site")]
+            subprocess.run(command, cwd=ROOT, check=True)
+    return shared / "site"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_accessible_and_asks_no_other_host(viewer: Viewer, site, page, size, scheme):
+    with viewer.open(site / f"{page}.html", viewport=size, color_scheme=scheme) as opened:
+        assert opened.complaints == []
+        wide = opened.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= size["width"], "the page scrolls sideways"
+        assert {one.partition(":")[0] for one in opened.requests} <= {"file", "data"}
+        found = Axe().run(opened.page, options=WCAG)
+        assert found.violations_count == 0, found.generate_report()
