@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 SEED = 20261
 TRAIN = 900
-LEVELS = 16.0  # of grey: a pixel of the data counts the ink dots in a 4x4 block
+LEVELS = 16.0  # of gray: a pixel of the data counts the ink dots in a 4x4 block
 INK = 0.2  # from which on a pixel belongs to a digit
 ANGLE = math.radians(20)
 
@@ -81,7 +81,7 @@ def scraps(digits: Digits, count: int, side: int, random: torch.Generator) -> Te
 
 
 def levels(canvas: Tensor) -> Tensor:
-    """Round a canvas to the levels of grey that the data have."""
+    """Round a canvas to the levels of gray that the data have."""
     return (canvas.clamp(0, 1) * LEVELS).round() / LEVELS
 
 

@@ -15,9 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 PICTURES = {
     "report-classifier": ("classifier", "light", 1080),
     "report-vit": ("vit", "dark", 1000),
-    "report-digits": ("digits", "light", 1460),
     "report-trouble": ("digits-trouble", "light", 1000),
-    "report-glitch": ("digits-glitch", "dark", 1000),
 }
 """Of each picture the report, the scheme, and the height in pixels."""
 

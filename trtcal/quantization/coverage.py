@@ -21,6 +21,7 @@ from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"
+BY_NAME = "name"  # how a plan names a layer: `Decision.by`
 KEPT, SHOWN = 50, 3
 LOW = 50.0  # percent of multiply-accumulates in INT8 under which it is a warning
 UNITS = ((1e12, "TMAC"), (1e9, "GMAC"), (1e6, "MMAC"), (1e3, "kMAC"), (1.0, "MAC"))
@@ -191,7 +192,10 @@ def _is_shape(value: object) -> bool:
 def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
     """Return why nodes have no Q/DQ, as `quantize` recorded it."""
     excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
-    reasons = {node: f"kept out of INT8 by the plan, {why}" for node, why in excluded.items()}
+    reasons = {
+        node: f"kept out of INT8 by the plan, {'which names it' if why == BY_NAME else why}"
+        for node, why in excluded.items()
+    }
     return {**reasons, **skipped}
 
 
