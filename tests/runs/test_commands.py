@@ -68,7 +68,7 @@ def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, ca
     (tmp_path / "work").mkdir()
     add = ["history", "add", "work", "--db", "h.sqlite", "--name", "mine"]
     assert run_command(add) == 2
-    assert "holds no comparison" in capsys.readouterr().err
+    assert "neither a comparison nor a build" in capsys.readouterr().err
     for words in (
         "calibrate net.onnx --data data.npz -o work/c.json",
         "quantize net.onnx --calibration work/c.json -o work/int8.onnx",
