@@ -1,7 +1,7 @@
 """How the figures of the concepts look: one width, one palette, text as text, the same bytes each time.
 
 They stand on white, so that they are legible on light and dark pages. On the column of a phone, 331
-pixels, their text is still 9 pixels high. Nothing is said by colour alone.
+pixels, their text is still 9 pixels high. Color is never the only difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 INK, MUTED, LINE, PAPER = "#1f2328", "#59636e", "#d5dae0", "#ffffff"
-BLUE, BROWN, GREEN, GREY = "#0b5cad", "#8a3b12", "#1a6e3c", "#eef1f4"
+BLUE, BROWN, GREEN, GRAY = "#0b5cad", "#8a3b12", "#1a6e3c", "#eef1f4"
 PALE_BLUE, PALE_BROWN = "#dcebfb", "#fbe6d9"
 WIDTH, DPI = 5.2, 72
 FONT, SMALL = 11.0, 10.0
@@ -58,21 +58,21 @@ def plain_axes(figure: Figure, left: float = 0.0, width: float = 1.0) -> Axes:
     return axes
 
 
-def box(axes: Axes, place: tuple[float, float], text: str, width: float, fill: str = GREY) -> None:
+def box(axes: Axes, place: tuple[float, float], text: str, width: float, fill: str = GRAY) -> None:
     """Draw a box around its middle, with one or more lines of text in it."""
     height = 0.19 * (text.count("\n") + 1) + 0.07
     x, y = place
     corner = (x - width / 2, y - height / 2)
-    edge = {GREY: MUTED, PALE_BLUE: BLUE, PALE_BROWN: BROWN}.get(fill, MUTED)
+    edge = {GRAY: MUTED, PALE_BLUE: BLUE, PALE_BROWN: BROWN}.get(fill, MUTED)
     style = "round,pad=0,rounding_size=0.06"
     axes.add_patch(FancyBboxPatch(corner, width, height, style, fc=fill, ec=edge, lw=1))
     axes.text(x, y, text, ha="center", va="center", fontsize=SMALL, linespacing=1.15)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], is_int8: bool) -> None:
-    """Draw an edge: thick and blue where INT8 flows, thin and grey where float does."""
-    colour, width = (BLUE, 2.4) if is_int8 else (MUTED, 1.0)
-    shape = {"arrowstyle": "-|>", "color": colour, "lw": width, "shrinkA": 0, "shrinkB": 0}
+    """Draw an edge: thick and blue where INT8 flows, thin and gray where float does."""
+    color, width = (BLUE, 2.4) if is_int8 else (MUTED, 1.0)
+    shape = {"arrowstyle": "-|>", "color": color, "lw": width, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=shape)
 
 
@@ -80,7 +80,7 @@ def beside(
     axes: Axes, sides: tuple[float, float], ends: tuple[float, float], is_int8: bool
 ) -> None:
     """Draw an edge beside a column, from the side of one box at `ends[0]` to one at `ends[1]`."""
-    colour, width = (BLUE, 2.4) if is_int8 else (MUTED, 1.0)
+    color, width = (BLUE, 2.4) if is_int8 else (MUTED, 1.0)
     far = max(sides) + 0.28
-    axes.plot([sides[0], far, far], [ends[0], *ends], color=colour, lw=width)
+    axes.plot([sides[0], far, far], [ends[0], *ends], color=color, lw=width)
     arrow(axes, (far, ends[1]), (sides[1], ends[1]), is_int8)

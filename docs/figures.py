@@ -68,9 +68,9 @@ def _draw_ranges(axes: Axes) -> None:
     for method in METHODS:
         end = amax(method, histogram)
         quality = sqnr_db(histogram, np.array([end]))[0]
-        colour, dashes, _ = MARKS[method]
+        color, dashes, _ = MARKS[method]
         label = f"{method}: {end:.2f}, {quality:.1f} dB"
-        axes.axvline(end, color=colour, linestyle=dashes, lw=2, label=label)
+        axes.axvline(end, color=color, linestyle=dashes, lw=2, label=label)
     axes.set_yscale("log")
     axes.set(xlabel=f"|x| of {TENSOR}", ylabel="values", xlim=(0, histogram.amax * 1.03))
     axes.legend(loc="lower center", bbox_to_anchor=(0.47, 1.0), ncols=2)
@@ -109,9 +109,9 @@ def _draw_error(axes: Axes) -> None:
     axes.plot(ends, clipping_db(histogram, ends), color=MUTED, ls=":", label="clipping alone")
     for method in METHODS:
         end = amax(method, histogram)
-        colour, _, mark = MARKS[method]
+        color, _, mark = MARKS[method]
         place = (end, sqnr_db(histogram, np.array([end]))[0])
-        axes.plot(*place, mark, color=colour, ms=8, label=method)
+        axes.plot(*place, mark, color=color, ms=8, label=method)
     axes.set(ylim=(15, 50), xlabel=f"end of the range of {TENSOR}", ylabel="SQNR, dB")
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2)
 
@@ -182,8 +182,8 @@ def _draw_verdict(axes: Axes) -> None:
     for number, (_, one) in enumerate(_growing()):
         holds = one.low >= LIMIT
         ends = [[one.value - one.low], [one.high - one.value]]
-        colour, mark = (BLUE, "o") if holds else (MUTED, "s")
-        axes.errorbar(number, one.value, ends, fmt=mark, color=colour, capsize=4, lw=2)
+        color, mark = (BLUE, "o") if holds else (MUTED, "s")
+        axes.errorbar(number, one.value, ends, fmt=mark, color=color, capsize=4, lw=2)
         word = "holds" if holds else "undecided"
         axes.text(number, 3.2, word, ha="center", va="bottom", fontsize=SMALL, rotation=90)
     axes.text(7.5, -1.1, "limit: -1 point", ha="right", va="top", fontsize=SMALL)

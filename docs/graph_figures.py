@@ -19,7 +19,7 @@ from docs.compiled import RECORD, TARGETS, residual_block, write
 from docs.drawing import (
     BLUE,
     BROWN,
-    GREY,
+    GRAY,
     MUTED,
     PALE_BLUE,
     PALE_BROWN,
@@ -65,14 +65,14 @@ LABELS = {"QuantizeLinear": "Q", "DequantizeLinear": "DQ"}
 def rows_of(proto: onnx.ModelProto) -> list[Node]:
     """Return the nodes that compute on activations, each with the rows that it reads; row 0 is x."""
     constants = {one.name for one in proto.graph.initializer}
-    row_of, rows = {"x": 0}, [("x", GREY, ())]
+    row_of, rows = {"x": 0}, [("x", GRAY, ())]
     for node in proto.graph.node:
         read = tuple(row_of[name] for name in node.input if name in row_of)
         if not read or node.input[0] in constants:
             continue  # Q/DQ of weights
         name = f" {node.name.partition('_')[0]}" if node.op_type == "Conv" else ""
         label = LABELS.get(node.op_type, node.op_type + name)
-        rows.append((label, PALE_BLUE if label in LABELS.values() else GREY, read))
+        rows.append((label, PALE_BLUE if label in LABELS.values() else GRAY, read))
         row_of |= dict.fromkeys(node.output, len(rows) - 1)
     return rows
 
@@ -109,7 +109,7 @@ def _kernel(layer: Mapping[str, Any]) -> tuple[str, str]:
     nodes = [one.partition("_")[0] for one in layer["nodes"] if len(one) > 1 or convolves]
     names = " ".join(dict.fromkeys([*nodes, *([] if convolves else ["kernel"])]))
     flow = f"{'+'.join(sorted(set(layer['reads'])))} > {'+'.join(layer['writes'])}"
-    fill = {"int8": PALE_BLUE, "fp16": GREY}.get(layer["reads"][0], PALE_BROWN)
+    fill = {"int8": PALE_BLUE, "fp16": GRAY}.get(layer["reads"][0], PALE_BROWN)
     return f"{'conv ' if convolves else ''}{names}\n{flow}", fill
 
 
@@ -149,7 +149,7 @@ def fallbacks_operators() -> str:
             y = 0.52 + 0.34 * row
             axes.text(0.05, y, name, va="center")
             for column, target in enumerate(TARGETS):
-                fill, word = fills.get(got[target], (GREY, "no engine"))
+                fill, word = fills.get(got[target], (GRAY, "no engine"))
                 box(axes, (2.05 + 0.85 * column, y), word, 0.8, fill)
 
     return drawn(0.5 + 0.34 * len(record()["operators"]), draw)
@@ -200,10 +200,10 @@ def fingerprints_merkle() -> str:
             y = 0.55 + 0.42 * row
             axes.text(0.85, y, name.partition("_")[0], ha="right", va="center")
             for x, digest, fill in (
-                (2.2, old, GREY),
-                (4.2, new, GREY if old == new else PALE_BROWN),
+                (2.2, old, GRAY),
+                (4.2, new, GRAY if old == new else PALE_BROWN),
             ):
-                box(axes, (x, y), digest[:8] + ("" if fill == GREY else " *"), 1.1, fill)
+                box(axes, (x, y), digest[:8] + ("" if fill == GRAY else " *"), 1.1, fill)
                 _edges(axes, x, y, row, reads[row])
 
     return drawn(0.6 + 0.42 * len(rows), draw)
@@ -243,10 +243,10 @@ def fingerprints_chain() -> str:
             y = 0.55 + 0.45 * place
             axes.text(0.03, y, f"{row + 1} {_short(good[row][0])}", va="center", fontsize=SMALL)
             for x, chain in ((2.75, good), (4.45, bad)):
-                fill = GREY if good[row] == bad[row] else PALE_BROWN
-                is_other = chain is bad and fill != GREY
+                fill = GRAY if good[row] == bad[row] else PALE_BROWN
+                is_other = chain is bad and fill != GRAY
                 text = chain[row][1].removeprefix("sha256:")[:8] + (" *" if is_other else "")
-                box(axes, (x, y), text, 1.15, fill if is_other else GREY)
+                box(axes, (x, y), text, 1.15, fill if is_other else GRAY)
                 if place:
                     arrow(axes, (x, y - 0.32), (x, y - 0.13), False)
 

@@ -111,7 +111,7 @@ def test_other_names_are_no_attributes():
         trtcal.calibrat  # noqa: B018
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, "trtcal", "calibrators"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *sorted(TYPES), "trtcal", "calibrators"])
 def test_the_examples_run(name, tmp_path, monkeypatch):
     (tmp_path / "samples").symlink_to(SAMPLES)
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,7 @@ def test_paths_start_from_the_files_folder(tmp_path):
         ("[prepare]\nskipped = ['scales']", "unknown key 'prepare.skipped'"),
         ("[prepare]\nskip = 'scales'", "'prepare.skip'"),
         ("limits = 'top1 >= -1'", "'limits' must be a list"),
-        ("limits = ['top1 > {a}']", "'limits': 'top1 > {a}' is no limit"),
+        ("limits = ['top1 > {a}']", "'limits': 'top1 > {a}' is not a limit"),
         ("limits = ['speedup >= 1.3 ms']", "'limits': .* speedup is in x, not in ms"),
         ('[plans."../up"]\ndefault = "int8"', "plans.../up"),
         ("[plans.mixed]\nlayers = {a = true}", "'plans.mixed.layers.a'"),

@@ -369,6 +369,9 @@ class ImagesConfig:
     width, from the center), then (pixel * scale - mean) / std. `mean` and `std` have one number,
     or one for each channel in the order of `channels`. `alpha` is the background of transparent
     pixels.
+
+    >>> ImagesConfig("RGB", "NCHW", 1 / 255, resize=256, crop=(224, 224)).interpolation
+    'bilinear'
     """
 
     channels: str = key(
@@ -805,6 +808,11 @@ class Config:
     `task` is what the model is for, `outputs` are the outputs to judge; both are guessed if not
     given. `project` is the name of its runs in the history. `untrusted` are the scripts that only
     the file asks for.
+
+    >>> from pathlib import Path
+    >>> config = Config(Path("trtcal.toml"), model=Path("model.onnx"))
+    >>> config.calibration.method, config.build.run_targets
+    ('percentile', ('cpu', 'sm89'))
     """
 
     path: Path = Path(FILE)

@@ -22,6 +22,12 @@ class TrtcalError(Exception):
 
     `page` is the page of the documentation that helps, such as "docs/data.md#formats". Without one the
     command line names the page of the module that raised the error; an empty one names none.
+
+    >>> try:
+    ...     load_model("missing.onnx")
+    ... except TrtcalError as error:
+    ...     print(error.message, error.exit_status)
+    model missing.onnx does not exist or is not a file 2
     """
 
     exit_status = 2
@@ -34,25 +40,44 @@ class TrtcalError(Exception):
 
 
 class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error
-    """A limit that the user set is broken; the results are written all the same."""
+    """A limit that the user set is broken; the results are written all the same.
+
+    >>> GateFailed("top1 is -2 points (limit >= -1.0 points)").exit_status
+    1
+    """
 
     exit_status = 1
 
 
 class InputError(TrtcalError):
-    """A file, name or option that the user gave is missing, corrupt, or does not fit the rest."""
+    """A file, name or option that the user gave is missing, corrupt, or does not fit the rest.
+
+    >>> try:
+    ...     calibrate("samples/digits/digits.onnx", "samples/digits/test.npz", "median")
+    ... except InputError as error:
+    ...     print(error.message)
+    unknown method 'median'
+    """
 
     exit_status = 2
 
 
 class BackendError(TrtcalError):
-    """A builder or runtime failed, crashed, or is not installed."""
+    """A builder or runtime failed, crashed, or is not installed.
+
+    >>> BackendError("no tensorrt here", "install it").exit_status
+    3
+    """
 
     exit_status = 3
 
 
 class ResourceError(TrtcalError):
-    """Memory, disk or time ran out."""
+    """Memory, disk or time ran out.
+
+    >>> ResourceError("the disk is full", "make room").exit_status
+    4
+    """
 
     exit_status = 4
 

@@ -41,6 +41,11 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
 
     `sizes` are the smallest, median and largest sizes of a sample, for inputs with a dynamic size.
     `sample_digests` are those of up to 4,096 samples (`trtcal.data.overlap`), "" where not known.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> calibration = calibrate(digits, data)
+    >>> calibration.write("calibration.json")["digest"] == Calibration.read("calibration.json").digest
+    True
     """
 
     method: str

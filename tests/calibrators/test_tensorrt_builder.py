@@ -384,7 +384,7 @@ def test_a_last_batch_that_is_not_full_is_left_out_if_wanted_and_counted():
 
 
 WRONG = [
-    ([], "no batch of 4 samples"),
+    ([], "do not fill a batch of 4 samples"),
     ([None], "batch 1 is NoneType"),
     ([{"ids": np.zeros((4, 2), np.int32)}], "asks for 'x'"),
     (
@@ -414,7 +414,7 @@ def test_data_that_do_not_fit_are_an_error(data, message):
     ("data", "message"),
     [
         ([*batches(1, rest=3), *batches(1)], "batch 3 comes after a batch of 3 samples"),
-        (batches(0, rest=3), "no batch of 4 samples"),
+        (batches(0, rest=3), "do not fill a batch of 4 samples"),
     ],
 )
 def test_leaving_out_is_for_the_last_batch_only(data, message):

@@ -54,7 +54,10 @@ def test_a_loss_leads_to_optimizations_and_then_to_the_search(place, capsys):
     assert status == 1
     assert search[1:3] == ["search", "a net.onnx"]
     assert {"--calibration", "--optimizations", "--data"} <= set(search)
-    assert run(capsys, [*search[1:], "--plans", "2", "--samples", "2"])[0] == 0
+    status, mixed = run(capsys, [*search[1:], "--plans", "2", "--samples", "2"])
+    assert status == 0
+    assert mixed[1:3] == ["quantize", "a net.onnx"]
+    assert run(capsys, mixed[1:])[0] == 0
 
 
 def test_an_open_verdict_says_how_many_samples_are_needed(place, capsys):

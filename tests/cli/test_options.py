@@ -51,6 +51,13 @@ def test_verbose_leaves_nothing_out():
     assert "more" not in whole
 
 
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("", 84)])
+def test_a_table_without_a_terminal_is_as_wide_as_columns_says(columns, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table([["a" * 80]], {"name": "{0}"})
+    assert max(map(len, capsys.readouterr().out.splitlines())) == width
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_progress_on_a_pipe_is_a_line_every_ten_seconds(monkeypatch, capsys, quiet):
     seconds = iter([0.0, 9.0, 11.0, 12.0, 41.0])

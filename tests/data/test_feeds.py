@@ -116,7 +116,7 @@ def pickled():
     ("value", "says"),
     [
         ([], "are empty"),
-        ([[1, 2]], "feed 0: it is a list"),
+        ([[1, 2]], "feed 0: the feed is a list"),
         ({"lst": [], "polygraphy_class": "RunResults"}, "it is a RunResults"),
         ([{"x": [1, 2]}], "'x' is a list, not a numpy array"),
         ([{"x": {"tensor": "", "polygraphy_class": "Tensor"}}], "'x' is a Tensor"),
@@ -154,7 +154,10 @@ NAN[1, 0, 0, 0] = np.nan
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        ({"y": zeros(1, 3, 8, 8)}, r"feed 1: no array for the model's input 'x' \(there is: y\)"),
+        (
+            {"y": zeros(1, 3, 8, 8)},
+            r"feed 1: no array for the model's input 'x' \(the data have y\)",
+        ),
         ({"x": zeros(1, 3, 8, 8, dtype=np.float64)}, "feed 1: 'x' is float64"),
         ({"x": zeros(8, 8)}, r"feed 1: 'x' has shape \[8, 8\]"),
         ({"x": zeros()}, "samples first"),
@@ -269,7 +272,7 @@ def test_tensors_with_a_numpy_method_are_taken(tmp_path, model):
         ("def load_data(path):\n    return []", "failed: TypeError"),
         ("def other(): pass", "has no function 'load_data'"),
         ("def load_data():\n    return []", "are empty"),
-        ("def load_data():\n    yield 'x'", "feed 0: it is a str, not a dictionary"),
+        ("def load_data():\n    yield 'x'", "feed 0: the feed is a str, not a dictionary"),
         (
             "def load_data():\n    yield np.ones(3)",
             "feed 0: 'x' is float64, the model expects float32",

@@ -73,15 +73,18 @@ def test_labels_are_part_of_the_fingerprint_as_in_an_npz(folder, model, tmp_path
     ("text", "says"),
     [
         (None, r"labels\.csv does not exist"),
-        ("", "line 1: the columns file and label"),
-        ("name,class\na,1\n", "line 1: the columns file and label"),
+        ("", "line 1: it does not have both columns"),
+        ("name,class\na,1\n", "line 1: it does not have both columns"),
         ("file,label\n000.png,1\n", r"no label for '001\.png' \(1 of 2 images\)"),
         ("file,label\n000.png,1\n001.png,cat\n", "line 3: the label 'cat' is not a whole number"),
         ("file,label\n000.png,1.0\n", "line 2: the label '1.0'"),
         ("file,label\n000.png\n", "line 2: the label None"),
         ("file,label\n000.png,99999999999999999999\n", "line 2: the label '999"),
         ("file,label\n000.png,1\n000.png,1\n", r"line 3: '000\.png' has a second label"),
-        ("file,label\n000.png,1\n001.png,1\nx.png,1\n", r"a label for 'x\.png', which is no image"),
+        (
+            "file,label\n000.png,1\n001.png,1\nx.png,1\n",
+            r"a label for 'x\.png', which is not an image",
+        ),
         (b"file,label\n\xff\xfe,1\n", "cannot be read"),
     ],
 )

@@ -150,6 +150,27 @@ def dla_log() -> None:
     Path("dla.log").write_text(_stamped(DLA))
 
 
+@maker
+def detector() -> None:
+    """Write detector.onnx, the same with NMS, and pictures of squares with COCO's annotations."""
+    from tests.docs.detector import write_detector, write_pictures
+
+    write_detector(Path("detector.onnx"))
+    write_detector(Path("detector-nms.onnx"), with_nms=True)
+    write_pictures(Path("images/calibration"), 96, seed=0)
+    write_pictures(Path("images/test"), 200, seed=1)
+
+
+@maker
+def transformer() -> None:
+    """Write encoder.onnx, and folders of texts, each a feed of its own length."""
+    from tests.docs.transformer import write_encoder, write_texts
+
+    write_encoder(Path("encoder.onnx"))
+    write_texts(Path("texts"), 128, seed=0)
+    write_texts(Path("test"), 160, seed=1)
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         MAKERS[name]()

@@ -63,7 +63,7 @@ def test_a_cut_that_drops_nothing_carries_nothing(detector):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["boxs"], "nearest names: boxes"),
+        (["boxs"], "similar names: boxes"),
         (["few"], "depend on the model's inputs"),
         ([], "--outputs"),
     ],

@@ -187,7 +187,9 @@ def test_a_corrupted_object_is_found_and_never_handed_out(tmp_path, run, capsys)
         pull(store, record, tmp_path / "back")
     assert not (tmp_path / "back").exists()
     assert run_command(["store", "verify", "--store", str(place)]) == 1
-    assert f"{wanted}: corrupted" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"{wanted}: corrupted" in said.out
+    assert wanted not in said.err
     push(store, run, rewrite=True)
     assert not verify_store(store).problems
 
@@ -772,7 +774,7 @@ def test_the_commands_of_a_store_in_order(tmp_path, run, capsys, monkeypatch):
     ):
         assert run_command(["store", *words.split()]) == 0
     text = capsys.readouterr()
-    assert f"run {identity} was there already" in text.out
+    assert f"run {identity} is already in" in text.out
     assert "compiler: onnxruntime 1.32.0 for cpu" in text.out
     assert run_command(["store", "pull", identity, "-o", "again"]) == 0
     assert "--trust is needed" in capsys.readouterr().err

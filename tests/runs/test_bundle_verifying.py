@@ -607,6 +607,12 @@ def test_a_link_to_the_public_key_is_followed(bundle, keys, tmp_path):
     assert "cannot be read" in refusal(bundle, Wanted(link))
 
 
+def test_a_private_key_in_place_of_the_public_one_is_named(bundle, keys, capsys):
+    assert "is a private key" in refusal(bundle, Wanted(keys.private))
+    assert run_command(["bundle", "verify", str(bundle), "--public-key", str(keys.private)]) == 2
+    assert "-pubout" in capsys.readouterr().err
+
+
 def test_files_are_counted_over_all_folders(bundle, wanted, monkeypatch):
     monkeypatch.setattr(verifying, "FILES", 30)
     for number in range(60):

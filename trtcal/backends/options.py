@@ -272,6 +272,9 @@ class BuildOptions:
 
     `further_profiles` are optimization profiles in addition to that of `shapes`. The timing cache
     is read if it exists, and written back. The builder decides what is None.
+
+    >>> BuildOptions("sm89", {"image": ((1, 1, 8, 8), (8, 1, 8, 8), (32, 1, 8, 8))}).time_limit_s
+    1800.0
     """
 
     target: str

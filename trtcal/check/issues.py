@@ -15,6 +15,11 @@ class DataIssue:
     `kind` is a stable word, `subject` the input, "samples" or "labels", `sentence` the
     measurement, `evidence` its figures by name, `fix` what to do. `settings` are the keys of
     [images] that correct it for image files, if there are any.
+
+    >>> import numpy as np
+    >>> check = check_data("samples/digits/digits.onnx", np.zeros((64, 1, 8, 8), np.float32))
+    >>> check.issues[0].kind, check.issues[0].subject
+    ('zero_samples', 'samples')
     """
 
     kind: str
@@ -30,7 +35,12 @@ class DataIssue:
 
 @dataclass(frozen=True)
 class DataCheck(Sealed, kind="data_check", command="trtcal check-data"):
-    """All issues that the check found in `checked` of `samples` samples for a model."""
+    """All issues that the check found in `checked` of `samples` samples for a model.
+
+    >>> check = check_data("samples/digits/digits.onnx", "samples/digits/calibration.npz")
+    >>> check.checked, check.issues
+    (64, ())
+    """
 
     model: str
     dataset: str

@@ -246,12 +246,14 @@ def _show_result(result: Result) -> None:
 
 
 def _hint(result: Result) -> str:
-    from trtcal.runs.bundle.verifying import NO_KEY
+    from trtcal.runs.bundle.verifying import NO_KEY, PRIVATE
 
     check = next(check for check in result.checks if check.state == result.state)
     kind = check.what
     if check.found == NO_KEY:
         return f"give the signer's public key with --public-key FILE or {KEY_VARIABLE}"
+    if check.found.endswith(PRIVATE):
+        return "write the public key with `openssl pkey -in PRIVATE.pem -pubout -out public.pem`"
     if kind in ("device", "version"):
         return (
             "build the quantized model in model/ for this device with `trtcal build`; `trtcal "

@@ -100,7 +100,7 @@ class Export(
     """Write the ranges in FILE in the format of another tool."""
 
     file: Path = argument()
-    form: Writable = option(None, "--format")
+    form: Writable = option("Form of the table.", "--format")
     tensorrt: str | None = option(
         "Version of TensorRT that reads the cache, such as 8.6.1.", metavar="VERSION"
     )
@@ -109,7 +109,7 @@ class Export(
         default="EntropyCalibration2",
     )
     tensors: tuple[str, ...] = option("Write only this tensor; may be repeated.", "--tensor")
-    output: Path = option(None, "-o")
+    output: Path = option("Where to write the table.", "-o")
 
     def _run(self) -> None:
         from trtcal.calibration.formats.convert import export_calibration, read_ranges

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from trtcal.cli.options import (
     option,
     required,
 )
-from trtcal.cli.output import Columns, print_table, say
+from trtcal.cli.output import Columns, is_verbose, print_table, say, say_more
 from trtcal.config import ALERT, FILE, RERUN, read_config
 from trtcal.errors import GateFailed, InputError, TrtcalError
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from trtcal.config import Config
     from trtcal.evidence.fusion.check import Fusions
     from trtcal.pipeline.checkpoint_verify import Verification
-    from trtcal.runs.checkpoint_diff import ChainDifference
+    from trtcal.runs.checkpoint_diff import ChainDifference, Delta
     from trtcal.runs.checkpoints import Checkpoints
     from trtcal.runs.history import History
 
@@ -96,9 +98,20 @@ def _show(found: ChainDifference) -> None:
         say("all passes and stages have the same outputs")
     else:
         say(f"first: {found.first}")
-        print_table(found.deltas, columns, shown=SHOWN)
-    for one in found.same_output:
-        say(f"the output is the same although the {' and '.join(one.changed)} changed: {one.name}")
+        causes = [one for one in found.deltas if not one.got_another]
+        rows = found.deltas if is_verbose() else causes or found.deltas[:1]
+        print_table(rows, columns, shown=SHOWN)
+        say_more(len(found.deltas), len(rows), "with another input")
+    _show_same(found.same_output)
+
+
+def _show_same(same: Sequence[Delta]) -> None:
+    """Print how many outputs are the same although something changed; each of them with -v."""
+    kinds = Counter(" and ".join(one.changed) for one in same)
+    for changed, count in kinds.items():
+        say(f"{count} outputs are the same although the {changed} changed")
+    for one in same if is_verbose() else ():
+        say(f"the same output: {one.name} (number {one.number})")
 
 
 class Verify(

@@ -10,7 +10,17 @@ import click
 
 from trtcal.cli.history import HistoryOptions
 from trtcal.cli.options import JsonOptions, option, tags_of
-from trtcal.cli.output import Columns, most, note, print_csv, print_table, say, say_more, warning
+from trtcal.cli.output import (
+    Columns,
+    is_verbose,
+    most,
+    note,
+    print_csv,
+    print_table,
+    say,
+    say_more,
+    warning,
+)
 from trtcal.errors import InputError
 
 if TYPE_CHECKING:
@@ -174,12 +184,12 @@ def _show(found: CostTable) -> None:
         **({} if found.by == VARIANT else {VARIANT: _variant}),
         "runs": lambda line: len(line.runs),
         "a million": _cost,
-        "since first run": lambda line: _change(line.since_first),
-        "since last version": lambda line: _change(line.since_version),
-        "saved of FP32, %": lambda line: _interval(line.latest.saving, 1),
+        "since first run": lambda line: _change(line.since_first, is_verbose()),
+        "since last version": lambda line: _change(line.since_version, is_verbose()),
+        "saved, %": lambda line: _interval(line.latest.saving, 1),
         "a month": _month,
     }
-    print_table(found.lines, columns, "cost, with 95 % intervals")
+    print_table(found.lines, columns, "cost, with 95 % intervals (-v: of changes too)")
     for total in found.totals if found.by not in (PROJECT, VARIANT) else ():
         say(_total(total))
     for change in found.changes[-(most(CHANGES_SHOWN) or 0) :]:
@@ -229,15 +239,22 @@ def _interval(cost: prices.Cost | None, digits: int) -> str:
 
     if cost is None:
         return ""
-    return f"{number(cost.value, digits)} ({between(cost.low, cost.high, digits)})"
+    value = number(cost.value, digits)
+    return f"{value} ({between(cost.low, cost.high, digits)})" if is_verbose() else value
 
 
-def _change(change: CostChange | None) -> str:
+def _change(change: CostChange | None, with_interval: bool = True) -> str:
+    """Return a change in percent, with its interval, and whether it is within noise."""
     if change is None:
         return ""
-    ends = f"{100 * change.low - 100:+.1f} to {100 * change.high - 100:+.1f}"
-    state = "" if change.is_beyond_noise else ", within noise"
-    return f"{100 * change.value - 100:+.1f} % ({ends}{state})"
+    value, low, high = (_signed(100 * one - 100) for one in (change.value, change.low, change.high))
+    inside = [f"{low} to {high}"] if with_interval else []
+    inside += [] if change.is_beyond_noise else ["within noise"]
+    return f"{value} % ({', '.join(inside)})" if inside else f"{value} %"
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}".replace("-", "\u2212")
 
 
 def _sentence(change: CostChange) -> str:

@@ -212,7 +212,7 @@ class Export(HistoryOptions, example="trtcal history export --format csv > runs.
     """
 
     name: str | None = option("Only runs of this name.")
-    form: Literal["json", "csv"] = option(None, "--format", default="json")
+    form: Literal["json", "csv"] = option("What to print.", "--format", default="json")
     mlflow: str | None = option(
         "MLflow store that receives the runs it does not have yet.", metavar="URI"
     )

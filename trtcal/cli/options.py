@@ -61,7 +61,7 @@ LAST = ("limits", "trust", "optimizations", "skipped", "config_path", "as_json")
 """The options that stand last in the help of every command, in this order."""
 
 
-def option(about: str | None, *names: str, **given: Any) -> Any:
+def option(about: str, *names: str, **given: Any) -> Any:
     """Return a field that is an option: its help, and what click takes besides.
 
     `names` stand in place of `--field-name`, or beside it where all are short. `least` is the smallest

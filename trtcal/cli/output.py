@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import re
 import shutil
 import string
@@ -168,7 +169,7 @@ def print_table(
         table.add_row(*(Text(_shortened(printable(cell))) for cell in row))
     stream = output(AS_IS)  # all texts in it are printable; the rest is the terminal's own
     console = _console(stream)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = 140
     with console.capture() as captured:
         console.print(table)

@@ -206,9 +206,8 @@ class Search(
         with together():
             if chosen is not None:
                 chosen.calibration.write(path)
-            document = write_search(
-                self.output, result, settings, loaded, (path, table), dataset, chosen
-            )
+            ranges = (path, table, self.optimizations)
+            document = write_search(self.output, result, settings, loaded, ranges, dataset, chosen)
         self.present(document, lambda: show(document, self.output))
         for one in document["front"]:
             if one["recommended"]:

@@ -92,7 +92,7 @@ class Push(StoreOptions, example="trtcal store push reports/digits --tag team=vi
             done = push(store, self.run, record, tags, self.rewrite, advance)
         facts = {"is_new": done.is_new, "new_objects": len(done.new), "new_bytes": done.bytes}
         where = store.location.shown
-        how = "pushed to" if done.is_new else "already in the store:"
+        how = "pushed to" if done.is_new else "is already in"
 
         def show() -> None:
             say(f"run {done.record.identity} {how} {where}")
@@ -280,7 +280,7 @@ class Verify(StoreOptions, example="trtcal store verify --store s3://models/int8
         self.present(found.to_document(), show)
         if found.problems:
             raise GateFailed(
-                found.problems[0].sentence,
+                f"{len(found.problems)} objects or statements of the store are missing or corrupted",
                 "push the runs that use these objects again, with --rewrite",
             )
 

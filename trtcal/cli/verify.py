@@ -32,7 +32,7 @@ class Verify(JsonOptions, example="trtcal verify reports/digits/report.html"):
         self.present([vars(check) for check in checks], show)
         if broken:
             raise GateFailed(
-                problems[0],
+                f"{len(broken)} of {len(checks)} digests do not match",
                 "make the file again with the command that wrote it, or get the original",
             )
 

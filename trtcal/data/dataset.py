@@ -112,6 +112,10 @@ class Dataset(Protocol):
     Every array of a batch has samples along its first axis, even for an input without such an
     axis: sessions (`trtcal.backends.sessions`) remove it. A dataset can be pickled: another
     process then reads the data without checking them again.
+
+    >>> data = open_dataset("samples/digits/test.npz", "samples/digits/digits.onnx")
+    >>> len(data), next(data.batches(8))["image"].shape
+    (500, (8, 1, 8, 8))
     """
 
     @property

@@ -70,7 +70,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class ABTest:
-    """Everything about one test: the models, the data, the verdict, and its evidence."""
+    """Everything about one test: the models, the data, the verdict, and its evidence.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> test = ab_test(digits, quantize(digits, calibrate(digits, data)), "samples/digits/test.npz")
+    >>> test.samples, test.task.name
+    (500, 'classification')
+    """
 
     baseline: str
     candidate: str
@@ -109,6 +115,9 @@ class ABOptions:
 
     `sequential` judges at five interim analyses and stops as soon as the limits are decided.
     Without `task` and `outputs` they are guessed from the outputs.
+
+    >>> ABOptions(batch=64, sequential=True).sequential
+    True
     """
 
     batch: int = 32

@@ -85,6 +85,12 @@ class Comparison(Sealed, kind="comparison", command="trtcal compare", version=3)
 
     `structure` is the result of `structure_of` for the reference, without weights; empty if
     unknown.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> comparison.samples, [row.name for row in comparison.candidates]
+    (500, ['int8'])
     """
 
     dataset: str

@@ -43,6 +43,9 @@ class Finding:
 
     `kind` is a stable word for gates and suppressions (`silent_fallback`), `subject` the layer,
     node or tensor, with its exact name. `what` is the fact, `why` its meaning, `fix` what to do.
+
+    >>> Finding("silent_fallback", "conv1", "conv1 runs in fp32", "it is slower", "use Q/DQ").kind
+    'silent_fallback'
     """
 
     kind: str

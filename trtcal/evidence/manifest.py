@@ -41,6 +41,11 @@ class Build:
     `whole` are the outputs of the model that this model was cut from, none if it was not cut.
     `coverage` is the share of the compute in INT8; for ONNX Runtime's CPU the share that Q/DQ ask
     for.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> made.target, made.engine.name
+    ('cpu', 'engine.onnx')
     """
 
     folder: Path

@@ -102,6 +102,10 @@ class Model:
     initializer of `proto` is an input of its graph; `defaults` are inputs of the file with a
     default value, which is a constant here. `source` is the file or folder of another framework
     that the model was converted from; `path` is then the resulting ONNX file.
+
+    >>> model = load_model("samples/digits/digits.onnx")
+    >>> [str(one) for one in model.outputs]
+    ['logits: float32[batch, 10]']
     """
 
     path: Path

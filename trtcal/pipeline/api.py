@@ -273,6 +273,11 @@ class BuildLog:
     """What a build log says: its events in order, and their summary.
 
     `summary` has counts by category, the findings with meaning and remedy, and whether it failed.
+
+    >>> import tempfile
+    >>> log = read_log(build("samples/digits/digits.onnx", tempfile.mkdtemp()).log)
+    >>> log.summary["is_failed"], len(log.events) > 0
+    (False, True)
     """
 
     events: tuple[Event, ...]
@@ -439,7 +444,14 @@ def search(
 
 @dataclass(frozen=True)
 class Report:
-    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame."""
+    """A report: its JSON document, and the page that shows it, which a notebook shows in a frame.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> int8 = quantize(digits, calibrate(digits, data))
+    >>> comparison = compare(digits, {"int8": int8}, "samples/digits/test.npz", rounds=3)
+    >>> report([comparison]).document["schema_version"]
+    4
+    """
 
     document: dict[str, Any]
     html: str

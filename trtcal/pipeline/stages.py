@@ -138,6 +138,10 @@ class RunResult:
     """The folder of a run, its report, failed builds, and the judged limits on builds and data.
 
     `issues` are those of the calibration data.
+
+    >>> result = run("samples/digits/trtcal.toml")  # doctest: +SKIP
+    >>> result.report["measured"]["verdict"]["word"]  # doctest: +SKIP
+    'SHIP WITH CARE'
     """
 
     folder: Path
@@ -266,7 +270,7 @@ def run_stages(
     sizes = size_ranges(inputs.model, inputs.calibration_data)
     shapes = with_sizes(BuildOptions(""), inputs.model, sizes).shapes
     for name in set(shapes) - set(inputs.config.build.shapes):
-        journal.say(f"shapes of {name}, from the sizes of the data: {write_range(shapes[name])}")
+        journal.say(f"shapes of {name}, taken from the data: {write_range(shapes[name])}")
     build_all([inputs.model, *map(load_model, variants)], inputs.config, journal, sizes)
     compare_all(inputs, variants, journal)
     record_checkpoints(inputs, journal)

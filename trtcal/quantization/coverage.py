@@ -193,7 +193,7 @@ def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
     """Return why nodes have no Q/DQ, as `quantize` recorded it."""
     excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
     reasons = {
-        node: f"kept out of INT8 by the plan, {'by its name' if why == BY_NAME else why}"
+        node: f"kept out of INT8 by the plan, {'which names it' if why == BY_NAME else why}"
         for node, why in excluded.items()
     }
     return {**reasons, **skipped}

@@ -135,6 +135,10 @@ class Plan:
     value overflows it.
     What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
     larger float (see `trtcal.evaluate.placement_search`).
+
+    >>> plan = Plan("int8", {"head/gemm": "fp32"})
+    >>> plan.decide("head/gemm").precision, plan.decide("stem/conv").precision
+    ('fp32', 'int8')
     """
 
     default: str = key(TEXT, "int8")

@@ -39,6 +39,11 @@ class QuantizedModel:
 
     `skipped` gives the reason for every layer that did not get the INT8 or fp16 that the plan asks
     for, `excluded` the name or rule of the plan that keeps a layer out of INT8, and its reason.
+
+    >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
+    >>> quantized = quantize(digits, calibrate(digits, data))
+    >>> quantized.asked["stem/conv"]
+    'int8'
     """
 
     proto: onnx.ModelProto

@@ -398,13 +398,11 @@ def _change(one: Judgement) -> str:
 
 def _do_not_ship(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:
     failing = [one for one in best.limits if one.state == BROKEN]
-    one = (
-        "The only variant"
-        if len(comparison.candidates) == 1
-        else "The variant closest to the limits"
-    )
+    one = f"The only variant, {best.row.name}, fails"
+    if len(comparison.candidates) > 1:
+        one = f"No variant holds the limits. The closest, {best.row.name}, fails"
     parts = " and ".join([*map(_failure, failing), *best.breaches])
-    sentence = f"{one}, {best.row.name}, fails: {parts}."
+    sentence = f"{one}: {parts}."
     rule = _rule(comparison, best)
     return Verdict(DO_NOT, best.row.name, sentence, rule, reasons, best.limits)
 

@@ -286,7 +286,8 @@ def _worst_tensor(figure: View, command: str | None) -> View:
     )
     cut = figure["clipped"]
     what += f", {text.figure(cut)} % of its values are clipped." if cut else "."
-    do = "Measure what each layer costs the outputs with `trtcal sensitivity`."
+    do = "Measure the loss that each layer causes"
+    do += ":" if command else " with `trtcal sensitivity`."
     place = {"place": "errors", "link": "Where the error comes from"}
     return {"what": what, "do": do, "command": command, **place}
 

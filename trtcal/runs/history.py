@@ -113,6 +113,10 @@ class History:
 
     `InputError` if the file is not a history, `ResourceError` if it is in use for more than a
     minute or cannot be written.
+
+    >>> from pathlib import Path
+    >>> History(Path("history.sqlite")).entries()
+    []
     """
 
     def __init__(self, path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_file_of_another_model_is_refused_with_what_differs(tmp_path, model):
         "7 tensors that the model does not have (other0, other1, other2, other3, other4 and 2 more)"
         in (caught.value.message)
     )
-    assert "lacks 2 of the 3 activations to quantize (b, g)" in caught.value.message
+    assert "it has no range for 2 of the 3 activations to quantize (b, g)" in caught.value.message
 
 
 def test_made_up_names_and_copies_are_no_difference(model):

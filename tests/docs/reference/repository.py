@@ -13,12 +13,13 @@ ROOT = Path(__file__).parent.parent.parent.parent
 DOCS = ROOT / "docs"
 OUTSIDE = [
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    ROOT / "reports" / "README.md",
     *sorted(ROOT.glob("samples/**/*.md")),
 ]
 SAMPLES = """\
-# Samples
+# Samples and reports
 
-What lies in the folder `samples` of the repository, for examples and tests.
+What lies in the folders `samples` and `reports` of the repository.
 
 """
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s#]+)")
@@ -44,8 +45,8 @@ def relinked(text: str, source: Path, page: Path) -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the pages that lie outside docs/, and the list of those on samples."""
-    samples = [_home(path).stem for path in OUTSIDE if path.is_relative_to(ROOT / "samples")]
+    """Yield the pages that lie outside docs/, and the list of those in folders."""
+    samples = [_home(path).stem for path in OUTSIDE if path.parent != ROOT]
     yield "repository/samples.md", SAMPLES + contents(samples, ":maxdepth: 1")
     for path in OUTSIDE:
         page = _home(path)

@@ -29,18 +29,22 @@ def write_search(
     result: Result,
     settings: SearchOptions,
     model: Model,
-    calibration: tuple[Path, Calibration],
+    calibration: tuple[Path, Calibration, Path | None],
     dataset: Dataset,
     chosen: Chosen | None = None,
 ) -> Document:
-    """Write the plans of the front and `search.json` into a folder; older plans there are kept."""
+    """Write the plans of the front and `search.json` into a folder; older plans there are kept.
+
+    `calibration` has the ranges with their file, and that of the optimizations that they belong to.
+    """
+    path_of_ranges, table, optimizations = calibration
     rows = []
     for number, point in enumerate(result.found.front, 1):
         row = _point(point, result)
         path = folder / f"plan-{number}.json"
         row["plan"] = path.name
         row["plan_digest"] = write_plan(path, _plan(point, result, settings))["digest"]
-        row["command"] = _command(model.path, calibration[0], path)
+        row["command"] = _command(model.path, path_of_ranges, path, optimizations)
         row["recommended"] = point is result.found.recommended
         rows.append(row)
     found = result.found
@@ -49,7 +53,7 @@ def write_search(
         "schema_version": 1,
         "trtcal": __version__,
         "model": model.fingerprint,
-        "calibration": calibration[1].digest,
+        "calibration": table.digest,
         "dataset": dataset.fingerprint,
         "samples": {
             "sensitivity": result.sensitivities.whole.samples,
@@ -147,9 +151,10 @@ def _tested(result: Result) -> dict[str, Any] | None:
     return {"samples": result.tested.samples, "held_back": held_back, **verdict}
 
 
-def _command(model: Path, calibration: Path, plan: Path) -> str:
-    made = plan.with_suffix(".onnx")
-    words = ["trtcal", "quantize", model, "--calibration", calibration, "--plan", plan, "-o", made]
+def _command(model: Path, calibration: Path, plan: Path, optimizations: Path | None) -> str:
+    given = ["--optimizations", optimizations] if optimizations else []
+    made = ["--plan", plan, "-o", plan.with_suffix(".onnx")]
+    words = ["trtcal", "quantize", model, *given, "--calibration", calibration, *made]
     return shlex.join(map(str, words))
 
 

@@ -104,6 +104,9 @@ class SearchOptions:
     `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
     is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
     times. `build` compiles a quantized model, `reader` has the task that is judged.
+
+    >>> SearchOptions(gpu="l4").gpu
+    'l4'
     """
 
     limits: Limits = field(default_factory=Limits)

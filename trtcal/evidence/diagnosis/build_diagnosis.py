@@ -92,7 +92,13 @@ class Suppression:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted."""
+    """Findings by cost, those accepted with the reason, limits judged, notes, and what was counted.
+
+    >>> import tempfile
+    >>> made = build("samples/digits/digits.onnx", tempfile.mkdtemp())
+    >>> diagnose(made).counts["log_events"] >= 0
+    True
+    """
 
     findings: tuple[Finding, ...]
     accepted: tuple[tuple[Finding, Suppression], ...] = ()

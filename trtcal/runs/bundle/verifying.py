@@ -39,6 +39,7 @@ MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:trtcal:bundle:v1"
 PAYLOAD = "application/vnd.in-toto+json"
+PRIVATE = "is a private key, and the public key is needed"
 NO_KEY = "the bundle is signed, but no public key is given to check the signature"
 KEY_VARIABLE = "TRTCAL_PUBLIC_KEY"
 
@@ -228,7 +229,10 @@ def _is_signed(path: Path, signatures: Sequence[tuple[str, bytes]], data: bytes)
             "the signature was not checked, because `cryptography` is not installed"
         ) from None
     try:
-        key = load_pem_public_key(_read(Path(os.path.realpath(path)), JSON_BYTES))
+        pem = _read(Path(os.path.realpath(path)), JSON_BYTES)
+        if b"PRIVATE KEY-----" in pem:
+            raise RefusedError(f"{path} {PRIVATE}")
+        key = load_pem_public_key(pem)
     except (ValueError, OSError, TypeError) as error:
         raise RefusedError(f"the public key {path} cannot be read: {shown(error)}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):

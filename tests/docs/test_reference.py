@@ -1,0 +1,80 @@
+"""Nothing that a user can meet is undocumented: options, keys, messages, findings, names of Python."""
+
+from dataclasses import fields
+
+import click
+import pytest
+
+from tests.docs.reference import commands, configuration, write_reference
+from tests.docs.reference.repository import relinked
+from trtcal import config
+from trtcal.cli.main import COMMANDS, cli
+from trtcal.evidence.explanations import CATEGORY, MESSAGE, explanations
+
+KNOWN = tuple(explanations())
+SECTIONS = [one for name, one in vars(config).items() if name.endswith("Config")]
+KEYS = [
+    (kind.__name__, item) for kind in SECTIONS for item in fields(kind) if item.metadata
+]  # fields that are not keys have no metadata
+
+
+def leaves():
+    """Yield every command that does something, by its whole name."""
+    root = click.Context(cli, info_name="trtcal")
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        for inner, one in getattr(command, "commands", {"": command}).items():
+            yield pytest.param(one, id=f"{name} {inner}".strip())
+
+
+@pytest.mark.parametrize("command", [*leaves()])
+def test_every_option_has_a_help_and_every_command_an_example(command):
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert [one.opts for one in options if not (one.help or "").strip()] == []
+    assert (command.help or "").strip()
+    assert "trtcal " in (command.epilog or "")
+
+
+def test_every_command_names_the_page_of_its_topic():
+    pages = {page for page, _ in (*commands.TOPICS.values(), commands.OTHER)}
+    assert {name for name in commands.TOPICS if name not in COMMANDS} == set()
+    docs = configuration.ROOT / "docs"
+    assert [page for page in pages if not (docs / f"{page}.md").exists()] == []
+
+
+@pytest.mark.parametrize(("section", "item"), KEYS, ids=lambda one: getattr(one, "name", one))
+def test_every_key_has_a_meaning_a_type_and_a_default(section, item):
+    assert item.metadata["about"].endswith(".")
+    if configuration.section_of(item) is None and item.name != "suppress":
+        assert configuration.takes(item.metadata["read"])
+        is_known = item.default is not None and item.default != ""
+        assert item.metadata["unset"] or is_known or configuration.is_required(item), (
+            f"{section}.{item.name} does not say what holds where it is not given"
+        )
+
+
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.about} {one.name}")
+def test_every_message_and_finding_has_a_meaning_and_a_remedy(one):
+    assert one.meaning.endswith((".", "!", ")", "`"))
+    assert one.fix or one.about == CATEGORY
+    if one.about == MESSAGE:
+        assert one.examples
+        assert one.why or one.severity in ("info", "verbose"), "why is it bad?"
+
+
+def test_the_pages_are_written_and_those_that_are_none_removed(tmp_path):
+    (tmp_path / "old.md").write_text("# An old page\n")
+    write_reference(tmp_path)
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+    assert "old.md" not in names
+    assert {f"commands/{name}.md" for name in COMMANDS} <= names
+    assert {f"messages/{one.name}.md" for one in KNOWN if one.about == CATEGORY} <= names
+    before = (tmp_path / "index.md").stat().st_mtime_ns
+    write_reference(tmp_path)
+    assert (tmp_path / "index.md").stat().st_mtime_ns == before
+
+
+def test_a_link_out_of_the_documents_leads_to_its_page_in_the_site():
+    page = configuration.ROOT / "docs" / "threats.md"
+    text = relinked("[a](../SECURITY.md#x) [b](data.md) [c](https://x.org/a.md)", page, page)
+    assert text == ("[a](reference/repository/security.md#x) [b](data.md) [c](https://x.org/a.md)")
