@@ -195,8 +195,8 @@ def detector() -> None:
 
     write_detector(Path("detector.onnx"))
     write_detector(Path("detector-nms.onnx"), with_nms=True)
-    write_pictures(Path("images/calibration"), 96, seed=0)
-    write_pictures(Path("images/test"), 200, seed=1)
+    write_pictures(Path("images/calibration"), 64, seed=0)
+    write_pictures(Path("images/test"), 150, seed=1)
 
 
 @maker
@@ -205,8 +205,8 @@ def transformer() -> None:
     from tests.docs.transformer import write_encoder, write_texts
 
     write_encoder(Path("encoder.onnx"))
-    write_texts(Path("texts"), 128, seed=0)
-    write_texts(Path("test"), 160, seed=1)
+    write_texts(Path("texts"), 64, seed=0)
+    write_texts(Path("test"), 96, seed=1)
 
 
 if __name__ == "__main__":
