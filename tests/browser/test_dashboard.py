@@ -67,7 +67,7 @@ def test_runs_are_sorted_and_searched(viewer: Viewer, pages):
         assert first.inner_text() == "1"
         opened.page.get_by_role("searchbox").fill("do not ship")
         assert table.locator("tbody tr:visible").count() == 4
-        assert "first run that must not ship is run 11" in opened.page.inner_text("main")
+        assert "has not been shippable since run 11" in opened.page.inner_text("main")
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -68,7 +68,7 @@ def test_a_folder_made_stage_by_stage_is_recorded_once(tmp_path, monkeypatch, ca
     (tmp_path / "work").mkdir()
     add = ["history", "add", "work", "--db", "h.sqlite", "--name", "mine"]
     assert run_command(add) == 2
-    assert "holds no comparison" in capsys.readouterr().err
+    assert "neither a comparison nor a build" in capsys.readouterr().err
     for words in (
         "calibrate net.onnx --data data.npz -o work/c.json",
         "quantize net.onnx --calibration work/c.json -o work/int8.onnx",
@@ -129,7 +129,7 @@ def test_the_dashboard_marks_what_changed_and_what_with_it(db, tmp_path):
     assert "evaluation data: sha256:0 to sha256:1" in html
     assert "int8, median latency: 1 to 1.1" in html
     assert "<strong>Run 21</strong>" in html
-    assert "3 figures are worse" not in html.split("Changes of a level")[1]
+    assert "3 figures got worse" not in html.split("Lasting changes")[1]
     assert re.search(r'<th scope="row">21 ', html)
     assert "://" not in html.replace("https://github.com/leeoniya/uPlot", "")
     assert page.name in index.read_text()
@@ -141,7 +141,7 @@ def test_the_dashboard_replaces_its_own_pages_and_no_others(db, tmp_path):
     page.write_text("<!doctype html><title>My own page")
     before = index.read_bytes()
     index.write_bytes(before + b"as it was")
-    with pytest.raises(InputError, match=f"{page.name}: it is there, and no dashboard"):
+    with pytest.raises(InputError, match=f"{page.name}: the file exists and is not"):
         write_dashboard(History(db), tmp_path / "site")
     assert page.read_text() == "<!doctype html><title>My own page"
     assert index.read_bytes() == before + b"as it was"

@@ -122,8 +122,8 @@ class Task:
         kinds = ", ".join(f"{name} ({kind})" for name, kind in self.kinds.items())
         raise InputError(
             f"the labels, {shape} per sample, fit no output of the task {self.name}: {kinds}",
-            "give those that docs/statistics.md has for the task, another --task or --outputs, data "
-            "without labels, or a metric of your own that takes them: --metric-file",
+            "give the labels that docs/statistics.md lists for the task, another --task or --outputs, "
+            "data without labels, or your own metric for them: --metric-file",
         )
 
 

@@ -171,7 +171,7 @@ def _comparison(
 ) -> Comparison | None:
     if not (comparisons or builds or failed_logs):
         raise InputError(
-            f"{folder} holds no comparison and no build", "run `trtcal compare` into it first"
+            f"{folder} has neither a comparison nor a build", "run `trtcal compare` into it first"
         )
     found: Comparison | None = _at_most_one(folder, comparisons, "comparisons")
     return found

@@ -176,7 +176,7 @@ def _one_sided(node: onnx.NodeProto, index: int) -> Fault:
 
 
 def _not_adjacent(index: int, between: onnx.NodeProto) -> Fault:
-    what = f"{between.op_type} {between.name!r} stands between its Q/DQ and its operand {index}"
+    what = f"{between.op_type} {between.name!r} is between its Q/DQ and its operand {index}"
     if between.op_type in TRANSPARENT:
         return Fault("not_adjacent", what, "put the Q/DQ after it, directly before the node")
     return Fault(

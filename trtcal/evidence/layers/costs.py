@@ -342,7 +342,7 @@ def find_target(name: str) -> Target:
     if not Path(name).is_file():
         raise InputError(
             f"{name!r} is neither a known target nor a file",
-            f"known are {', '.join(target_names())}; a file of your own holds {EXAMPLE}",
+            f"known targets are {', '.join(target_names())}; your own file has {EXAMPLE}",
         )
     return read_target(Path(name))
 
