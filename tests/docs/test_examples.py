@@ -46,7 +46,7 @@ class Session:
             **os.environ,
             "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": "140",
+            "COLUMNS": "100",
             "NO_COLOR": "1",
             "XDG_DATA_HOME": str(folder / ".data"),
             "XDG_STATE_HOME": str(folder / ".data"),
