@@ -188,7 +188,7 @@ def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key,
 def test_other_data_than_those_judged_on_give_no_bundle(request_of, tmp_path):
     model = load_model(SAMPLES / "digits" / "digits.onnx")
     other = open_dataset(SAMPLES / "digits" / "calibration.npz", model, None, None)
-    with pytest.raises(InputError, match="are not those"):
+    with pytest.raises(InputError, match="are not the data"):
         make_bundle(request_of(data=other), tmp_path / "bundle")
 
 
