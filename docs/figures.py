@@ -141,11 +141,13 @@ def _draw_outlier(axes: Axes) -> None:
         ends = [chosen(histogram).amax for histogram in (clean, spoiled)]
         quality = sqnr_db(clean, np.array(ends))
         axes.plot(ends, [row, row], color=LINE, lw=3, zorder=1)
-        axes.plot(ends[0], row, "o", mfc="white", mec=INK, ms=9)
-        axes.plot(ends[1], row, "o", color=BROWN, ms=7)
+        labels = ("clean data", "three saturated pixels") if row == 0 else (None, None)
+        axes.plot(ends[0], row, "o", mfc="white", mec=INK, ms=9, label=labels[0])
+        axes.plot(ends[1], row, "o", color=BROWN, ms=7, label=labels[1])
         text = f"{ends[1]:.4g}: {quality[1]:.0f} dB (clean: {quality[0]:.0f} dB)"
         axes.text(0.62, row - 0.3, text, fontsize=SMALL, va="center")
     axes.set_xscale("log")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.35, 0.97), ncols=2)
     axes.set_yticks(range(len(ROWS)), ROWS)
     axes.set(xlim=(0.5, 400), ylim=(len(ROWS) - 0.6, -0.7), xlabel="end of the range of image")
 
@@ -154,9 +156,9 @@ def calibration_outlier() -> str:
     """Draw what three saturated pixels of 32,768 do to the range that each method chooses."""
 
     def draw(figure: Figure) -> None:
-        _draw_outlier(figure.add_axes((0.26, 0.16, 0.71, 0.82)))
+        _draw_outlier(figure.add_axes((0.26, 0.15, 0.71, 0.76)))
 
-    return drawn(3.5, draw)
+    return drawn(3.8, draw)
 
 
 def difference(lost: int, won: int, samples: int) -> Interval:

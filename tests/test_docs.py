@@ -59,7 +59,8 @@ def test_links_and_files_named_in_documents_exist(path):
 
 def commands_in(path):
     """Return the command lines of trtcal in a document's code blocks, continued lines joined."""
-    texts = (re.sub(r"\\\n", " ", one.text) for one in read_blocks(path))
+    shown = (one for one in read_blocks(path) if one.language != "run")
+    texts = (re.sub(r"\\\n", " ", one.text) for one in shown)
     return [
         (name_of(path), line)
         for text in texts

@@ -89,4 +89,3 @@ def test_json_has_the_same(capsys):
     assert len(json.loads(out)["explanations"]) == len(CATEGORIES) + len(RULES) + len(KINDS)
     (one,) = json.loads(run(capsys, "missing_scale", "--json")[1])["explanations"]
     assert (one["about"], one["category"], len(one["examples"])) == ("message", "uncalibrated", 2)
-    assert run(capsys, "missing_scale", "--markdown")[0] == 2

@@ -30,7 +30,6 @@ COMMANDS = {
     "completion bash": 0,
     "explain": 0,
     "explain --json": 0,
-    "explain --markdown": 0,
     "doctor": 0,
     "doctor --json": 0,
     "log good.log": 0,

@@ -6,11 +6,24 @@ that writes into the current folder; its name is the NAME, with `-` for `_`.
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 MAKERS: dict[str, Callable[[], None]] = {}
+
+
+ROOT = Path(__file__).parents[2]
+TARGET = "sm89" if importlib.util.find_spec("tensorrt_rtx") else "cpu"  # the extra may be missing
+
+
+def _trtcal(line: str) -> None:
+    from trtcal.cli.main import run_command
+
+    if run_command([*line.split(), "-q"]) != 0:
+        sys.exit(f"trtcal {line} failed")
 
 
 def maker(make: Callable[[], None]) -> Callable[[], None]:
@@ -22,11 +35,36 @@ def maker(make: Callable[[], None]) -> Callable[[], None]:
 @maker
 def model() -> None:
     """Write model.onnx, calibration.npz and test.npz: the sample of digits under short names."""
-    import shutil
-
     for source, name in (("digits", "model"), ("calibration", "calibration"), ("test", "test")):
         suffix = ".onnx" if name == "model" else ".npz"
         shutil.copy(Path("samples/digits") / f"{source}{suffix}", name + suffix)
+
+
+@maker
+def built() -> None:
+    """Write the files of `model`, images.npz, calibration.json, int8.onnx and builds/sm89."""
+    model()
+    shutil.copy("calibration.npz", "images.npz")
+    _trtcal("calibrate model.onnx --data calibration.npz")
+    _trtcal("quantize model.onnx --calibration calibration.json -o int8.onnx")
+    _trtcal(f"build int8.onnx --target {TARGET} -o builds/sm89")
+
+
+@maker
+def slices() -> None:
+    """Write slices.csv: for each test image whether it is one of the first half."""
+    rows = ["half", *("first" if number < 250 else "second" for number in range(500))]
+    Path("slices.csv").write_text("".join(f"{row}\n" for row in rows))
+
+
+@maker
+def two_runs() -> None:
+    """Write two reports of the gallery: reports/before, which is in the history, and reports/digits."""
+    for source, name in (("digits-glitch", "before"), ("digits", "digits")):
+        folder = Path("reports") / name
+        folder.mkdir(parents=True)
+        shutil.copy(ROOT / "reports" / f"{source}.json", folder / "report.json")
+    _trtcal("history add reports/before --name digits")
 
 
 @maker

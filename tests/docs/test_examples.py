@@ -32,8 +32,6 @@ WITH_EXAMPLES = [
     if any(one.language in RUNNING or one.comments for one in read_blocks(page))
 ]
 
-FENCED = [page for page in PAGES if page != ROOT / "README.md"]
-
 
 class Session:
     """A page's folder, and what its blocks have left: files, names of Python, the last output."""
@@ -135,7 +133,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         session.run(block, f"{name_of(page)}:{block.line}")
 
 
-@pytest.mark.parametrize("page", FENCED, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_blocks_of_a_page_are_fenced_and_name_their_language(page):
     wrong = [
         one.line

@@ -146,7 +146,7 @@ def test_a_slice_that_got_worse_is_in_the_warnings(scene, tmp_path):
         "fell more than in the other groups in tier=\x1b[31mlow by 10 points of 100 samples (p 0.003)"
         in printed
     )
-    assert "-0.60 points off" in printed
+    assert "differs by -0.60 points" in printed
     assert "may be chance" in printed
 
 

@@ -67,7 +67,7 @@ def _show_simulation(row: Row) -> None:
         return
     known = ", ".join(filled(one, found) for one in SIMULATED if _is_known(one, found))
     same = filled("; integer kernels agree with it on {same:.2f} %", found, "")
-    say(f"{row.name}: Q/DQ executed in float: {known}{same if found.same is not None else ''}")
+    say(f"{row.name}: Q/DQ computed in float: {known}{same if found.same is not None else ''}")
 
 
 def _is_known(template: str, thing: Any) -> bool:
@@ -183,7 +183,7 @@ class Compare(
         "A variant shown for comparison that is not a candidate, such as one in FP16."
     )
     interval: float | None = option(
-        "Relative width of the 95 % intervals of speed-ups, down to which more runs are timed.",
+        "Time more runs until the 95 % interval of each speed-up is this many percent wide.",
         type=click.FloatRange(0, min_open=True),
         metavar="PERCENT",
     )
@@ -349,9 +349,9 @@ OF_ACCURACY = {
 }
 """Columns of accuracy, of which those are shown that any variant has."""
 
-OF_TIMES = {
+OF_TIMES: Columns = {
     "p50 ms": "{latency.p50_ms:.3f}",
-    "p99 ms": "{latency.p99_ms:.3f}",
+    "p99 ms": lambda row: f"{row.latency.p99_ms:.3f}",
     "speed-up": "{latency.speedup:.2f}",
 }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
-from trtcal.cli.options import JsonOptions, argument, option
-from trtcal.cli.output import print_page, say, say_wrapped
+from trtcal.cli.options import JsonOptions, argument
+from trtcal.cli.output import say, say_wrapped
 
 if TYPE_CHECKING:
     from trtcal.evidence.explanations import Explanation
@@ -22,16 +20,10 @@ class Explain(JsonOptions, example="trtcal explain missing_scale"):
     """
 
     name: str | None = argument(metavar="[NAME]")
-    markdown: bool = option("Print all messages and findings as the page of the documentation.")
 
     def _run(self) -> None:
-        from trtcal.evidence.explanations import explain_name, explanations, to_markdown
+        from trtcal.evidence.explanations import explain_name, explanations
 
-        if self.markdown and (self.name or self.as_json):
-            raise click.UsageError("--markdown prints the whole page: leave the rest out")
-        if self.markdown:
-            print_page(to_markdown())
-            return
         found = explain_name(self.name) if self.name else tuple(explanations())
         show = _show if self.name else _list
         self.present({"explanations": list(map(asdict, found))}, lambda: show(found))

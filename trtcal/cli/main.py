@@ -75,7 +75,7 @@ FIRST = {
 WHERE_NEXT = (
     "`trtcal --help` lists all commands, `trtcal COMMAND --help` explains one.",
     "`trtcal doctor` shows what works on this machine.",
-    "docs: docs/commands.md",
+    "docs: docs/tutorial.md",
 )
 COMPLETE = "_TRTCAL_COMPLETE"
 """The variable with which a shell's script asks for completions, as click has it."""

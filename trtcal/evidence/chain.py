@@ -119,9 +119,9 @@ def _parsed(path: Path, number: int, text: bytes) -> Document:
     try:
         line = parse_json(text)
     except (UnicodeError, ValueError) as error:
-        raise _broken(path, number, f"it is no JSON: {error}") from None
+        raise _broken(path, number, f"it is not JSON: {error}") from None
     if not isinstance(line, dict):
-        raise _broken(path, number, "it is no JSON object")
+        raise _broken(path, number, "it is not a JSON object")
     return line
 
 

@@ -1,4 +1,4 @@
-"""What is known of each name in logs and diagnoses: for `trtcal explain`, and as a page."""
+"""What is known of each name in logs and diagnoses: for `trtcal explain` and the reference."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from trtcal.evidence.log.recognition import CATEGORIES, RULES
 from trtcal.evidence.log.rules import Rule
 
 MESSAGE, CATEGORY, FINDING = "message", "category", "finding"
-
-PAGE = """\
-# Messages of build logs
-
-<!-- Written by `make messages`, from messages.toml and kinds.toml in trtcal/evidence. -->
-
-This page explains every message that `trtcal log` knows, by category, and every kind of finding that
-`trtcal diagnose` reports. Look up the name that the command printed; `trtcal explain NAME` prints the
-same text. The quoted lines are examples of the message, the oldest TensorRT version first.
-"""
 
 
 @dataclass(frozen=True)
@@ -89,33 +79,3 @@ def explain_name(name: str) -> tuple[Explanation, ...]:
     near = difflib.get_close_matches(wanted, names, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`trtcal explain` lists all of them"
     raise InputError(f"no message and no finding has the name {name!r}", hint)
-
-
-def to_markdown() -> str:
-    """Return all explanations as one page, with a heading for each."""
-    known = tuple(explanations())
-    findings = [one for one in known if one.about == FINDING]
-    parts = [PAGE, _table(known)]
-    parts += [_section(one) for one in known if one not in findings]
-    parts += ["## Findings of a diagnosis\n", *map(_section, findings)]
-    return "\n".join(parts)
-
-
-def _table(known: tuple[Explanation, ...]) -> str:
-    rows = [
-        f"| [{one.name}](#category-{one.name}) | {one.meaning} |"
-        for one in known
-        if one.about == CATEGORY
-    ]
-    return "\n".join(["| category | about |", "|---|---|", *rows, ""])
-
-
-def _section(one: Explanation) -> str:
-    heads = {MESSAGE: "### ", CATEGORY: "## Category: ", FINDING: "### Finding: "}
-    paragraphs = [f"{heads[one.about]}{one.name}", one.meaning]
-    if one.about == MESSAGE:
-        paragraphs.insert(1, f"*{one.title}*")
-    paragraphs += [f"**Why it matters.** {one.why}"] if one.why else []
-    paragraphs += [f"**What to do.** {one.fix}"] if one.fix else []
-    paragraphs += ["\n".join(["```text", *one.examples, "```"])] if one.examples else []
-    return "\n\n".join(paragraphs) + "\n"
