@@ -246,8 +246,8 @@ def test_the_command_verify_knows_a_bundle_from_a_run(made_bundle, tmp_path, cap
     assert run(capsys, "verify", made_bundle)[0] == 0
     copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
     (copied / "golden.npz").unlink()
-    status, _, err = run(capsys, "verify", copied)
-    assert (status, "golden.npz is missing" in err) == (1, True)
+    status, out, _ = run(capsys, "verify", copied)
+    assert (status, "golden.npz is missing" in out) == (1, True)
 
 
 @pytest.mark.parametrize("text", ["a\n\nb", "a\n\x1b[31mb", "\udcff"])
@@ -310,7 +310,7 @@ def test_a_broken_bundle_is_one_error_with_its_status(made_bundle, tmp_path, cap
     status, _, err = run(capsys, "bundle", "verify", copied, "--public-key", keys.public)
     assert status == 2
     assert err.startswith("error: REFUSED: report.html has 0 bytes")
-    assert "hint: load nothing of it" in err
+    assert "hint: load nothing from the bundle" in err
 
 
 def test_the_options_may_stand_before_the_run(held_back, tmp_path, monkeypatch, capsys):

@@ -166,7 +166,7 @@ def test_a_signed_bundle_without_a_key_to_check_it_by_is_refused(bundle):
 def test_the_hint_asks_for_a_key_only_where_none_is_given(bundle, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TRTCAL_PUBLIC_KEY", raising=False)
     assert run_command(["bundle", "verify", str(bundle)]) == 2
-    assert "hint: give the signer's public key: --public-key FILE" in capsys.readouterr().err
+    assert "hint: give the signer's public key with --public-key FILE" in capsys.readouterr().err
     other = write_keys(tmp_path).public
     assert run_command(["bundle", "verify", str(bundle), "--public-key", str(other)]) == 2
     assert "hint: load nothing of it" in capsys.readouterr().err
