@@ -169,7 +169,7 @@ def test_the_hint_asks_for_a_key_only_where_none_is_given(bundle, tmp_path, monk
     assert "hint: give the signer's public key with --public-key FILE" in capsys.readouterr().err
     other = write_keys(tmp_path).public
     assert run_command(["bundle", "verify", str(bundle), "--public-key", str(other)]) == 2
-    assert "hint: load nothing of it" in capsys.readouterr().err
+    assert "hint: load nothing from the bundle" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END"])
