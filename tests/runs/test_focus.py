@@ -120,7 +120,7 @@ def test_the_export_is_what_focus_wants(tmp_path, capsys):
     for row in rows:
         check_row(row)
         assert json.loads(row["Tags"]) == {"team": "vision"}
-        assert row["ChargeDescription"].startswith("Estimate, no invoice")
+        assert row["ChargeDescription"].startswith("Estimate, not an invoice")
         assert (row["x_IsEstimate"], row["BilledCost"], row["InvoiceId"]) == ("true", "0.0", "")
     columns = list(rows[0])
     own = [column for column in columns if column.startswith("x_")]
