@@ -89,7 +89,7 @@ def test_a_pass_that_breaks_its_word_is_named_with_its_script(tmp_path, capsys):
         "def nothing(graph):\n    pass": "returned NoneType, not a number",
         "def failing(graph):\n    1 / 0": "ZeroDivisionError",
         "def output(graph):\n    graph.outputs[0].name = 'y'\n    return 1": "of the graph changed",
-        "def casts(graph):\n    return 0": "there is a pass 'casts' already",
+        "def casts(graph):\n    return 0": "a pass with the name 'casts' already exists",
         "def invalid(graph):\n    graph.nodes[0].op = 'Nothing'\n    return 1": (
             "own.py: after these passes model"
         ),

@@ -97,7 +97,7 @@ def test_verify_finds_nothing_where_nothing_changed(story, capsys):
     good = story / "regression-good"
     assert trtcal(f"checkpoint verify {good} --baseline {good}") == 0
     assert trtcal(f"checkpoint verify {story / 'good.toml'} --trust") == 0
-    assert "give what they gave" in capsys.readouterr().out
+    assert "give the same outputs as in" in capsys.readouterr().out
 
 
 def test_verify_of_a_configuration_runs_its_passes_against_the_last_run(story, capsys):

@@ -50,8 +50,8 @@ def test_only_tensorrt_has_routes_beside_qdq(place, capsys, target, route):
     [
         (("--route", "cache"), "takes ranges"),
         (("--route", "calibrator"), "takes data"),
-        (("--calibration", "calibration.json"), "takes a model with Q/DQ"),
-        (("--constraints", "obey"), "plan from the model's Q/DQ"),
+        (("--calibration", "calibration.json"), "needs a model with Q/DQ"),
+        (("--constraints", "obey"), "plan from the Q/DQ of the model"),
     ],
 )
 def test_a_route_takes_what_is_its_own(place, capsys, arguments, says):

@@ -145,7 +145,7 @@ def test_a_layer_that_is_not_there_is_named_and_under_obey_refused():
 
 @pytest.mark.parametrize("plan", [{"": "int8"}, {"to a": "int4"}])
 def test_unnamed_layers_and_unknown_precisions_are_refused(plan):
-    with pytest.raises(InputError, match="cannot be asked"):
+    with pytest.raises(InputError, match="cannot be requested"):
         set_layer_precisions(TRT, chain("x", "a"), plan, "prefer")
 
 
@@ -177,7 +177,7 @@ def test_the_route_says_what_has_no_range_and_what_is_not_there():
         "W 2 layers of the plan are not in TensorRT's network: to y, gone",
         "I 1 tensors have the given range",
         r"W 2 float tensors have no range: a, 'y\n[E] y'",
-        "W 1 ranges are of no tensor in TensorRT's network: old",
+        "W 1 ranges belong to no tensor of TensorRT's network: old",
     ]
 
 

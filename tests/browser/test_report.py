@@ -194,7 +194,7 @@ def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large)
         shown = opened.page.locator("#rows .big")
         assert shown.locator("path").count() == 1
         assert shown.locator("path ~ line").count() == len(VARIANTS)
-        assert "largest seen" in shown.inner_text()
+        assert "the largest value" in shown.inner_text()
         assert "percentile ends at" in shown.inner_text()
         opened.page.keyboard.press("Enter")
         assert shown.count() == 0

@@ -52,7 +52,7 @@ def test_the_file_runs_and_holds_data_back(place, capsys):
     assert run_command(["init", "--data", "images", "--target", "cpu"]) == 0
     assert run_command(["run", "--no-history"]) in (0, 1)
     captured = capsys.readouterr()
-    assert "no test data: 12 of the samples are held back" in captured.err
+    assert "no test data are given: 12 samples are held back" in captured.err
     report = json.loads((place / "reports" / "report.json").read_text())
     assert report["comparison"]["samples"] == 12
     assert report["comparison"]["rows"][1]["shared_samples"] is None
@@ -92,7 +92,7 @@ def test_arrays_need_no_images(place, name, task):
         (["init", "net.onnx"], "the data is not given"),
         (
             ["init", "other.onnx", "--data", "images"],
-            "no input of the model is known to take images",
+            "no input of the model has the shape of an image",
         ),
         (["run", "other.onnx"], "the data is not given"),
     ],

@@ -227,7 +227,7 @@ def curve_of(*ends):
             (8, 8, 16),
             "8 samples, the fewest tried, are enough (between 8 and 16)",
         ),
-        ([(-0.2, 0.01, 0.2), (-0.2, 0.0, 0.2)], (8, 8, None), "can't rule out"),
+        ([(-0.2, 0.01, 0.2), (-0.2, 0.0, 0.2)], (8, 8, None), "cannot exclude"),
         ([(0.2, 0.4, 0.6), (0.1, 0.2, 0.3)], (None, 32, None), "more than 32 samples"),
         ([(0.2, 0.4, 0.6), (-0.1, 0.2, 0.5)], (None, 16, None), "perhaps more than 32 samples"),
         (

@@ -86,7 +86,7 @@ def test_the_median_interval_covers_the_truth():
 def test_labels_outside_the_classes_are_refused():
     outputs = np.eye(5, dtype=np.float32)
     for wrong in ([0, 1, 2, 3, 5], [-1, 0, 1, 2, 3]):
-        with pytest.raises(InputError, match="none of the model's 5 classes"):
+        with pytest.raises(InputError, match="is not one of the 5 classes"):
             measured(outputs, outputs, np.array(wrong), 1)
 
 

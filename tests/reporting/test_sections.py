@@ -109,7 +109,7 @@ def test_builds_without_a_comparison_have_a_report(tmp_path):
 
 
 def test_a_folder_with_nothing_of_trtcal_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no comparison and no build"):
+    with pytest.raises(InputError, match="neither a comparison nor a build"):
         assemble(tmp_path)
 
 

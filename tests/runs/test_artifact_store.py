@@ -694,7 +694,7 @@ def test_a_bucket_that_is_missing_and_keys_are_errors_of_one_line(s3, run, capsy
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("AWS_ENDPOINT_URL", "no address"),
+        ("AWS_ENDPOINT_URL", "not the address"),
         ("AWS_ENDPOINT_URL", f"https://key:{SECRET}@host"),
         ("AWS_REGION", "no region"),
         ("AWS_ACCESS_KEY_ID", "testing\n"),
