@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from trtcal.runs.tvm.fusion import tvm_fusions
     from trtcal.runs.tvm.instrument import tvm_checkpoints
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "backends.options": ("BuildOptions",),

@@ -97,7 +97,7 @@ def test_calibrate_and_compare_take_a_folder_of_images(tmp_path, monkeypatch, ca
     scale = NEEDED.replace("= 1", '= "1/255"') + "crop = 8\n"
     (tmp_path / "trtcal.toml").write_text(scale + '[evaluation]\nlabels = "folders"\n')
     assert run_command(command) == 0
-    assert "not used from the data: notes.txt" in capsys.readouterr().err
+    assert "that are not used: notes.txt" in capsys.readouterr().err
     ranges = json.loads((tmp_path / "calibration.json").read_text())
     assert ranges["samples"] == 7
     assert ranges["ranges"]["x"]["observed_amax"] == pytest.approx(images.max() / 255, rel=1e-2)

@@ -117,7 +117,7 @@ def pickled():
     [
         ([], "are empty"),
         ([[1, 2]], "feed 0: the feed is a list"),
-        ({"lst": [], "polygraphy_class": "RunResults"}, "it is a RunResults"),
+        ({"lst": [], "polygraphy_class": "RunResults"}, "the feed is a RunResults"),
         ([{"x": [1, 2]}], "'x' is a list, not a numpy array"),
         ([{"x": {"tensor": "", "polygraphy_class": "Tensor"}}], "'x' is a Tensor"),
         ([{"x": {"array": "?", "polygraphy_class": "ndarray"}}], "'x' cannot be read"),
@@ -217,7 +217,7 @@ def test_labels_that_differ_between_passes_are_noticed(tmp_path, model):
         " np.random.randint(0, 1 << 60, 2)}"
     )
     data = open_dataset(script(tmp_path, body), model)
-    with pytest.raises(InputError, match="not the same"):
+    with pytest.raises(InputError, match="changed between two readings"):
         everything(data)
 
 

@@ -34,7 +34,7 @@ def test_class_folders_are_numbered_in_order_and_empty_ones_count(folder, model)
 def test_an_image_outside_the_class_folders_is_refused(folder, model):
     draw(folder / "cat" / "a.png")
     draw(folder / "b.png")
-    with pytest.raises(InputError, match=r"'b\.png' lies in no class folder"):
+    with pytest.raises(InputError, match=r"'b\.png' is not in a class folder"):
         opened(folder, model, "folders")
 
 

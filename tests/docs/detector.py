@@ -1,4 +1,4 @@
-"""A detector of coloured squares with weights made by hand, pictures, and COCO's annotations."""
+"""A detector of colored squares with weights made by hand, pictures, and COCO's annotations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AREA = CELLS * CELLS
 FACTOR = (
     4  # of the moments: positions are far larger than what scores are made of, as in many heads
 )
-COLOURS = np.array([[220, 60, 60], [60, 220, 60]])
+COLORS = np.array([[220, 60, 60], [60, 220, 60]])
 
 
 def write_detector(path: Path, with_nms: bool = False) -> None:
@@ -25,7 +25,7 @@ def write_detector(path: Path, with_nms: bool = False) -> None:
     A window sums each class's mask and its moments along x and y: the box's side and middle.
     """
     nodes = [
-        helper.make_node("Conv", ["images", "colour", "half"], ["seen"], "backbone/colour"),
+        helper.make_node("Conv", ["images", "color", "half"], ["seen"], "backbone/color"),
         helper.make_node("Clip", ["seen", "zero", "one"], ["mask"], "backbone/clip"),
         helper.make_node("Conv", ["mask", "windows"], ["sums"], "neck/windows", **_around()),
         helper.make_node("Conv", ["sums", "scales"], ["head"], "head/conv"),
@@ -56,7 +56,7 @@ def _around() -> dict[str, list[int]]:
 
 
 def _weights() -> dict[str, np.ndarray]:
-    colour = np.array([[6, -3, -3], [-3, 6, -3]]).reshape(CLASSES, 3, 1, 1)
+    color = np.array([[6, -3, -3], [-3, 6, -3]]).reshape(CLASSES, 3, 1, 1)
     ramp = np.arange(WINDOW) - (WINDOW - 1) / 2
     windows = np.zeros((CLASSES + 2, CLASSES, WINDOW, WINDOW))
     windows[0, 0] = windows[1, 1] = 1
@@ -64,7 +64,7 @@ def _weights() -> dict[str, np.ndarray]:
     scales = np.diag([1, 1, 1 / FACTOR, 1 / FACTOR])
     middles = (np.arange(CELLS) + 0.5) * STRIDE
     arrays = {
-        "colour": colour,
+        "color": color,
         "half": np.array([-0.5, -0.5]),
         "zero": np.array(0),
         "one": np.array(1),
@@ -90,7 +90,7 @@ def _weights() -> dict[str, np.ndarray]:
 
 
 def _decoding() -> list[onnx.NodeProto]:
-    """Middle, side and scores of each cell: what stands behind the last convolution."""
+    """Middle, side and scores of each cell: the part after the last convolution."""
     steps = [
         ("Split", ["head", "parts"], ["masses", "moments"], {"axis": 1}),
         ("ReduceSum", ["masses", "one_axis"], ["total"], {"keepdims": 1}),
@@ -148,7 +148,7 @@ def write_pictures(folder: Path, count: int, seed: int) -> None:
             left, top = (
                 int(rng.integers(4, 29 - side)) + 32 * int(at) for at in divmod(quarter, 2)
             )
-            pixels[top : top + side, left : left + side] = COLOURS[kind] + rng.normal(0, 12, 3)
+            pixels[top : top + side, left : left + side] = COLORS[kind] + rng.normal(0, 12, 3)
             box = {"bbox": [left, top, side, side], "area": side * side, "iscrowd": 0}
             place = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": kind + 1}
             annotations.append({**place, **box})

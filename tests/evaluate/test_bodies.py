@@ -30,7 +30,7 @@ def place(tmp_path_factory):
 def test_variants_of_a_body_have_the_outputs_of_the_whole(place):
     variant = open_variant(place / "int8.onnx")
     assert [spec.name for spec in variant.outputs] == ["y", "classes"]
-    assert "ONNX Runtime computes y from where it was cut" in variant.cut
+    assert "ONNX Runtime computes y after the cut" in variant.cut
     for reference in ("whole.onnx", "body.onnx"):
         compared = compare(place / reference, [place / "int8.onnx"], images(20, 2), rounds=2)
         assert [one.name for one in compared.rows[1].outputs] == ["y", "classes"]

@@ -75,7 +75,7 @@ def test_wrong_names_are_refused(detector, names, said):
 
 
 def test_a_body_is_not_cut_again(detector):
-    with pytest.raises(InputError, match="was cut before"):
+    with pytest.raises(InputError, match="is already the body of a cut model"):
         cut(cut(detector, ["boxes", "scores"]), ["boxes"])
 
 

@@ -447,7 +447,7 @@ def test_one_sided_pairs_and_integer_operators_are_named(tmp_path):
     integer = helper.make_node("QLinearConv", names, ["c"], "integer")
     pair = helper.make_node("DequantizeLinear", ["c", "s", "z"], ["a"], "back")
     model = load_model(foreign_model(tmp_path, [PAIR[0], integer, pair]))
-    with pytest.raises(InputError, match="integer: TensorRT does not take this operator"):
+    with pytest.raises(InputError, match="integer: TensorRT does not support this operator"):
         find_layers(prepare(model))
 
 

@@ -166,7 +166,7 @@ def test_a_runs_own_tags_are_listed_beside_those_of_the_store(tmp_path, capsys):
 @pytest.mark.parametrize("tag", ["team", "=x", "a=", "a=b/c", "../x=y", "a=b\nc", "a b=c", "é=x"])
 def test_a_tag_that_is_none_is_refused_before_anything_is_stored(run, tag):
     store = ArtifactStore.make("memory://tags")
-    with pytest.raises(InputError, match="is no tag"):
+    with pytest.raises(InputError, match="is not a tag"):
         push(store, run, tags=[tag])
     assert not list(store.objects.listed())
 
@@ -290,7 +290,7 @@ def test_a_collection_says_which_run_lost_an_object_to_it(tmp_path, run):
             store.add(record)
             return found
 
-    with pytest.raises(GateFailed, match=f"run {record.identity} was pushed meanwhile"):
+    with pytest.raises(GateFailed, match=f"run {record.identity} was pushed at the same time"):
         collect_garbage(Meanwhile(store.location), NOW)
 
 
@@ -388,7 +388,7 @@ def test_a_pull_replaces_a_run_and_nothing_else(run, tmp_path):
     (back / "notes.txt").write_text("of the user")
     pull(store, record, back)
     assert tree(back) == {**tree(run), "notes.txt": b"of the user"}
-    with pytest.raises(InputError, match="none of the files that a run writes"):
+    with pytest.raises(InputError, match="not a file that a run writes"):
         pull(store, replace(record, subjects={"notes.txt": digest("x")}), back)
     other = tmp_path / "other"
     other.mkdir()
@@ -425,7 +425,7 @@ def test_a_hostile_name_in_a_statement_is_refused(run, name):
     record = described(run)
     statement = json.loads(json.dumps(record.statement))
     statement["subject"][0]["name"] = name
-    with pytest.raises(ValueError, match="no plain name"):
+    with pytest.raises(ValueError, match="not a plain file name"):
         record_of(statement, record.digest)
 
 
@@ -537,7 +537,7 @@ def test_a_digest_of_nothing_and_one_of_several_files_are_refused(run):
         trace(store, digest("nothing"))
     with pytest.raises(InputError, match="files begin with"):
         trace(store, "sha256:")
-    with pytest.raises(InputError, match="no file and no digest"):
+    with pytest.raises(InputError, match="neither a file nor a digest"):
         digest_wanted("abc")
 
 

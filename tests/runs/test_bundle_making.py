@@ -188,7 +188,7 @@ def test_a_run_of_another_form_is_one_error(request_of, made_run, tmp_path, key,
 def test_other_data_than_those_judged_on_give_no_bundle(request_of, tmp_path):
     model = load_model(SAMPLES / "digits" / "digits.onnx")
     other = open_dataset(SAMPLES / "digits" / "calibration.npz", model, None, None)
-    with pytest.raises(InputError, match="are not those"):
+    with pytest.raises(InputError, match="are not the data"):
         make_bundle(request_of(data=other), tmp_path / "bundle")
 
 
@@ -246,8 +246,8 @@ def test_the_command_verify_knows_a_bundle_from_a_run(made_bundle, tmp_path, cap
     assert run(capsys, "verify", made_bundle)[0] == 0
     copied = Path(shutil.copytree(made_bundle, tmp_path / "bundle"))
     (copied / "golden.npz").unlink()
-    status, _, err = run(capsys, "verify", copied)
-    assert (status, "golden.npz is missing" in err) == (1, True)
+    status, out, _ = run(capsys, "verify", copied)
+    assert (status, "golden.npz is missing" in out) == (1, True)
 
 
 @pytest.mark.parametrize("text", ["a\n\nb", "a\n\x1b[31mb", "\udcff"])
@@ -310,7 +310,7 @@ def test_a_broken_bundle_is_one_error_with_its_status(made_bundle, tmp_path, cap
     status, _, err = run(capsys, "bundle", "verify", copied, "--public-key", keys.public)
     assert status == 2
     assert err.startswith("error: REFUSED: report.html has 0 bytes")
-    assert "hint: load nothing of it" in err
+    assert "hint: load nothing from the bundle" in err
 
 
 def test_the_options_may_stand_before_the_run(held_back, tmp_path, monkeypatch, capsys):

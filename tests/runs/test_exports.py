@@ -344,7 +344,7 @@ def test_a_version_that_a_shell_would_run_is_an_error(draft, version):
     made = draft()
     entry, build = made.engines[0]
     odd = replace(made, engines=(({**entry, "version": version}, build),))
-    with pytest.raises(InputError, match="no version of a package"):
+    with pytest.raises(InputError, match="not a package version"):
         export_docker(odd)
 
 

@@ -113,7 +113,7 @@ def test_the_export_is_what_focus_wants(tmp_path, capsys):
     recorded(tmp_path, tags={"team": "vision"})
     target, db = tmp_path / "focus.csv", str(tmp_path / "h.sqlite")
     assert run_command(["cost", "--db", db, "--focus", str(target)]) == 0
-    assert "4 rows, estimates and no invoice" in capsys.readouterr().err
+    assert "4 rows of estimates, not of invoices" in capsys.readouterr().err
     rows = rows_of(target.read_text())
     assert len(rows) == 4
     assert set(rows[0]) >= MANDATORY

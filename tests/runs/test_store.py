@@ -80,7 +80,7 @@ def test_what_is_no_history_is_refused(tmp_path):
         History(tmp_path / "text")
     with sqlite3.connect(tmp_path / "newer") as connection:
         connection.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version=99")
-    with pytest.raises(InputError, match="version 99"):
+    with pytest.raises(InputError, match="format 99"):
         History(tmp_path / "newer")
     (tmp_path / "folder").mkdir()
     (tmp_path / "zero").symlink_to("/dev/zero")
@@ -131,7 +131,7 @@ def test_a_history_of_an_older_version_is_refused_and_left_as_it_is(tmp_path, ca
         connection.execute("CREATE TABLE runs (id INTEGER PRIMARY KEY, candidate TEXT)")
         connection.execute("PRAGMA user_version = 1")
     before = path.read_bytes()
-    with pytest.raises(InputError, match="an older trtcal's history") as refused:
+    with pytest.raises(InputError, match="the history of an older trtcal") as refused:
         History(path)
     assert "record the runs again" in refused.value.hint
     assert path.read_bytes() == before
@@ -147,7 +147,7 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path):
         connection.executescript("CREATE TABLE notes (text); PRAGMA user_version = 2")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"other\.sqlite is another program's database"):
+    with pytest.raises(InputError, match=r"other\.sqlite is the database of another program"):
         History(path)
     assert (path.read_bytes(), [*tmp_path.iterdir()]) == (before, [path])
 

@@ -73,7 +73,7 @@ def test_documents_logs_and_engines_are_checked(run, capsys):
     problems = {check.what: check.problem for check in verify(run) if not check.holds}
     assert set(problems) == {"builds/0/build.json: build.log", "comparison.json"}
     assert run_command(["verify", str(run)]) == 1
-    assert "comparison.json: changed" in capsys.readouterr().err
+    assert "comparison.json: changed" in capsys.readouterr().out
 
 
 def test_what_has_no_digest_is_refused(tmp_path):

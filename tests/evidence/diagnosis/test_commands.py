@@ -118,7 +118,7 @@ def test_layers_that_a_calibrator_gave_int8_are_counted_without_qdq_in_the_model
     coverage = json.loads(capsys.readouterr().out)["coverage"]
     assert (coverage["is_built"], coverage["int8_nodes"]) == (True, 1)
     assert coverage["rest"][0]["node"] == "second"
-    assert "computes in fp32" in coverage["rest"][0]["reason"]
+    assert "runs in fp32" in coverage["rest"][0]["reason"]
 
 
 def test_a_failed_build_says_what_its_log_means(here, capsys):

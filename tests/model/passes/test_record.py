@@ -85,7 +85,7 @@ def test_what_rounds_is_taken_out_on_request_only(model):
 
 @pytest.mark.parametrize("where", ["skip", "add"])
 def test_an_unknown_pass_is_named(model, where):
-    with pytest.raises(InputError, match="no preparation pass 'scale'") as caught:
+    with pytest.raises(InputError, match="'scale' is not a preparation pass") as caught:
         prepare(model, **{where: ["scale"]})
     assert caught.value.hint == "did you mean 'scales'?"
 
