@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 DOCS = ROOT / "docs"
 OUTSIDE = [
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    ROOT / "reports" / "README.md",
     *sorted(ROOT.glob("samples/**/*.md")),
 ]
 SAMPLES = """\
