@@ -59,7 +59,7 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(
         default_factory=dict
     )
-    sample_digests: str = ""
+    sample_digests: str = field(default="", repr=False)
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:
