@@ -66,7 +66,7 @@ def test_a_cache_in_place_of_a_calibration_is_refused_with_the_command(place, ca
 def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
     few = calibration({"x": 2.7})
     few.write(place / "few.json")
-    many = calibration({name: 1.0 for name in "xabcde"})
+    many = calibration(dict.fromkeys("xabcde", 1.0))
     many.write(place / "many.json")
     command = ("calibration", "diff", "many.json", "few.json")
     lines = succeed(capsys, *command).splitlines()
