@@ -145,7 +145,7 @@ def _side(calibration: Calibration) -> Side:
 
 def _only(here: Calibration, there: Calibration) -> dict[str, str]:
     return {
-        name: there.unranged.get(name, "the file has no entry for it")
+        name: there.unranged.get(name, "the other file has no entry for it")
         for name in here.ranges
         if name not in there.ranges
     }
