@@ -186,9 +186,19 @@ BAD = [
     (("report", "."), "comparison"),
     (("run", "none.toml"), "none.toml"),
     (("run", "bad.toml"), "modle"),
-    (("fly",), "No such command"),
+    (("fly",), "no such command"),
     (("calibrate", "--batch", "zero"), "--batch"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [(["runn"], "run"), (["run", "--targt", "x"], "--target"), (["history", "lst"], "list")],
+)
+def test_a_mistyped_word_gets_the_nearest_ones(capsys, arguments, near):
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert err.splitlines()[1].startswith(f"hint: did you mean {near}")
 
 
 @pytest.mark.parametrize(("arguments", "says"), BAD, ids=lambda value: " ".join(value)[:60])

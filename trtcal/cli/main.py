@@ -5,10 +5,13 @@ Commands are imported when they are called, so that `trtcal --help` costs little
 
 from __future__ import annotations
 
+import difflib
 import gc
 import os
+import re
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import click
@@ -173,8 +176,7 @@ def _run(arguments: list[str]) -> int:
     except TrtcalError as error:
         return _fail(error)
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "trtcal"
-        return _say(error.format_message(), f"see `{command} --help`", 2)
+        return _say(*_usage(error), 2)
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", "start the same command again", INTERRUPTED)
     except MemoryError:
@@ -193,6 +195,20 @@ def _fail(error: TrtcalError) -> int:
     from trtcal.cli.pages import page_of
 
     return _say(error.message, error.hint, error.exit_status, page_of(error))
+
+
+def _usage(error: click.UsageError) -> tuple[str, str]:
+    """Return click's error as trtcal writes errors, and a hint with the nearest names."""
+    text = re.split(r" \(?Did you mean", error.format_message())[0].rstrip(".")
+    path = error.ctx.command_path if error.ctx else "trtcal"
+    near: Sequence[str] = getattr(error, "possibilities", None) or ()
+    if error.ctx and isinstance(error.ctx.command, click.Group) and "command" in text:
+        known = error.ctx.command.list_commands(error.ctx)
+        near = difflib.get_close_matches(text.rpartition(" ")[2].strip("'"), known)
+    hint = (
+        f"did you mean {' or '.join(near)}? See `{path} --help`" if near else f"see `{path} --help`"
+    )
+    return text[:1].lower() + text[1:], hint
 
 
 def _defect(error: BaseException) -> int:
