@@ -100,8 +100,8 @@ def test_only_floats_that_are_executed_need_a_range():
         (float("nan"), "not a number"),
         (-1.0, "negative"),
         (1e-40, "denormal"),
-        ("1", "no number"),
-        (True, "no number"),
+        ("1", "not a number"),
+        (True, "not a number"),
     ],
 )
 @pytest.mark.parametrize("work", [set_dynamic_ranges, match_ranges])

@@ -94,7 +94,7 @@ def test_a_variant_is_fed_the_states_that_it_made_itself(model, tmp_path):
 @pytest.mark.parametrize(
     ("states", "says"),
     [
-        ({"next": "x0"}, "'x0', which is no input"),
+        ({"next": "x0"}, "'x0', which is not an input"),
         ({"other": "state"}, "'other', which is not an output"),
         ({"y": "state"}, r"output 'y' is float32\[1, 2\], and cannot be fed back"),
     ],
