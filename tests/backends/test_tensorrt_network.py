@@ -164,7 +164,7 @@ def test_the_cache_route_answers_with_our_ranges_in_this_versions_header(version
 
 def test_a_cache_that_tensorrt_does_not_take_is_an_error_not_an_empty_calibration():
     route = routed(TRT, chain("x"), request("cache", ranges={"x": 1.0}), print)
-    with pytest.raises(BackendError, match="did not take the ranges"), route as made:
+    with pytest.raises(BackendError, match="did not accept the ranges"), route as made:
         Builder({"x": 4}, refuses=True).build(made["calibrator"])
 
 
