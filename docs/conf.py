@@ -1,12 +1,10 @@
 """The site: `make docs` writes it into docs/_build/html. The reference is made from the code first."""
 
-import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-PAGE = re.compile("[a-z][a-z0-9/-]+")
 
 from tests.docs.reference import write_reference  # noqa: E402
 from tests.docs.reference.repository import relinked  # noqa: E402
@@ -48,18 +46,7 @@ def relink(app, name, source):
     source[0] = relinked(source[0], page, page)
 
 
-def drop_missing(app, name, source):
-    """Leave out of the contents what is not written yet."""
-    if name == "index":
-        lines = source[0].splitlines()
-        has = [
-            not PAGE.fullmatch(line) or (Path(app.srcdir) / f"{line}.md").exists() for line in lines
-        ]
-        source[0] = "\n".join(line for line, stays in zip(lines, has, strict=True) if stays)
-
-
 def setup(app):
     """Write the reference before Sphinx looks for pages."""
     app.connect("builder-inited", lambda app: write_reference(Path(app.srcdir) / "reference"))
     app.connect("source-read", relink)
-    app.connect("source-read", drop_missing)

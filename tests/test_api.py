@@ -228,6 +228,9 @@ def test_from_memory_to_a_report(net, arrays, tmp_path):
     made = trtcal.report([calibration, comparison, built], tmp_path / "page.html")
     assert made.document["builds"]
     assert made._repr_html_().startswith("<iframe")
+    assert repr(made).startswith(f"<Report {made.document['measured']['verdict']['word']}: ")
+    assert calibration.sample_digests
+    assert calibration.sample_digests not in repr(calibration)
     assert (tmp_path / "page.html").read_text() == made.html
     assert (tmp_path / "page.json").exists()
 
@@ -289,3 +292,24 @@ def test_a_build_is_diagnosed_as_an_object_and_as_a_folder(net, tmp_path):
 @pytest.mark.skipif(not BACKENDS["tensorrt-rtx"].availability().works, reason="needs TensorRT-RTX")
 def test_a_target_is_chosen_by_name(net, tmp_path):
     assert trtcal.build(net, tmp_path / "sm89", "sm89").backend == "tensorrt-rtx"
+
+
+def test_one_limit_can_be_a_string(net, arrays):
+    int8 = trtcal.quantize(net, trtcal.calibrate(net, arrays))
+    comparison = trtcal.compare(net, {"int8": int8}, arrays, "sqnr_db >= 1", rounds=3)
+    assert [str(limit) for limit in comparison.limits] == ["sqnr_db >= 1.0 dB"]
+
+
+def test_a_result_that_is_not_in_a_list_is_reported_like_a_list_of_one(net, arrays):
+    int8 = trtcal.quantize(net, trtcal.calibrate(net, arrays))
+    comparison = trtcal.compare(net, {"int8": int8}, arrays, rounds=3)
+    assert trtcal.report(comparison).document["comparison"]["rows"]
+    with pytest.raises(trtcal.InputError, match="type int"):
+        trtcal.report(3)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+def test_a_traceback_shows_the_hint(net, arrays):
+    with pytest.raises(trtcal.InputError) as caught:
+        trtcal.calibrate(net, arrays, "entropi")
+    assert caught.value.__notes__ == [f"hint: {caught.value.hint}"]

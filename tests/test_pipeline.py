@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -273,6 +274,16 @@ def test_a_fixed_batch_that_is_more_than_the_samples_followed_layer_by_layer(pla
     result = run(read_config(place / "trtcal.toml"))
     layers = result.report["comparison"]["rows"][1]["layers"]
     assert layers["samples"] == 8
+
+
+@pytest.mark.skipif(not RTX.works, reason="TensorRT-RTX is not installed")
+def test_a_target_that_the_installed_compiler_does_not_know_is_said_before_the_work(place):
+    config = configured(place, conv_net, "head")
+    for target in ("sm99", "sm89,sm99"):
+        unknown = replace(config, build=replace(config.build, targets=(target,)))
+        with pytest.raises(InputError, match="cannot build for sm99"):
+            run(unknown, "trtcal run", silent)
+        assert not (place / "out").exists()
 
 
 def test_a_wrong_target_for_trials_is_said_before_the_work(place):

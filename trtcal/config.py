@@ -68,10 +68,9 @@ class WrongKeyError(InputError):
         hint: str = "see docs/configuration.md",
         example: str = "",
     ) -> None:
-        super().__init__(problem.format(repr(key)), hint)
+        shown = f"for example: {key.rpartition('.')[2]} = {example}" if example and key else hint
+        super().__init__(problem.format(repr(key)), shown)
         self.problem, self.key, self.advice, self.example = problem, key, hint, example
-        if example and key:
-            self.hint = f"for example: {key.rpartition('.')[2]} = {example}"
 
     def inside(self, table: str, example: str = "") -> WrongKeyError:
         """Return the error with the key seen from the table around `table`."""

@@ -12,6 +12,8 @@ Anything else that escapes is a defect of trtcal and is reported as one.
 
 from __future__ import annotations
 
+import sys
+
 INTERRUPTED = 130
 MODEL = "MODEL"
 """Placeholder in hints for the model's path without `.onnx`, where who raises does not know it."""
@@ -37,6 +39,8 @@ class TrtcalError(Exception):
         self.message = message
         self.hint = hint
         self.page = page
+        if hint and sys.version_info >= (3, 11):
+            self.add_note(f"hint: {hint}")  # a traceback and a notebook show it
 
 
 class GateFailed(TrtcalError):  # noqa: N818  # a broken limit is not an error

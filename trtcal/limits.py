@@ -202,8 +202,9 @@ def _in_percent(found: re.Match[str]) -> bool:
 
 
 def parse_limits(texts: Iterable[str]) -> tuple[Limit, ...]:
-    """Read limits, each once."""
-    return tuple(dict.fromkeys(map(parse_limit, texts)))
+    """Read limits, each once; a string is one limit."""
+    listed = [texts] if isinstance(texts, str) else texts
+    return tuple(dict.fromkeys(map(parse_limit, listed)))
 
 
 def joined(configured: Sequence[Limit], given: Sequence[Limit]) -> tuple[Limit, ...]:

@@ -59,7 +59,7 @@ class Calibration(Sealed, kind=KIND, command="trtcal calibrate"):
     sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(
         default_factory=dict
     )
-    sample_digests: str = ""
+    sample_digests: str = field(default="", repr=False)
 
 
 def most_stretched(calibrations: Sequence[Calibration], count: int) -> list[str]:
@@ -145,7 +145,7 @@ def _side(calibration: Calibration) -> Side:
 
 def _only(here: Calibration, there: Calibration) -> dict[str, str]:
     return {
-        name: there.unranged.get(name, "the file has no entry for it")
+        name: there.unranged.get(name, "the other file has no entry for it")
         for name in here.ranges
         if name not in there.ranges
     }

@@ -17,7 +17,8 @@ PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 PAGES = [
     "index",
-    "logs",
+    "tutorial",
+    "guides/build-log",
     "backends",
     "reference/commands/compare",
     "reference/messages/uncalibrated",

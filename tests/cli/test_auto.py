@@ -62,7 +62,7 @@ def test_few_samples_go_by_the_tensor(place, capsys):
     samples(place / "data.npz", count=24)
     status, _, err = run(capsys, *ARGUMENTS, "auto")
     assert status == 0
-    assert "to judge by outputs takes 32 samples" in err
+    assert "judging by outputs takes 32 samples" in err
     found = Calibration.read(place / "calibration.json")
     assert (found.method, found.samples) == ("auto", 24)
     assert create("auto").min_gain_db == found.parameters["min_gain_db"]

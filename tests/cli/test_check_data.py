@@ -49,7 +49,7 @@ def test_calibrate_warns_and_goes_on(place, capsys):
     status, out, err = run(capsys, *command, "raw.npz")
     assert status == 0
     assert json.loads(out)["samples"] == 96
-    assert "warning: 'image' has values of 0 to 255" in err
+    assert "warning: 'image' has values from 0 to 255" in err
     check = DataCheck.read(place / "calibration.data-check.json")
     assert [issue.kind for issue in check.issues] == ["pixels_not_scaled"]
     assert check.dataset == json.loads(out)["dataset"]
@@ -64,6 +64,6 @@ def test_a_run_warns_before_it_observes(place, capsys):
         'methods = ["minmax"]\n[evaluation]\ndata = "right.npz"\n[build]\ntargets = ["cpu"]\n'
     )
     status, out, err = run(capsys, "run", "--no-history", "--json")
-    assert "warning: 'image' has values of 0 to 255" in err
+    assert "warning: 'image' has values from 0 to 255" in err
     assert json.loads(out)["measured"]
     assert status in (0, 1)  # the ranges are wrong for the right data

@@ -65,6 +65,9 @@ def test_a_build_takes_the_targets_of_the_configuration(place, capsys):
     out = json.loads(succeed(capsys, "build", "net.onnx", "-o", "all", "--json"))
     assert [one["target"] for one in out["builds"]] == ["cpu", "sm89"]
     assert (place / "all" / "sm89" / "build.json").exists()
+    two = ("--target", "cpu", "--target", "sm80")
+    out = json.loads(succeed(capsys, "build", "net.onnx", *two, "-o", "two", "--json"))
+    assert [one["target"] for one in out["builds"]] == ["cpu", "sm80"]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_too_few_samples_are_refused(place, capsys):
     status, out, err = run(capsys, *ARGUMENTS, "--how-many")
     assert (status, out) == (2, "")
     assert "31 samples, too few" in err
-    assert "it takes 32" in err
+    assert "give 32 samples or more" in err
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_single_array_is_refused_for_two_inputs(tmp_path):
     shapes = {"a": ["n", 3], "b": ["n", 3]}
     path = save(tmp_path / "two.onnx", nodes, {}, shapes, {"y": ["n", 3]})
     np.save(tmp_path / "one.npy", np.zeros((4, 3), np.float32))
-    with pytest.raises(InputError, match="one array, and the model takes 2: a, b"):
+    with pytest.raises(InputError, match="one array, and the model has 2 inputs: a, b"):
         open_dataset(tmp_path / "one.npy", load_model(path))
 
 

@@ -69,7 +69,7 @@ def test_without_a_table_nothing_is_declared(tmp_path):
         (NEEDED + 'mean = "1"', "'images.mean'"),
         (NEEDED + "mean = inf", "'images.mean'"),
         (NEEDED + "std = [1, 0, 1]", "'images.std' must be above 0"),
-        (NEEDED + "resize = 0", "'images.resize' must be whole numbers"),
+        (NEEDED + "resize = 0", "'images.resize' must be one whole number above 0"),
         (NEEDED + "resize = true", "'images.resize'"),
         (NEEDED + "crop = [1, 2, 3]", "'images.crop'"),
         (NEEDED + "crop = []", "'images.crop'"),

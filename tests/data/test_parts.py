@@ -142,11 +142,11 @@ def test_what_contradicts_is_refused_and_changes_nothing(scene, tmp_path):
     before = data.witnessed()
     twin = pickle.loads(pickle.dumps(data))  # noqa: S301
     draw(tmp_path / "pictures" / "005.png", 99)
-    with pytest.raises(InputError, match="not the same"):
+    with pytest.raises(InputError, match="changed between two readings"):
         part(twin, 3, 3, 6)
     other = open_dataset(tmp_path / "pictures", model_of(tmp_path / "net.onnx"), PLAIN)
     for witnessed in (part(other, 3, 3, 9)[1], np.ones((COUNT + 1, 32), np.uint8)):
-        with pytest.raises(InputError, match="not the same"):
+        with pytest.raises(InputError, match="changed between two readings"):
             data.learn(witnessed)
         assert (data.witnessed() == before).all()
 

@@ -59,7 +59,7 @@ def test_another_sample_than_before_is_refused(tmp_path):
     _, path = stored(tmp_path, "images")
     data = part(open_dataset(path, model_of(tmp_path / "net.onnx"), PLAIN), 3, 9)
     read(data)
-    with pytest.raises(InputError, match="not the same"):
+    with pytest.raises(InputError, match="changed between two readings"):
         data.learn(data.witnessed()[::-1])
 
 

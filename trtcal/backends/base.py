@@ -121,6 +121,9 @@ class Backend(ABC):
     def check_target(self, target: str) -> None:
         """`InputError` if it cannot build for this target."""
 
+    def check_target_here(self, target: str) -> None:  # noqa: B027  # most have nothing to add
+        """`InputError` if the installed version does not know this target."""
+
     @abstractmethod
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build inside `folder`, and leave the engine and the log there."""

@@ -127,6 +127,11 @@ class TensorRTRTX(Backend):
         """`InputError` unless it has the form `sm89`, `sm86,sm120` or `portable`."""
         parse_target(target)
 
+    def check_target_here(self, target: str) -> None:
+        """`InputError` if the installed compiler does not know one of the targets."""
+        if self.availability().works:
+            _refuse_unknown(target)
+
     def build_in(self, model: Model, options: BuildOptions, folder: Path) -> Made:
         """Build a strongly typed engine; the layer list, one for all targets, comes from the log."""
         _refuse_unknown(options.target)

@@ -44,9 +44,12 @@ class BuildEngine(
     backend: str | None = option(
         "Backend: onnxruntime, tensorrt-rtx or tensorrt.  [default: by target]"
     )
-    target: str | None = option(
-        "Target: cpu, cuda, tensorrt-ep; sm89 or rtx4090; several like sm86,sm120; portable; gpu "
-        "(this machine's).  [default: targets of [build] in trtcal.toml]"
+    targets: tuple[str, ...] = option(
+        "Target: cpu, cuda, tensorrt-ep; sm89 or rtx4090; one engine for several like sm86,sm120; "
+        "portable; gpu (this machine's). May be repeated, for one engine each.  [default: targets "
+        "of [build] in trtcal.toml]",
+        "--target",
+        metavar="TARGET",
     )
     shapes: tuple[str, ...] = option(
         "Shapes of a dynamic input; repeat it for every input and optimization profile.  "
@@ -89,8 +92,8 @@ class BuildEngine(
         from trtcal.evidence.diagnosis.build_diagnosis import hold
         from trtcal.model import load_model
 
-        named = () if self.target or self.backend else self.config.build.targets
-        places = [find_backend(self.backend, one) for one in named or (self.target,)]
+        named = self.targets or (() if self.backend else self.config.build.targets)
+        places = [find_backend(self.backend, one) for one in named or (None,)]
         model = load_model(self.model)
         folders = [self.output / target if len(places) > 1 else self.output for _, target in places]
         made = [

@@ -16,13 +16,14 @@ from trtcal.cli.options import (
     option,
     prepare,
 )
-from trtcal.cli.output import Columns, note, print_table, progress, say
+from trtcal.cli.output import Columns, is_verbose, note, print_table, progress, say
 
 if TYPE_CHECKING:
     from trtcal.ranges import Calibration, CalibrationDiff
 
 Writable = Literal["tensorrt-cache", "onnxruntime", "json", "text"]
 Readable = Literal["calibration", Writable, "qdq"]
+NAMED = 3
 FORMATS = """\b
 tensorrt-cache  TensorRT's calibration cache
 onnxruntime     the flatbuffers that ONNX Runtime's TensorRT provider reads
@@ -87,8 +88,11 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     columns |= {"moved": "{percent:+.3g} %", "dB": "{db:+.3f}"}
     print_table(result.moved, columns, options.title)
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
-        for name, reason in only.items():
-            say(f"only in {path}: {name}: {reason}")
+        for reason in dict.fromkeys(only.values()):
+            names = [name for name, why in only.items() if why == reason]
+            shown = names if is_verbose() else names[:NAMED]
+            rest = f" and {len(names) - NAMED} further" if len(names) > len(shown) else ""
+            say(f"only in {path}: {', '.join(shown)}{rest}: {reason}")
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 

@@ -50,6 +50,7 @@ PAGES: dict[str, str | None] = {
     "trtcal.evaluate": "statistics.md#comparison-with-fp32",
     "trtcal.evaluate.ab": "statistics.md#ab-test-can-one-model-replace-another",
     "trtcal.evaluate.boxes": "statistics.md#tasks",
+    "trtcal.evaluate.learning_curve": "calibration.md#how-many-samples",
     "trtcal.evaluate.outputs": "statistics.md#tasks",
     "trtcal.evaluate.search": "plans.md#which-layers-to-leave-out-of-int8",
     "trtcal.evaluate.tasks": "statistics.md#tasks",

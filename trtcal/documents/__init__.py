@@ -68,6 +68,7 @@ Document = dict[str, Any]
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound="Sealed")
 WANTED = "give the file that the previous stage wrote"
+IMPORT = "import a calibration cache first: `trtcal calibration import FILE --model MODEL`"
 UNSEALED = ("digest", "measured")
 LOCK_S = 10.0
 
@@ -243,7 +244,8 @@ def read_json(path: Path) -> Any:
     except UnicodeError:
         raise InputError(f"{path} is not JSON: it is not text", WANTED) from None
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}", WANTED) from error
+        hint = IMPORT if data.startswith(b"TRT-") else WANTED
+        raise InputError(f"{path} is not JSON: {error}", hint) from error
 
 
 def read_document(path: Path, kind: str, version: int = 1, command: str = "") -> Document:

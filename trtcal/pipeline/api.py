@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -437,7 +437,8 @@ def search(
         )  # what it reads is of one model
         wanted = replace(wanted, reader=reader)
         if limits:
-            wanted = replace(wanted, limits=Limits.of(*limits))
+            listed = [limits] if isinstance(limits, str) else limits
+            wanted = replace(wanted, limits=Limits.of(*listed))
         cache = cache_beside(Path(folder), loaded, dataset, reader)
         return find_plans(prepare(loaded), table, dataset, wanted, cache)
 
@@ -456,6 +457,10 @@ class Report:
     document: dict[str, Any]
     html: str
 
+    def __repr__(self) -> str:
+        verdict = self.document["measured"]["verdict"]
+        return f"<Report {verdict['word']}: {verdict['sentence']}>"
+
     def _repr_html_(self) -> str:
         from html import escape
 
@@ -465,7 +470,9 @@ class Report:
 Reported = Calibration | Comparison | ABTest | Build | Plan
 
 
-def report(source: PathLike | Sequence[Reported], output: PathLike | None = None) -> Report:
+def report(
+    source: PathLike | Reported | Sequence[Reported], output: PathLike | None = None
+) -> Report:
     """Make the report on a run's folder, or on results in memory: at least a comparison.
 
     With `output`, the HTML page is written there and its JSON beside it. `InputError` if the
@@ -482,7 +489,7 @@ def report(source: PathLike | Sequence[Reported], output: PathLike | None = None
         document = assemble(Path(source))
     else:
         with Workplace() as folder:
-            _collect(source, Path(folder))
+            _collect(source if isinstance(source, Iterable) else [source], Path(folder))
             document = assemble(Path(folder))
             document["measured"]["folder"] = "session"
     if output is not None:

@@ -295,7 +295,8 @@ def open_inputs(
         say(f"not changed: {line}")
     for target in (*config.build.targets, config.build.tune_placement):
         if target is not None:
-            find_backend(None, target)
+            backend, chosen = find_backend(None, target)
+            backend.check_target_here(chosen)
     calibration, evaluation = config.calibration, config.evaluation
     data = open_section(model, config, calibration, "calibration.data")
     if evaluation.data is None:

@@ -253,4 +253,7 @@ def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
 def _unknown_reason(one: NodeWork) -> str:
     if one.op in FORMULAS:
         return "the shapes of its inputs or outputs are not known"
-    return "its multiply-accumulates are not known: it is a plug-in, or its body was not counted"
+    return (
+        "its multiply-accumulates are not known: it is a plug-in, its body was not counted, or its "
+        "weights are not listed"
+    )

@@ -55,6 +55,26 @@ def test_out_and_in_again_gives_no_difference(place, capsys):
     assert "0 ranges moved, 3 are the same" in out
 
 
+def test_a_cache_in_place_of_a_calibration_is_refused_with_the_command(place, capsys):
+    succeed(capsys, *EXPORT, "--tensorrt", "8.6.1")
+    command = ("quantize", "net.onnx", "--calibration", "m.cache", "-o", "int8.onnx")
+    status, _, err = run(capsys, *command)
+    assert status == 2
+    assert "trtcal calibration import FILE --model MODEL" in err
+
+
+def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
+    few = calibration({"x": 2.7})
+    few.write(place / "few.json")
+    many = calibration(dict.fromkeys("xabcde", 1.0))
+    many.write(place / "many.json")
+    command = ("calibration", "diff", "many.json", "few.json")
+    lines = succeed(capsys, *command).splitlines()
+    only = "only in many.json: a, b, c and 2 further: the other file has no entry for it"
+    assert [line for line in lines if line.startswith("only")] == [only]
+    assert "a, b, c, d, e: " in succeed(capsys, *command, "-v")
+
+
 def test_ranges_of_other_data_are_refused(place, capsys):
     samples(place / "data.npz")
     command = ("calibration", "import", "calibration.json", "--model", "net.onnx")
