@@ -48,8 +48,8 @@ def test_only_tensorrt_has_routes_beside_qdq(place, capsys, target, route):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--route", "cache"), "takes ranges"),
-        (("--route", "calibrator"), "takes data"),
+        (("--route", "cache"), "needs ranges"),
+        (("--route", "calibrator"), "needs data"),
         (("--calibration", "calibration.json"), "needs a model with Q/DQ"),
         (("--constraints", "obey"), "plan from the Q/DQ of the model"),
     ],

@@ -57,6 +57,6 @@ def _section(one: Explanation) -> str:
 
 def _about(one: Explanation) -> str:
     parts = [prose(one.meaning)]
-    parts += [f"**Why it is bad.** {prose(one.why)}"] if one.why else []
+    parts += [f"**Why it matters.** {prose(one.why)}"] if one.why else []
     parts += [f"**What to do.** {prose(one.fix)}"] if one.fix else []
     return "\n\n".join(parts)
