@@ -144,7 +144,7 @@ class Limit:
     def __str__(self) -> str:
         variant = "" if self.variant is None else f"{self.variant}: "
         sign = "+" if self.is_change and math.copysign(1.0, self.bound) > 0 else ""
-        unit = "%" if self.is_relative else f" {self.unit}" if self.unit.isalpha() else ""
+        unit = "%" if self.unit == "%" else f" {self.unit}" if self.unit.isalpha() else ""
         return f"{variant}{self.name} {self.relation} {sign}{_number(self.bound)}{unit}"
 
     def is_about(self, variant: str) -> bool:

@@ -111,7 +111,7 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     data, output = str(tmp_path / "data.npz"), str(tmp_path / "run" / "comparison.json")
     command = ["compare", *models, "--data", data, "-o", output]
     assert run_command([*command, "--limit", "int8_macs >= 80%"]) == 1
-    assert "int8_macs >= 80.0" in capsys.readouterr().out
+    assert "int8_macs >= 80.0%" in capsys.readouterr().out
     assert run_command([*command, "--limit", "sqnr_db >= 30"]) == 0
     report = str(tmp_path / "report.html")
     assert run_command(["report", str(tmp_path / "run"), "-o", report]) == 0
