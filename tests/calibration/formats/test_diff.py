@@ -24,8 +24,8 @@ def test_the_largest_movement_comes_first_up_or_down():
 def test_what_stands_on_one_side_only_says_why():
     a, b = calibration({"x": 1.0, "y": 1.0}), calibration({"z": 1.0}, unranged={"y": "no values"})
     result = diff(a, b)
-    assert result.only_before == {"x": "the file has no entry for it", "y": "no values"}
-    assert result.only_after == {"z": "the file has no entry for it"}
+    assert result.only_before == {"x": "the other file has no entry for it", "y": "no values"}
+    assert result.only_after == {"z": "the other file has no entry for it"}
     assert result.moved == ()
 
 
