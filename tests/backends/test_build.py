@@ -217,7 +217,7 @@ def test_only_a_dynamic_batch_has_a_default():
     image = TensorSpec("x", "float32", ("n", 3, 8, 8))
     assert shape_ranges((image,), {})["x"][0] == (1, 3, 8, 8)
     assert shape_ranges((TensorSpec("x", "float32", (1, 3)),), {}) == {}
-    with pytest.raises(InputError, match="dynamic sizes"):
+    with pytest.raises(InputError, match="dynamic dimensions"):
         shape_ranges((TensorSpec("x", "float32", ("n", "length")),), {})
     with pytest.raises(InputError, match="name 'z'"):
         check_shapes((image,), {"z": ((1,), (1,), (1,))})
@@ -244,7 +244,7 @@ def test_shapes_come_from_the_sizes_of_samples():
     assert options.shapes == {"x": ((1, 3, 8, 16), (8, 3, 8, 24), (32, 3, 8, 40))}
     given = BuildOptions("sm89", parse_shapes({"x": "1x3x8x8"}))
     assert with_sizes(given, net, sizes) == given
-    with pytest.raises(InputError, match="dynamic sizes") as refused:
+    with pytest.raises(InputError, match="dynamic dimensions") as refused:
         shape_ranges(net.inputs, with_sizes(BuildOptions("sm89"), net).shapes)
     assert "x=1x3x?x?:8x3x?x?:32x3x?x?" in refused.value.hint
 
@@ -295,7 +295,7 @@ def test_what_a_backend_lacks_is_named_with_the_command_that_helps(tmp_path):
     with pytest.raises(BackendError) as error:
         made(model, "sm89", tmp_path / "build")
     assert "'nms' (NonMaxSuppression)" in error.value.message
-    assert "onnxruntime and tensorrt have it" in error.value.message
+    assert "onnxruntime and tensorrt have one" in error.value.message
     assert "--outputs boxes,scores -o " in error.value.hint
     body = cut(model, ["boxes", "scores"])
     assert made(body, "sm89", tmp_path / "body").engine.exists()
