@@ -131,7 +131,7 @@ def test_a_compiler_killed_from_outside_is_one_error(place, name):
 def test_a_compiler_that_hangs_is_stopped_at_the_time_limit(place):
     parent = start(place, long_net(place / "net.onnx"), "--time-limit", "4")
     compiler = wait_for_compiler(place, parent)
-    check_error(parent, 4, "stopped after 4 s")
+    check_error(parent, 4, "stopped after the time limit of 4 s")
     check_remains(place)
     assert not Path(f"/proc/{compiler}").exists()  # None if the machine was too slow to begin
 

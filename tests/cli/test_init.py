@@ -65,7 +65,7 @@ def test_a_model_and_data_are_enough_for_a_run(place, capsys):
     assert run_command([*words, "--no-history"]) in (0, 1)
     captured = capsys.readouterr()
     assert 'guessed: labels = "folders"' in captured.err
-    assert "glance" in captured.out
+    assert "a rough measure; use --rounds 60" in captured.out
     report = json.loads((place / "net-run" / "report.json").read_text())
     assert report["comparison"]["samples"] == 20
     command = "trtcal run net.onnx --data images --test test --target cpu"

@@ -197,7 +197,7 @@ def measure(
     """Time each callable `count` times (one more if odd), the first being the reference.
 
     `width` is that of `time_rounds`. It warms up for no more than half as many runs as are timed.
-    Without a count it is a glance: a few runs, of which no more is said.
+    Without a count it is a rough measure of a few runs, without warnings.
     """
     if count is None:
         blocks = time_rounds(runs, GLANCE // 2, None, GLANCE // 2)
