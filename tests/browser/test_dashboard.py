@@ -135,7 +135,7 @@ def test_a_project_says_which_version_changed_its_cost(viewer: Viewer, costs):
     with viewer.open(costs[1]) as opened:
         text = opened.page.locator("section", has_text="A million inferences by").inner_text()
         assert "version sha256:detector-v2: +100.0 %" in text
-        assert "changed: model" in text
+        assert "changed inputs: model" in text
         assert "50.0 %" in text
         assert opened.complaints == []
 

@@ -183,7 +183,7 @@ def test_a_point_come_to_by_keyboard_tells_its_numbers(viewer: Viewer, large):
         assert details.is_visible()
         shown = details.inner_text()
         assert shown.startswith(f"{VARIANTS[0]}: ")
-        assert "Made by: trtcal quantize" in shown
+        assert "Command: trtcal quantize" in shown
 
 
 def test_a_layer_s_histogram_opens_and_closes_by_keyboard(viewer: Viewer, large):

@@ -72,7 +72,7 @@ def test_nan_inside_the_network_is_an_error(tmp_path):
     path = save(tmp_path / "net.onnx", nodes, weights, {"x": ["n", 8]}, {"y": ["n", 2]})
     model = load_model(path)
     data = open_dataset(samples(tmp_path / "data.npz", shape=(8,)), model)
-    with pytest.raises(InputError, match=r"'a' took .* NaN"):
+    with pytest.raises(InputError, match=r"'a' has .* NaN"):
         observe(prepare(model), data, ["a"])
 
 

@@ -128,8 +128,9 @@ def _checked_render(document: Document) -> str:
 
 
 def asset(name: str, folder: Path = TEMPLATES) -> Markup:
-    """Return a style sheet or script of ours, as it stands."""
-    return Markup((folder / name).read_text(encoding="utf-8"))  # noqa: S704 (our own file)
+    """Return a style sheet, without its indentation, or a script of ours."""
+    text = (folder / name).read_text(encoding="utf-8")
+    return Markup(re.sub(r"(?m)^ +", "", text) if name.endswith(".css") else text)  # noqa: S704 (our own file)
 
 
 def policy(style: str, script: str) -> str:
