@@ -33,7 +33,7 @@ def test_it_says_what_breaks_a_pattern_and_what_was_built(place, capsys):
     status, out, _ = run(capsys, "story_batch_norm.onnx", "layers.json")
     assert status == 0
     assert "Identity 'same' is in between" in out
-    assert "prediction: 1 patterns, 0 whole, 1 broken" in out
+    assert "prediction: 1 patterns, 0 complete, 1 broken" in out
     assert "evidence: 2 engine layers: 1 agrees, 0 differs, 0 unknown" in out
 
 
@@ -133,7 +133,7 @@ def test_nothing_to_fix_writes_nothing(place, capsys):
         (["conv_relu.onnx", "--add", "inner-pairs"], "go with --fix"),
         (["conv_relu.onnx", "--patterns", "none.toml"], "none.toml does not exist"),
         (["diff", "conv_relu.onnx", "layers.json"], "is not a trtcal fusion"),
-        (["diff", "conv_relu.onnx"], "Missing argument"),
+        (["diff", "conv_relu.onnx"], "missing argument"),
     ],
 )
 def test_errors_are_one_line_and_status_2(arguments, said, place, capsys):
