@@ -76,7 +76,7 @@ def _versions(path: Path, form: Format) -> dict[str, str]:
         return {name: metadata.version(name) for name in form.packages}
     except metadata.PackageNotFoundError as error:
         raise InputError(
-            f"model {path} needs {error.name} for its conversion, which is not installed",
+            f"the conversion of model {path} needs {error.name}, which is not installed",
             f"pip install 'trtcal[{form.extra}]', or convert it elsewhere and give the ONNX file",
         ) from error
 
