@@ -167,7 +167,7 @@ def test_half_a_document_is_refused(tmp_path):
 
 
 def test_a_folder_without_comparison_says_what_to_do(tmp_path):
-    with pytest.raises(InputError, match="no comparison") as caught:
+    with pytest.raises(InputError, match="neither a comparison") as caught:
         assemble(tmp_path)
     assert "trtcal compare" in caught.value.hint
     with pytest.raises(InputError, match="not a folder"):
