@@ -14,6 +14,8 @@ settings.load_profile("trtcal")
 # What tests build and run is not to be written down among the user's own engines and runs.
 STATE = tempfile.TemporaryDirectory(prefix="trtcal-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_DATA_HOME"] = STATE.name
+# pytest-xdist gives its workers a terminal of 80 columns, to which tables would be wrapped.
+os.environ.pop("COLUMNS", None)
 
 
 SAMPLES = Path(__file__).parent.parent / "samples"
