@@ -261,7 +261,9 @@ class Judgement:
         if self.figure is None:
             return None
         if self.limit.relation == "==":
-            return -max(abs(end - self.limit.bound) for end in (self.figure.low, self.figure.high))
+            return min(
+                0.0 - abs(end - self.limit.bound) for end in (self.figure.low, self.figure.high)
+            )
         if self.limit.relation == ">=":
             return self.figure.low - self.limit.bound
         return self.limit.bound - self.figure.high

@@ -148,7 +148,7 @@ def test_graphs_that_were_changed_are_refused(written, tmp_path):
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds no checkpoints\.jsonl"):
+    with pytest.raises(InputError, match=r"has no checkpoints\.jsonl"):
         Checkpoints.read(tmp_path)
 
 
