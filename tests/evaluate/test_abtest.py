@@ -51,7 +51,7 @@ def test_too_few_samples_are_inconclusive_and_say_how_many_would_do():
     both = right(200, 20), np.roll(right(200, 20), 3)
     enlarged = [np.tile(one, 1 + needed // 200) for one in both]
     assert judged(*enlarged).word == SHIP
-    assert f"{needed:,} samples in all" in verdict.sentence
+    assert f"{needed:,} samples in total" in verdict.sentence
 
 
 def test_speed_has_its_own_limit():
