@@ -200,7 +200,7 @@ def test_a_script_is_not_begun_again_for_each_chunk(tmp_path):
 def test_samples_in_the_order_of_their_classes_are_noted(scene):
     model, dataset = scene(images(40), labels=np.repeat(np.arange(4), 10))
     warnings = learning_curve(model, dataset, "minmax").warnings
-    assert any("order of their classes" in one for one in warnings)
+    assert any("sorted by class" in one for one in warnings)
 
 
 def curve_of(*ends):

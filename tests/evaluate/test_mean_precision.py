@@ -352,7 +352,7 @@ def test_a_run_judges_map_of_images_by_the_names_of_their_files(run_folder, caps
     assert limit["value"] == pytest.approx(100 * change)
     page = (run_folder / "run" / "report.html").read_text()
     assert "<dt>mAP</dt>" in page
-    assert "has mAP " in verdict["sentence"]
+    assert "reaches mAP " in verdict["sentence"]
     text = (run_folder / "trtcal.toml").read_text().replace('"RGB"', '"RGB"\ncrop = [14, 16]')
     (run_folder / "trtcal.toml").write_text(text)
     assert run_command(["run", str(run_folder / "trtcal.toml"), "--no-history"]) == 2
@@ -392,5 +392,5 @@ def test_a_run_whose_labels_fit_no_output_ends_before_it_begins(run_folder, caps
     config = run_folder / "trtcal.toml"
     config.write_text(config.read_text().replace("16/255", "1/255"))
     assert run_command(["run", str(config), "--no-history"]) == 2
-    assert "the labels, annotated boxes for each sample, fit no output" in capsys.readouterr().err
+    assert "the labels, annotated boxes per sample, fit no output" in capsys.readouterr().err
     assert not (run_folder / "run").exists()
