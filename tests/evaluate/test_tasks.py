@@ -161,7 +161,7 @@ def test_a_given_task_takes_the_place_of_the_guess_or_is_refused(name):
 
 
 def test_what_is_unknown_or_impossible_is_refused():
-    with pytest.raises(InputError, match="no task 'nonsense'"):
+    with pytest.raises(InputError, match="'nonsense' is not a task"):
         task_of({"y": logits(3)}, name="nonsense")
     with pytest.raises(InputError, match="no output 'z'"):
         task_of({"y": logits(3)}, wanted=["z"])

@@ -136,7 +136,7 @@ def test_empty_pictures_decide_nothing(tmp_path, data):
     comparison, test = judged(tmp_path, data * 0, "rows", seed=9)
     assert comparison.rows[1].accuracy.agreement == 100
     assert test.verdict.word == "INCONCLUSIVE"
-    assert "it shows nothing" in test.verdict.sentence
+    assert "the limit is too weak" in test.verdict.sentence
 
 
 def test_the_commands_take_task_and_outputs_and_say_them(tmp_path, data, monkeypatch, capfd):
