@@ -163,7 +163,7 @@ def test_a_run_keeps_the_checkpoints_of_the_one_that_it_replaced(story, tmp_path
     chain = folder / "checkpoints.jsonl"
     chain.write_text("".join(chain.read_text().splitlines(keepends=True)[:-1]))
     assert trtcal(f"verify {folder} -q") == 1
-    assert "checkpoints.jsonl" in capsys.readouterr().err
+    assert "checkpoints.jsonl" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not RTX.works, reason=str(RTX.missing))
