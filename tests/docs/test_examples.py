@@ -50,7 +50,6 @@ class Session:
             "NO_COLOR": "1",
             "XDG_DATA_HOME": str(folder / ".data"),
             "XDG_STATE_HOME": str(folder / ".data"),
-            "XDG_CACHE_HOME": str(folder / ".data"),
         }
 
     def run(self, block: Block, place: str) -> None:
