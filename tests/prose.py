@@ -10,18 +10,11 @@ from typing import NamedTuple
 
 import calibrators
 import trtcal
+from tests.docs.pages import PAGES, ROOT, name_of
 from trtcal.config import tomllib
 
 PACKAGE = Path(trtcal.__file__).parent
-ROOT = PACKAGE.parent
 MODULES = sorted([*PACKAGE.rglob("*.py"), *Path(calibrators.__file__).parent.rglob("*.py")])
-MADE = {ROOT / "docs" / "_build", ROOT / "docs" / "reference"}
-DOCUMENTS = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "samples/**/*.md")
-    for path in ROOT.glob(pattern)
-    if not MADE & set(path.parents)
-)
 STYLE = ROOT / "docs" / "style.md"
 APART = {ROOT / "CHANGELOG.md", STYLE}
 """Pages that name what is not used any more."""
@@ -42,12 +35,12 @@ def sentences() -> Iterator[Sentence]:
     """Yield every text that a user can meet."""
     for path in MODULES:
         yield from in_code(path)
-    for path in sorted(set(DOCUMENTS) - APART):
+    for path in sorted(set(PAGES) - APART):
         yield from in_document(path)
     for path in TABLES:
         yield from in_table(path)
     for path in TEMPLATES:
-        yield Sentence(_short(path), without_marks(path.read_text()))
+        yield Sentence(name_of(path), without_marks(path.read_text()))
 
 
 def in_code(path: Path) -> Iterator[Sentence]:
@@ -68,7 +61,7 @@ def in_code(path: Path) -> Iterator[Sentence]:
         if text is None or id(node) in parts or " " not in text.strip():
             continue
         if id(node) not in docs or is_shown(path, docs[id(node)]):
-            yield Sentence(f"{_short(path)}:{node.lineno}", text)
+            yield Sentence(f"{name_of(path)}:{node.lineno}", text)
 
 
 def is_shown(path: Path, owner: ast.AST | None) -> bool:
@@ -98,7 +91,7 @@ def in_document(path: Path) -> Iterator[Sentence]:
     text = re.sub(r"^(```|~~~).*?^\1", _lines_of, path.read_text(), flags=re.DOTALL | re.MULTILINE)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("    "):
-            yield Sentence(f"{_short(path)}:{number}", re.sub(r"`[^`]*`", "N", line))
+            yield Sentence(f"{name_of(path)}:{number}", re.sub(r"`[^`]*`", "N", line))
 
 
 def _lines_of(block: re.Match[str]) -> str:
@@ -109,7 +102,7 @@ def in_table(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a TOML table."""
     for text in _texts(tomllib.loads(path.read_text())):
         if " " in text:
-            yield Sentence(_short(path), text)
+            yield Sentence(name_of(path), text)
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -126,7 +119,3 @@ def without_marks(template: str) -> str:
     """Return a template's text without Jinja's and HTML's marks, styles and scripts."""
     marks = r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<(style|script).*?</\1>|<[^>]*>"
     return re.sub(marks, " ", template, flags=re.DOTALL)
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(ROOT))

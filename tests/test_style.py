@@ -10,7 +10,8 @@ from proselint.config import DEFAULT
 from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 
-from tests.prose import APART, MADE, PACKAGE, ROOT, STYLE, in_code, sentences, without_marks
+from tests.docs.pages import MADE, ROOT
+from tests.prose import APART, PACKAGE, STYLE, in_code, sentences, without_marks
 
 SENTENCES = list(sentences())
 LINT = {

@@ -425,13 +425,7 @@ class ImagesConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What all data of a model have in common.
-
-    `constants` are inputs that are the same for all samples: a number, or lists of numbers. `states`
-    are outputs that are fed back to an input at the next sample of a sequence, as output -> input; at
-    its start the input has its constant, or zeros. Without a `sample_axis` the inputs have no axis that
-    counts samples: each feed is one sample.
-    """
+    """What all data of a model have in common."""
 
     constants: dict[str, Any] = key(
         partial(by_name, CONSTANT),
@@ -473,14 +467,7 @@ class PrepareConfig:
 
 @dataclass(frozen=True)
 class CalibrationConfig:
-    """The data and methods to calibrate with.
-
-    `method` is the one used where one is wanted: `percentile` if it is among them, else the first.
-    `workers` is the number of processes that observe; they share the cores. `labels` says where the
-    labels of an image folder stand, or is a file of annotations. `improve` is the effort of
-    post-training optimization, None for no such variant; `improve_time_limit_s` is its limit in
-    seconds.
-    """
+    """The data and methods to calibrate with."""
 
     data: Path | None = key(
         FILE_NAME,
@@ -535,12 +522,7 @@ class CalibrationConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The data to compare on, the batch size, and the runs of each to time, few if none are asked for.
-
-    `labels` says where the labels of an image folder stand, or is a file of annotations in COCO's JSON.
-    `slices` is a CSV file of attributes, `metric` a Python file with figures of the user's own,
-    `layer_samples` the number of samples on which the error is followed from tensor to tensor.
-    """
+    """The data to compare on, and how."""
 
     data: Path | None = key(
         FILE_NAME,
@@ -581,11 +563,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """A mixed plan: precisions by layer and rule, and the method whose ranges INT8 layers take.
-
-    `rules` are tables as in a plan's JSON, `second_qdq` is the list of names in it; `rest` is
-    that of [build] if None.
-    """
+    """A mixed plan, as in a plan's JSON, and the method whose ranges INT8 layers take."""
 
     layers: dict[str, str] = key(
         _texts, dict, "Precisions of single layers by their names.", unset="none"
@@ -626,13 +604,7 @@ def _plans(value: object) -> dict[str, PlanConfig]:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What to build for, the shapes of dynamic inputs, and a time limit in seconds for each build.
-
-    Without `targets` a run builds for `DEFAULT_TARGETS`, and `trtcal build` wants one.
-    `tune_placement` is a target on whose compiler light nodes are tried, or None. With `fp16` a variant
-    in FP16 stands beside those in INT8 where a target is a GPU. `rest` is what runs that is not INT8:
-    fp16 or fp32, fp16 if None and a target is a GPU.
-    """
+    """What to build for, with which shapes and for how long."""
 
     targets: tuple[str, ...] = key(
         STRINGS,
@@ -719,12 +691,7 @@ PRICINGS = ("on-demand", "spot", "reserved")
 
 @dataclass(frozen=True)
 class CostConfig:
-    """Who a run is for, and what serves the model: for costs by tag and over time.
-
-    `tags` are names of the user's own, such as a team. `instance` is the type of the machine where
-    latency is measured, as a table of prices has it, with its `region` and kind of `pricing`; `prices`
-    is that table. Without `inferences_per_month` cost is per million inferences only.
-    """
+    """Who a run is for, and what serves the model: for costs by tag and over time."""
 
     tags: dict[str, str] = key(
         read_tags, dict, "Tags of the runs, such as a team: any key to a text.", unset="none"

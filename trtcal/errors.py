@@ -13,10 +13,22 @@ Anything else that escapes is a defect of trtcal and is reported as one.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 INTERRUPTED = 130
 MODEL = "MODEL"
 """Placeholder in hints for the model's path without `.onnx`, where who raises does not know it."""
+
+
+def some(items: Iterable[str], shown: int = 3) -> str:
+    """Return the first few names for a message, and how many more there are.
+
+    >>> some(["a", "b", "c", "d"], shown=2)
+    'a, b and 2 more'
+    """
+    every = list(items)
+    more = f" and {len(every) - shown} more" if len(every) > shown else ""
+    return ", ".join(every[:shown]) + more
 
 
 class TrtcalError(Exception):

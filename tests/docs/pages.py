@@ -13,8 +13,14 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("samples/**/*.md")])
-PAGES = [page for page in PAGES if "_build" not in page.parts and "reference" not in page.parts]
+MADE = {ROOT / "docs" / "_build", ROOT / "docs" / "reference"}
+"""What `make docs` writes."""
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "samples/**/*.md")
+    for page in ROOT.glob(pattern)
+    if not MADE & set(page.parents)
+)
 COMMENT = re.compile(r"<!--\s*(file|output|needs|skip|run)\b:?\s*(.*?)\s*-->", re.DOTALL)
 
 

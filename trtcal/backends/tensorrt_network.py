@@ -28,7 +28,7 @@ from calibrators.tensorrt_builder import (
 from trtcal.backends.options import CACHE
 from trtcal.config import ImagesConfig
 from trtcal.data import open_dataset
-from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError
+from trtcal.errors import BackendError, InputError, ResourceError, TrtcalError, some
 from trtcal.model import load_model
 
 SHOWN = 5
@@ -242,9 +242,7 @@ def _batches(request: Mapping[str, Any]) -> Iterator[Feeds]:
 
 def shown(names: Sequence[str]) -> str:
     """Return the first few names, on one line, and how many more there are."""
-    more = len(names) - SHOWN
-    first = ", ".join(name if name.isprintable() else ascii(name) for name in names[:SHOWN])
-    return first + (f" and {more} more" if more > 0 else "")
+    return some((name if name.isprintable() else ascii(name) for name in names), SHOWN)
 
 
 Say = Callable[[str, str], None]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx
 
+from trtcal.errors import some
 from trtcal.model import Model
 from trtcal.model.cut import before, cut_before
 from trtcal.model.files import with_inner
@@ -65,9 +66,8 @@ def explain_refusal(model: Model, backend: str, text: str) -> tuple[str, str] | 
     nodes = lacking(model.proto, refused | LACKED.get(backend, frozenset()))
     if not nodes:
         return None
-    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-    shown = ", ".join(f"{node.name!r} ({node.op_type})" for node in nodes[:NAMED])
-    message = f"{backend} has no implementation of node {shown}{more}; {_who_has(nodes, backend)}"
+    shown = some((f"{node.name!r} ({node.op_type})" for node in nodes), NAMED)
+    message = f"{backend} has no implementation of node {shown}; {_who_has(nodes, backend)}"
     path = str(model.path)
     return message, hint_to_cut(path, model.proto, nodes) or hint_to_other(path)
 

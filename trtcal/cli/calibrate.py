@@ -21,7 +21,7 @@ from trtcal.cli.output import (
     say_more,
     size_in_bytes,
 )
-from trtcal.reporting.text import some
+from trtcal.errors import some
 
 if TYPE_CHECKING:
     from trtcal.calibration import Observation, ObserveOptions

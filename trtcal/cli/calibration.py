@@ -17,6 +17,7 @@ from trtcal.cli.options import (
     prepare,
 )
 from trtcal.cli.output import Columns, is_verbose, note, print_table, progress, say
+from trtcal.errors import some
 
 if TYPE_CHECKING:
     from trtcal.ranges import Calibration, CalibrationDiff
@@ -90,9 +91,8 @@ def _show_diff(result: CalibrationDiff, options: Diff) -> None:
     for path, only in ((options.a, result.only_before), (options.b, result.only_after)):
         for reason in dict.fromkeys(only.values()):
             names = [name for name, why in only.items() if why == reason]
-            shown = names if is_verbose() else names[:NAMED]
-            rest = f" and {len(names) - NAMED} further" if len(names) > len(shown) else ""
-            say(f"only in {path}: {', '.join(shown)}{rest}: {reason}")
+            shown = some(names, len(names) if is_verbose() else NAMED)
+            say(f"only in {path}: {shown}: {reason}")
     say(f"{len(result.moved)} ranges moved, {result.same} are the same")
 
 

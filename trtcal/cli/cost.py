@@ -21,7 +21,7 @@ from trtcal.cli.output import (
     say_more,
     warning,
 )
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 
 if TYPE_CHECKING:
     from trtcal.reporting import prices
@@ -259,7 +259,6 @@ def _signed(percent: float) -> str:
 
 def _sentence(change: CostChange) -> str:
     """Return when a cost changed, by how much, and by what."""
-    from trtcal.reporting.text import some
     from trtcal.runs.figures import PRICED
 
     before, after = change.before, change.after

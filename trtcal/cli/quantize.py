@@ -13,7 +13,7 @@ from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
 from trtcal.cli.options import CalibratedOptions, option
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
-from trtcal.reporting.text import some
+from trtcal.errors import some
 
 if TYPE_CHECKING:
     from trtcal.evaluate.placement_search import Tuned

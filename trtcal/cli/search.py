@@ -20,8 +20,7 @@ from trtcal.cli.output import (
     show_coverage,
     warning,
 )
-from trtcal.errors import GateFailed, InputError
-from trtcal.reporting.text import some
+from trtcal.errors import GateFailed, InputError, some
 
 if TYPE_CHECKING:
     from trtcal.data import Dataset

@@ -16,7 +16,7 @@ from trtcal.backends.targets import machine
 from trtcal.data import Dataset, Feeds
 from trtcal.data.overlap import Overlap, numbers_of
 from trtcal.documents import Document, Sealed, from_fields, seal
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.evaluate.accuracy import Accuracy, Mean, OutputFigures
 from trtcal.evaluate.collectors import Evaluation, Wanted, evaluate, read_task
 from trtcal.evaluate.equality import Simulation
@@ -367,9 +367,8 @@ def _of_latency(comparison: Comparison) -> Iterator[str]:
         yield f"the times are those of ONNX Runtime on this CPU{rough}; a GPU has other times"
     found = [(row.name, row.latency.warnings) for row in comparison.rows if row.latency.warnings]
     if found and not comparison.is_rough:
-        names = ", ".join(name for name, _ in found[:NAMED])
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        yield f"latency of {names}{more} was disturbed: {found[0][1][0]}"
+        names = some((name for name, _ in found), NAMED)
+        yield f"latency of {names} was disturbed: {found[0][1][0]}"
 
 
 def _simulated(found: Simulation, samples: int) -> str:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from trtcal.config import TASKS
 from trtcal.data.coco import are_boxes
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.evaluate.boxes import CELLS, Boxes, cells_of, find_decoder, names_of
 from trtcal.evaluate.outputs import DECIDING, FLOATING, RAW, Figures, Output, samples_first
 from trtcal.evaluate.per_sample import SUM_TOLERANCE, Labels, by_class, distances
@@ -246,7 +246,7 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
     """Return why outputs without a default limit leave a verdict open, and what would decide."""
     have = "has" if len(outputs) == 1 else "have"
     return (
-        f"{_some(outputs)} {have} no default limit: give one, such as "
+        f"{some(outputs)} {have} no default limit: give one, such as "
         f'--limit "{SUGGESTED}", choose the outputs to judge with --outputs, or give --task'
     )
 
@@ -254,16 +254,8 @@ def no_usual_limit(outputs: Sequence[str]) -> str:
 def no_limit_on(outputs: Sequence[str]) -> str:
     """Return the warning of outputs that no limit is about."""
     return (
-        f"no limit is on {_some(outputs)}: give one, or choose the outputs to judge with --outputs"
+        f"no limit is on {some(outputs)}: give one, or choose the outputs to judge with --outputs"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
-NAMED = 3
 
 
 def _about(kind: str) -> frozenset[str]:

@@ -437,8 +437,7 @@ def search(
         )  # what it reads is of one model
         wanted = replace(wanted, reader=reader)
         if limits:
-            listed = [limits] if isinstance(limits, str) else limits
-            wanted = replace(wanted, limits=Limits.of(*listed))
+            wanted = replace(wanted, limits=Limits(parse_limits(limits)))
         cache = cache_beside(Path(folder), loaded, dataset, reader)
         return find_plans(prepare(loaded), table, dataset, wanted, cache)
 

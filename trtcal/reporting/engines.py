@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trtcal.documents import Document, from_fields
+from trtcal.errors import some
 from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.limits import BROKEN
@@ -131,7 +132,7 @@ def log_events(logs: Sequence[View]) -> list[View]:
             **own[0],
             "meaning": getattr(CATEGORIES.get(own[0]["category"]), "meaning", ""),
             "more": len(own) - 1,
-            "titles": text.some(list(dict.fromkeys(one["title"] for one in own))),
+            "titles": some(list(dict.fromkeys(one["title"] for one in own))),
         }
         for own in grouped(every, "severity", "category", "message")
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from trtcal.documents.streams import visible as visible
@@ -93,9 +92,3 @@ def moment(value: str) -> str:
 def count(amount: int, thing: str, things: str | None = None) -> str:
     """Return `1 layer`, `2 layers`, `1,000 layers`."""
     return f"{amount:,} {thing if amount == 1 else things or thing + 's'}"
-
-
-def some(names: Sequence[str], shown: int = 3) -> str:
-    """Return the first few names, and how many more there are."""
-    rest = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trtcal.documents import Document
+from trtcal.errors import some
 from trtcal.evaluate.accuracy import PERCENT
 from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.tasks import OF_LABELS
@@ -276,7 +277,7 @@ def warnings(
     skipped = {node for build in own for node in build.skipped}
     if skipped:
         layers = text.count(len(skipped), "layer")
-        reasons.append(f"{layers} could not be quantized: {text.some(sorted(skipped))}.")
+        reasons.append(f"{layers} could not be quantized: {some(sorted(skipped))}.")
     return (*reasons, *_not_built(failed_builds or {}))
 
 
@@ -288,7 +289,7 @@ def _not_built(failed: Mapping[str, str]) -> Iterator[str]:
         plain = COMMAND.sub("", why)  # it names the model's file
         alike.setdefault((target, plain), []).append((model, why))
     for (target, _), several in alike.items():
-        of = text.some([model for model, _ in several])
+        of = some([model for model, _ in several])
         where = f"for {target} from {of}" if of else f"in {target}"
         yield f"No engine {where}: {text.shorten(several[0][1], 2 * REASON_SHOWN)}."
 
@@ -340,12 +341,12 @@ def _build_warnings(build: Build) -> list[str]:
     if build.coverage and build.coverage.is_low:
         reasons.append(f"On {where}, only {build.coverage.headline}.")
     if lost:
-        names = text.some(lost)
+        names = some(lost)
         reasons.append(
             f"{len(lost)} of {total} requested in INT8 run in float on {where}: {names}."
         )
     if unknown:
-        names = text.some(unknown)
+        names = some(unknown)
         reasons.append(
             f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
         )

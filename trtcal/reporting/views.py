@@ -10,6 +10,7 @@ from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document
+from trtcal.errors import some
 from trtcal.evaluate.accuracy import PERCENT, REACH
 from trtcal.evaluate.groups import Group
 from trtcal.evaluate.tasks import OF_LABELS
@@ -278,7 +279,7 @@ def first_steps(document: Document, found: Sequence[View], row: View | None) -> 
 
 
 def _worst_tensor(figure: View, command: str | None) -> View:
-    readers = text.some(list(figure["nodes"])) or "a layer"
+    readers = some(list(figure["nodes"])) or "a layer"
     kind = "the weights" if figure["is_weight"] else f"the tensor {figure['tensor']!r}"
     what = (
         f"Quantization hurts {kind} read by {readers} most: SQNR "
@@ -446,7 +447,7 @@ def optimizations(document: Document) -> list[View]:
     return [
         {
             **one,
-            "title": text.some(one["variants"]) or "no variant",
+            "title": some(one["variants"]) or "no variant",
             "sentence": _sentence(one),
             "tries": _tries(one),
             "is_sqnr": one["objective"] == "sqnr",

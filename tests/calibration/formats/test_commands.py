@@ -70,7 +70,7 @@ def test_tensors_of_one_file_only_are_counted_in_one_line(place, capsys):
     many.write(place / "many.json")
     command = ("calibration", "diff", "many.json", "few.json")
     lines = succeed(capsys, *command).splitlines()
-    only = "only in many.json: a, b, c and 2 further: the other file has no entry for it"
+    only = "only in many.json: a, b, c and 2 more: the other file has no entry for it"
     assert [line for line in lines if line.startswith("only")] == [only]
     assert "a, b, c, d, e: " in succeed(capsys, *command, "-v")
 

@@ -4,45 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
+from tests.docs.pages import ROOT
 from tests.docs.reference.markdown import contents, prose, table
 from trtcal.cli.main import COMMANDS, cli
+from trtcal.cli.pages import page_of_module
 
-TOPICS = {
-    "init": ("configuration", "Configuration"),
-    "run": ("report", "The report"),
-    "prepare": ("data", "Data and models"),
-    "check-data": ("data", "Data and models"),
-    "calibrate": ("calibration", "Calibration"),
-    "calibration": ("calibration", "Calibration"),
-    "plan": ("plans", "Plans"),
-    "quantize": ("plans", "Plans"),
-    "build": ("backends", "Backends"),
-    "log": ("logs", "What was built"),
-    "explain": ("logs", "What was built"),
-    "layers": ("logs", "What was built"),
-    "diagnose": ("logs", "What was built"),
-    "fusion": ("logs", "What was built"),
-    "compare": ("statistics", "Statistics"),
-    "ab": ("statistics", "Statistics"),
-    "history": ("history", "History"),
-    "cost": ("history", "History"),
-    "store": ("traceability", "Traceability"),
-    "sensitivity": ("plans", "Plans"),
-    "search": ("plans", "Plans"),
-    "report": ("report", "The report"),
-    "checkpoint": ("traceability", "Traceability"),
-    "bisect": ("traceability", "Traceability"),
-    "bundle": ("traceability", "Traceability"),
-    "drift": ("traceability", "Traceability"),
-    "verify": ("report", "The report"),
-    "doctor": ("backends", "Backends"),
-}
-"""Of each command the page that has what its help has no room for."""
-
-OTHER = ("commands", "Commands")
 BOUND = re.compile(r"(?:(\d+)<=)?x(>=|>|<=)(\d+)")
 
 
@@ -63,13 +33,15 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _page(context: click.Context) -> str:
-    topic, title = TOPICS.get(str(context.info_name), OTHER)
+    place = page_of_module(f"trtcal.cli.{str(context.info_name).replace('-', '_')}") or ""
+    page = Path(place.partition("#")[0])
+    title = (ROOT / page).read_text().splitlines()[0].removeprefix("# ")
     text = _section(context, "#")
     if isinstance(context.command, click.Group):
         for name, command in context.command.commands.items():
             text += _section(click.Context(command, info_name=name, parent=context), "##")
     return (
-        f"{text}**See also:** [{title}](../../{topic}.md), and "
+        f"{text}**See also:** [{title}](../../{page.name}), and "
         "[Exit statuses](../exit-statuses.md) for what the command's end says.\n"
     )
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.docs.reference.markdown import prose
@@ -20,7 +19,6 @@ PAGE = """\
 Every key, its type and its default. [Configuration](../configuration.md) has examples.
 
 """
-ROOT = Path(__file__).parents[3]
 OTHERS = {
     config._limits: config.LIMITS.wanted,
     config._texts: "a table of names to strings or numbers",

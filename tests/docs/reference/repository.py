@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.docs.pages import ROOT
 from tests.docs.reference.markdown import contents
 
-ROOT = Path(__file__).parent.parent.parent.parent
 DOCS = ROOT / "docs"
 OUTSIDE = [
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),

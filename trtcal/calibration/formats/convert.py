@@ -15,11 +15,11 @@ from trtcal.calibration.formats.onnxruntime_table import (
     to_table_text,
 )
 from trtcal.calibration.formats.qdq import read_qdq
-from trtcal.calibration.formats.table import IMPORTED, UNKNOWN, listed
+from trtcal.calibration.formats.table import IMPORTED, UNKNOWN
 from trtcal.calibration.formats.tensorrt_cache import FORM, cache_of, is_unnamed, read_cache
 from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.model import Model, load_model
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
 from trtcal.ranges import KIND, Calibration, scales_of
@@ -37,6 +37,7 @@ WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
 }
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
+SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,12 @@ class Fit:
         """Raise `InputError` with what differs."""
         differences = []
         if self.unknown:
-            names = (
-                f"{len(self.unknown)} tensors that the model does not have ({listed(self.unknown)})"
-            )
-            differences.append(f"it has {names}")
+            names = f"tensors that the model does not have ({some(self.unknown, SHOWN)})"
+            differences.append(f"it has {len(self.unknown)} {names}")
         if self.missing:
             count = f"{len(self.missing)} of the {self.wanted}"
             differences.append(
-                f"it has no range for {count} activations to quantize ({listed(self.missing)})"
+                f"it has no range for {count} activations to quantize ({some(self.missing, SHOWN)})"
             )
         if differences:
             raise InputError(
@@ -190,7 +189,7 @@ def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
         ]
         pairs = [f"{name!r}: {why}" for name, why in zip(absent, reasons, strict=True)]
         raise InputError(
-            f"tensors without a range: {listed(pairs)}",
+            f"tensors without a range: {some(pairs, SHOWN)}",
             "`trtcal calibration show` lists the reasons",
         )
     return replace(calibration, ranges={name: calibration.ranges[name] for name in tensors})

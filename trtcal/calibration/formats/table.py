@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,6 @@ from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
 from trtcal.ranges import Calibration, TensorRange
 
-MAX_SHOWN = 5
 UNKNOWN = "unknown"
 IMPORTED = "imported:"
 Number = TypeVar("Number", int, float)
@@ -44,13 +43,6 @@ def table_of(form: str, amaxes: Mapping[str, float], **parameters: str) -> Calib
     ranges = {name: imported(amax) for name, amax in amaxes.items() if not problems[name]}
     unranged = {name: text for name, text in problems.items() if text}
     return foreign(form, ranges, unranged, dict(parameters))
-
-
-def listed(items: Iterable[str]) -> str:
-    """Return the first five of some items, and how many more there are."""
-    everything = list(items)
-    more = len(everything) - MAX_SHOWN
-    return ", ".join(everything[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def read_lines(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtcal.config import TEXT, Kind, is_finite, key, naming, read_section, read_toml
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo, is_quantize_step
 from trtcal.model.macs import MOST_MACS, convolution_macs, product_macs
 from trtcal.model.shapes import Shape
@@ -34,9 +34,7 @@ def short(name: str) -> str:
 
 def listed(names: Iterable[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
-    every = list(names)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(short(name) for name in every[:most]) + more
+    return some(map(short, names), most)
 
 
 NONE = "none"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from trtcal.errors import InputError
+from trtcal.errors import InputError, some
 from trtcal.model.graph import (
     MIN_OPSET,
     STANDARD,
@@ -210,6 +210,4 @@ def _why_kept(node: gs.Node, called: set[tuple[str, str]]) -> str | None:
 
 
 def _sentence(what: str, names: Iterable[str], said: str) -> str:
-    found = list(names)
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"{what} {', '.join(map(repr, found[:NAMED]))}{more}: {said}"
+    return f"{what} {some(map(repr, names), NAMED)}: {said}"
