@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibrators.fp8 import FP8_MOST
 from calibrators.range import LEAST, MOST, scale_of
 from trtcal.documents import Sealed
 from trtcal.errors import InputError
@@ -21,13 +22,20 @@ class TensorRange:
     """One tensor's range, with what was seen of its values.
 
     `amax` and `observed_amax` are in the tensor's own unit, `clipped` is the share (0 to 1) of its
-    finite values that lies outside the range, `note` what a user should know of it.
+    finite values that lies outside the range, `note` what a user should know of it. `fp8_amax` is the
+    range for FP8, None where no histogram was there to choose it from.
     """
 
     amax: float
     observed_amax: float
     clipped: float
     note: str | None = None
+    fp8_amax: float | None = None
+
+    @property
+    def fp8_scale(self) -> float:
+        """The scale in FP8, amax / 448; without a range for FP8 that of the largest value seen."""
+        return (self.fp8_amax or self.observed_amax or self.amax) / FP8_MOST
 
     def __post_init__(self) -> None:
         number = isinstance(self.amax, (int, float)) and not isinstance(self.amax, bool)

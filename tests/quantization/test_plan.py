@@ -57,7 +57,7 @@ def test_no_pattern_takes_for_ever(pattern):
         ({"rules": [3]}, "must be a list of tables"),
         ({"rules": [{"pattern": "a"}]}, "'rules.1.precision' is missing"),
         ({"rules": [{"precision": "fp16"}]}, "neither a pattern nor an op"),
-        ({"rules": [{"precision": "fp8", "op": "Conv"}]}, "precision 'fp8'"),
+        ({"rules": [{"precision": "int2", "op": "Conv"}]}, "precision 'int2'"),
         ({"rules": [{"precision": "fp16", "op": 3}]}, "'rules.1.op' must be a string"),
         (
             {"rules": [{"precision": "fp16", "op": "Conv", "optional": 1}]},

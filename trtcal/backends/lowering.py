@@ -21,6 +21,7 @@ import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 
+from trtcal.backends.narrow import fold_fp4, is_integer, keep_relus
 from trtcal.errors import InputError
 from trtcal.model import unique
 from trtcal.model.graph import (
@@ -46,14 +47,16 @@ INT32_LIMIT = 2**31 - 1
 def lower(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model for ONNX Runtime's CPU kernels.
 
-    A model comes back unchanged if it has no Q/DQ, or other than TensorRT's: asymmetric, unsigned, or
-    read by nodes that are not DequantizeLinear.
+    Integers stay as they are if they have other Q/DQ than TensorRT's: asymmetric, unsigned, or read by
+    nodes that are not DequantizeLinear. FP8 and FP4 become what its kernels take (`backends.narrow`).
     """
-    if not any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
+    if not any(node.op_type in QDQ for node in proto.graph.node):
         return proto
     graph = import_graph(proto)
-    if not _is_tensorrts(graph):
-        return proto
+    changed = any([fold_fp4(graph), keep_relus(graph)])
+    quantizers = [node for node in graph.nodes if node.op == "QuantizeLinear" and is_integer(node)]
+    if not quantizers or not _is_tensorrts(graph):
+        return export_model(graph, proto) if changed else proto
     lowering = _Lowering(graph)
     lowering.widen()
     lowering.move_up()
@@ -241,6 +244,7 @@ class _Lowering:
         """Give every reader of quantized weights its own: shared ones ONNX Runtime fails on."""
         for node in list(self.graph.nodes):
             shared = node.op == "DequantizeLinear" and constant(node.inputs[0]) is not None
+            shared = shared and is_integer(node)
             for reader in node.outputs[0].outputs[1:] if shared else []:
                 own = [
                     gs.Constant(
@@ -258,7 +262,7 @@ class _Lowering:
     def shift_activations(self) -> None:
         """Make every quantized activation uint8 with zero point 128."""
         for node in self.graph.nodes:
-            if node.op in QDQ and _carries_activation(node):
+            if node.op in QDQ and is_integer(node) and _carries_activation(node):
                 node.inputs[2] = gs.Constant(
                     unique(f"{node.name}/zero_point", self.names), np.array(ZERO_POINT, np.uint8)
                 )
@@ -282,7 +286,7 @@ def _is_tensorrts(graph: gs.Graph) -> bool:
         quantized = node.outputs[0] if node.op == "QuantizeLinear" else None
         if node.op == "DequantizeLinear" and isinstance(node.inputs[0], gs.Variable):
             quantized = node.inputs[0]
-        if quantized is not None and not _is_plain_pair(quantized):
+        if quantized is not None and is_integer(node) and not _is_plain_pair(quantized):
             return False
     return True
 
@@ -306,7 +310,7 @@ def is_int8_per_tensor(node: gs.Node) -> bool:
 
 def _dequantizer_scale(tensor: gs.Tensor) -> Array | None:
     producer = tensor.inputs[0] if tensor.inputs else None
-    if producer is None or producer.op != "DequantizeLinear":
+    if producer is None or producer.op != "DequantizeLinear" or not is_integer(producer):
         return None
     return constant(producer.inputs[1])
 

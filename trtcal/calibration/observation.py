@@ -16,6 +16,8 @@ import numpy as np
 
 import calibrators
 from calibrators import EmptyHistogramError, Histogram, UnknownCalibratorError
+from calibrators.fp8 import fp8_amax
+from calibrators.range import FLOOR
 from calibrators.registry import BUILT_IN
 from trtcal.data import Dataset
 from trtcal.data.dataset import SizeRanges
@@ -146,7 +148,7 @@ def calibrate(
     for name, histogram in observation.histograms.items():
         try:
             with _naming(method, f" on tensor {name!r}", EmptyHistogramError):
-                ranges[name] = _choose(calibrator, histogram)
+                ranges[name] = _choose(method, calibrator, histogram)
         except EmptyHistogramError as error:
             unranged[name] = str(error)
     return Calibration(
@@ -200,7 +202,10 @@ def _all_parameters(
     return given
 
 
-def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
+AS_INT8 = frozenset(("minmax", "percentile"))  # methods that choose without a look at the grid
+
+
+def _choose(method: str, calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorRange:
     chosen = calibrator(histogram)
     notes = [chosen.note] if chosen.note else []
     infinite = histogram.positive_inf + histogram.negative_inf
@@ -208,6 +213,11 @@ def _choose(calibrator: calibrators.Calibrator, histogram: Histogram) -> TensorR
         notes.append(f"{infinite} infinite values were not counted")
     low, high, counts = histogram.magnitudes()
     outside = int(counts[(low >= chosen.amax) & (high > chosen.amax)].sum())
+    amax = chosen.amax if method in AS_INT8 else fp8_amax(histogram)
     return TensorRange(
-        chosen.amax, histogram.amax, outside / histogram.count, "; ".join(notes) or None
+        chosen.amax,
+        histogram.amax,
+        outside / histogram.count,
+        "; ".join(notes) or None,
+        max(amax, FLOOR),
     )

@@ -133,7 +133,10 @@ class Quantize(
     other commands takes the latter.
     """
 
-    plan: Path | None = option("Plan: precision by layer.  [default: INT8 for every layer]")
+    plan: Path | None = option("Plan: precision by layer.  [default: --precision for every layer]")
+    precision: Literal["int8", "fp8", "int4", "nvfp4"] | None = option(
+        "Precision of every layer that can have it; int4 and nvfp4 are for weights.  [default: int8]"
+    )
     output: Path = option("ONNX file for the quantized model.", "-o")
     keep_float: tuple[str, ...] = option("Node to leave in fp32; may be repeated.", metavar="GLOB")
     only: tuple[str, ...] = option(
@@ -176,6 +179,8 @@ class Quantize(
             raise click.UsageError("--data, --metric and --float-output need --improve")
         if self.only and self.plan:
             raise click.UsageError("--only and --plan exclude each other: leave --plan out")
+        if self.precision and self.plan:
+            raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
 
     def _run(self) -> None:
         from trtcal.documents import together
@@ -234,10 +239,11 @@ def _plan(options: Quantize) -> Plan:
     config = options.config
     targets = config.build.run_targets if config.path.is_file() else ()
     rest = options.rest or config.build.rest_for(targets)
-    plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else "int8")
+    precision = options.precision or "int8"
+    plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else precision)
     plan = replace(plan, rest=options.rest or plan.rest).with_rest(rest)
     rules = [Rule("fp32", glob, reason="--keep-float") for glob in options.keep_float]
-    rules += [Rule("int8", glob, reason="--only") for glob in options.only]
+    rules += [Rule(precision, glob, reason="--only") for glob in options.only]
     return replace(plan, rules=(*rules, *plan.rules))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -34,7 +35,7 @@ logging.getLogger("onnx_graphsurgeon").setLevel(logging.ERROR)
 
 MIN_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear take an axis
 FP16_OPSET = 19  # the first in which QuantizeLinear takes float16 values, with float16 scales
-FP16_IR_VERSION = 9  # the one that came with `FP16_OPSET`
+IR_VERSIONS = {FP16_OPSET: 9, 21: 10, 23: 11}  # that came with these opsets, and with narrow types
 MAX_IR_VERSION = 10  # ONNX Runtime 1.18, the oldest that we take, reads up to this one
 NUMBERS: dict[str, tuple[type, str]] = {
     "value_float": (np.float32, "f"),
@@ -43,6 +44,8 @@ NUMBERS: dict[str, tuple[type, str]] = {
     "value_ints": (np.int64, "ints"),
 }
 """Attributes of a Constant that hold numbers: their type, and the field that has them."""
+PACKED = (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)
+"""Types of which a byte holds two: onnx-graphsurgeon would write one a byte."""
 STANDARD = (None, "", "ai.onnx")  # how a node names the domain of ONNX's own operators
 
 
@@ -71,7 +74,10 @@ class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
         """Give a tensor the values; an `inner` one, of a subgraph, holds its bytes itself."""
         name = tensor.name
         if isinstance(self.source, np.ndarray):
-            tensor.raw_data = self.source.tobytes()
+            packed = numpy_helper.from_array(
+                self.source
+            )  # two values a byte, where they have 4 bits
+            tensor.raw_data = packed.raw_data
         else:
             tensor.CopyFrom(embedded(self.source) if inner else self.source)
             tensor.name = name
@@ -162,8 +168,8 @@ def export_model(graph: gs.Graph, like: onnx.ModelProto) -> onnx.ModelProto:
     weights = _detached(graph)
     proto = _exported(graph, weights)
     _fill(proto.graph, weights)
-    lowest = FP16_IR_VERSION if graph.opset >= FP16_OPSET else 7
-    proto.ir_version = min(max(like.ir_version, lowest), MAX_IR_VERSION)
+    lowest = max((ir for opset, ir in IR_VERSIONS.items() if graph.opset >= opset), default=7)
+    proto.ir_version = max(min(like.ir_version, MAX_IR_VERSION), lowest)
     proto.producer_name, proto.producer_version = like.producer_name, like.producer_version
     proto.metadata_props.extend(like.metadata_props)
     return proto
@@ -236,8 +242,8 @@ def _detached(graph: gs.Graph) -> dict[str, Weight]:
         values = tensor._values
         if (
             isinstance(values, np.ndarray)
-            and values.nbytes >= LARGE
-            and values.dtype.kind in "biuf"
+            and (values.nbytes >= LARGE or values.dtype in PACKED)
+            and (values.dtype.kind in "biuf" or values.dtype in PACKED)
         ):
             tensor.values = Weight(values)
         if isinstance(tensor._values, Weight):

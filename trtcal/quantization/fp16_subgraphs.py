@@ -169,11 +169,13 @@ class _Writer:
         self.graph.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, [result]))
         return result
 
-    def _scale(self, node: gs.Node) -> gs.Constant:
+    def _scale(self, node: gs.Node) -> gs.Tensor:
         """Return a scale in float16; the float32 one takes its value, so that Q and DQ agree."""
         scale = node.inputs[1]
         if scale.dtype == np.float16:
             return scale
+        if not isinstance(scale, gs.Constant):
+            return self._fp16(scale)
         if scale.name not in self.narrow:
             rounded = fp16_scale(node)
             self.narrow[scale.name] = gs.Constant(self._name(scale), rounded)

@@ -14,6 +14,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from trtcal.config import (
+    COUNT,
     FLAG,
     NAMES,
     TEXT,
@@ -26,18 +27,19 @@ from trtcal.config import (
 from trtcal.documents import Document, read_document, read_json, seal, write_document
 from trtcal.errors import InputError
 from trtcal.model import Model
-from trtcal.model.graph import import_graph
+from trtcal.model.graph import FP16_OPSET, MIN_OPSET, import_graph
 from trtcal.model.ops import HEAVY, MULTIPLIES, NO_INT8, SENSITIVE
 from trtcal.model.work import count_work
+from trtcal.quantization.formats import FORMATS, NARROW
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.weighted_ops import weight_count
 
 KIND, VERSION = "plan", 4
 FLOATS = ("fp16", "fp32")
-PRECISIONS = ("int8", *FLOATS)
+PRECISIONS = (*NARROW, *FLOATS)
+BLOCK_SIZES = FORMATS["int4"].blocks
 MATCHES = ("glob", "name", "regex")
 LONGEST = 1000  # characters of a pattern
-FIELDS = ("layers", "default", "rules", "second_qdq", "rest")
 HINT = (
     'write {"default": "int8", "layers": {"layer name": "fp32"}, '
     '"rules": [{"match": "glob", "pattern": "head/*", "precision": "fp16"}]}'
@@ -131,8 +133,9 @@ class Plan:
     """A precision for every layer: `layers` by node name, then `rules` in order, then `default`.
 
     Nodes without weights or products follow their neighbours unless a name or a rule decides.
-    If the default is int8, what cannot be INT8 runs in `rest`: fp32 if None, or fp16 where no known
-    value overflows it.
+    If the default is a narrow precision (int8, fp8, int4, nvfp4), what cannot have it runs in `rest`:
+    fp32 if None, or fp16 where no known value overflows it. int4 and nvfp4 quantize weights only;
+    `block_size` is the number of weights along the summed axis that share a scale in int4.
     What a node in `second_qdq` reads in INT8 goes through a second Q/DQ pair, whose scale is the next
     larger float (see `trtcal.evaluate.placement_search`).
 
@@ -146,6 +149,7 @@ class Plan:
     rules: tuple[Rule, ...] = key(_rules, ())
     second_qdq: tuple[str, ...] = key(NAMES, ())
     rest: str | None = key(TEXT, None)
+    block_size: int = key(COUNT, BLOCK_SIZES[0])
 
     def __post_init__(self) -> None:
         for name, precision in [("default", self.default), *self.layers.items()]:
@@ -154,22 +158,33 @@ class Plan:
             raise InputError(
                 f"plan: 'rest' has precision {self.rest!r}", f"choose one of: {', '.join(FLOATS)}"
             )
+        if self.block_size not in BLOCK_SIZES:
+            known = " or ".join(map(str, sorted(BLOCK_SIZES)))
+            raise InputError(
+                f"plan: the block size is {self.block_size}", f"TensorRT takes {known}"
+            )
 
     @property
     def floats(self) -> str:
-        """What runs that is not INT8, and that no name or rule decides on."""
-        return (self.rest or "fp32") if self.default == "int8" else self.default
+        """What runs that is not quantized, and that no name or rule decides on."""
+        return (self.rest or "fp32") if self.default in NARROW else self.default
 
     def with_rest(self, rest: str) -> Plan:
         """Return the plan with this `rest`, if it says none and its default leaves one."""
-        is_open = self.rest is None and self.default == "int8"
+        is_open = self.rest is None and self.default in NARROW
         return dataclasses.replace(self, rest=rest) if is_open else self
 
     @property
-    def asks_fp16(self) -> bool:
-        """Whether anything is asked in float16."""
-        asked = [self.floats, *self.layers.values(), *(rule.precision for rule in self.rules)]
-        return "fp16" in asked
+    def asked(self) -> frozenset[str]:
+        """Every precision that the plan asks for anywhere."""
+        rules = (rule.precision for rule in self.rules)
+        return frozenset((self.default, self.floats, *self.layers.values(), *rules))
+
+    @property
+    def opset(self) -> int:
+        """The lowest ONNX opset that has all that the plan asks for."""
+        least = FP16_OPSET if "fp16" in self.asked else MIN_OPSET
+        return max([least, *(FORMATS[one].opset for one in self.asked.intersection(NARROW))])
 
     def decide(self, name: str, op: str = "") -> Decision:
         """Return what is asked of a node, and why."""
@@ -182,13 +197,13 @@ class Plan:
         return Decision(self.default, "default")
 
     def check(self, ops: Mapping[str, str], quantizable: Collection[str]) -> None:
-        """`InputError` if a name or rule is about no node, or wants one in INT8 that can't be.
+        """`InputError` if a name or rule is about no node, or wants one quantized that can't be.
 
         `ops` gives the operator of every node of the model.
         """
         named = [*self.layers.items(), *((name, "int8") for name in self.second_qdq)]
         for name, precision in named:
-            known = quantizable if precision == "int8" else ops
+            known = quantizable if precision in NARROW else ops
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
                 raise InputError(
@@ -197,7 +212,7 @@ class Plan:
                     f"did you mean: {', '.join(close)}",
                 )
         for number, rule in enumerate(self.rules, 1):
-            known = quantizable if rule.precision == "int8" else ops
+            known = quantizable if rule.precision in NARROW else ops
             if not (rule.optional or any(rule.matches(name, ops[name]) for name in known)):
                 raise InputError(
                     f"rule {number} of the plan ({rule} in {rule.precision}) matches no node",
@@ -209,7 +224,11 @@ class Plan:
         body: Document = {"default": self.default, "layers": self.layers}
         body |= {"rules": list(map(_fields, self.rules)), "second_qdq": list(self.second_qdq)}
         body |= {} if self.rest is None else {"rest": self.rest}
+        body |= {} if self.block_size == BLOCK_SIZES[0] else {"block_size": self.block_size}
         return seal({"kind": KIND, "schema_version": VERSION, **body})
+
+
+FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
 
 
 def _check_precision(what: str, precision: object) -> None:
@@ -314,10 +333,10 @@ def _planned(
     node: gs.Node, decision: Decision, is_layer: bool, refusal: str, macs: int | None
 ) -> Planned:
     precision, reason = decision.precision, decision.reason
-    if precision == "int8" and not is_layer:
+    if precision in NARROW and not is_layer:
         heavy = node.op in HEAVY
         precision = "fp32" if heavy else FOLLOWS
-        reason = f"not INT8: {refusal}" if heavy else reason
+        reason = f"not {decision.precision.upper()}: {refusal}" if heavy else reason
     elif decision.is_default and precision != "int8" and node.op not in MULTIPLIES:
         precision = FOLLOWS
     if precision == "fp16" and node.op in SENSITIVE and not decision.named:

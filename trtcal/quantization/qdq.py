@@ -19,18 +19,28 @@ from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
 from trtcal.model.ops import MULTIPLIES
-from trtcal.model.passes import raised_for_fp16
+from trtcal.model.passes import raised
+from trtcal.model.passes.base import NotApplicable
+from trtcal.quantization.blocks import Blocks, quantize_blocks
+from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, propagate
-from trtcal.quantization.weighted_ops import Layer, set_bias
-from trtcal.quantization.weights import Scale, as_scale, quantize_weight, step_above
+from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias
+from trtcal.quantization.weights import (
+    Scale,
+    as_scale,
+    quantize_fp8,
+    quantize_weight,
+    step_above,
+)
 
 if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
     from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
+BY_TYPE = {onnx.helper.np_dtype_to_tensor_dtype(one.dtype): name for name, one in FORMATS.items()}
 
 
 @dataclass(frozen=True)
@@ -62,29 +72,30 @@ class QuantizedModel:
 
 
 def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -> QuantizedModel:
-    """Return the prepared `model` with Q/DQ where `plan` (all INT8 if None) asks for INT8.
+    """Return the prepared `model` with Q/DQ where `plan` (all INT8 if None) asks for it.
 
     `InputError` if the calibration belongs to another model, the plan names an unknown layer, or
     there is nothing to quantize.
     """
     plan = plan or Plan()
     _check_same_model(model, calibration)
-    model = raised_for_fp16(model) if plan.asks_fp16 else model
+    model = _raised(model, plan)
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement, plan.second_qdq, model.overrides)
+    writer = _Writer(graph, calibration, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
-    for layer in chosen:
-        writer.write(layer)
-    names = [layer.name for layer in chosen]
+    for layer, precision in chosen:
+        writer.write(layer, precision)
+    names = {layer.name: precision for layer, precision in chosen}
     fp16_subgraphs = Fp16Subgraphs()
-    if plan.asks_fp16:
+    if "fp16" in plan.asked:
         observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
-        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, names, observed, plan.floats)
+        quantized = [name for name, one in names.items() if one not in WEIGHTS_ONLY]
+        fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, observed, plan.floats)
         skipped |= fp16_subgraphs.skipped
     done = {layer.name: writer.precision(layer) for layer in placement.layers}
-    done |= dict.fromkeys(names, "int8")
+    done |= names
     excluded = _excluded(placement, decisions)
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     asked = {name: done.get(name, one) for name, one in asked_precisions(proto).items()}
@@ -93,23 +104,40 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     return result
 
 
+def _raised(model: Model, plan: Plan) -> Model:
+    """Return the model in the opset of the plan; what fp16 alone wants it may do without."""
+    try:
+        return raised(model, plan.opset)
+    except NotApplicable as error:
+        formats = plan.asked.intersection(NARROW) - {"int8"}
+        if not formats:
+            return model
+        raise InputError(
+            f"the plan asks for {', '.join(sorted(formats))}, which need opset {plan.opset}: {error}",
+            f"export the model with opset {plan.opset} or later",
+        ) from error
+
+
 def _choose(
     graph: gs.Graph, placement: Placement, decisions: Mapping[str, Decision], writer: _Writer
-) -> tuple[list[Layer], dict[str, str]]:
-    """Return the layers to quantize, and why others that the plan asks in INT8 are not.
+) -> tuple[list[tuple[Layer, str]], dict[str, str]]:
+    """Return the layers to quantize with their precision, and why others that the plan asks are not.
 
-    Light nodes follow the layers around them unless the plan decides on them.
+    Light nodes follow the INT8 layers around them unless the plan decides on them.
     """
-    asked = {name for name, one in decisions.items() if one.precision == "int8"}
+    asked = {name: one.precision for name, one in decisions.items() if one.precision in NARROW}
     skipped = {name: why for name, why in placement.refused.items() if name in asked}
     wanted = [layer for layer in placement.layers if layer.name in asked]
+    wanted = [one for one in wanted if asked[one.name] == "int8" or one.op in MULTIPLIES]
     wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
-    skipped |= {layer.name: why for layer in wanted if (why := writer.missing(layer))}
+    skipped |= {one.name: why for one in wanted if (why := writer.missing(one, asked[one.name]))}
     chosen = [layer for layer in wanted if layer.name not in skipped]
-    more = [
-        one for one in propagate(graph, chosen) if one.name in asked or not _named(one, decisions)
-    ]
-    return chosen + [layer for layer in more if not writer.missing(layer)], skipped
+    int8 = [layer for layer in chosen if asked[layer.name] == "int8"]
+    more = [one for one in propagate(graph, int8) if not writer.missing(one, "int8")]
+    follow = [one for one in more if _named(one, decisions) <= (asked.get(one.name) == "int8")]
+    return [(layer, asked[layer.name]) for layer in chosen] + [
+        (one, "int8") for one in follow
+    ], skipped
 
 
 def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
@@ -138,34 +166,65 @@ class _Writer:
         graph: gs.Graph,
         calibration: Calibration,
         placement: Placement,
-        second_qdq: tuple[str, ...] = (),
+        plan: Plan,
         overrides: Int8Overrides | None = None,
     ) -> None:
         self.graph, self.calibration = graph, calibration
         self.overrides = overrides or Int8Overrides()
-        self.placement, self.second_qdq = placement, second_qdq
+        self.placement, self.plan = placement, plan
         self.nodes = {node.name: node for node in graph.nodes}
         self.names = all_names(graph)
-        self.pairs: dict[tuple[str, bool], gs.Variable] = {}  # by tensor; is it the second one
-        self.weights: dict[tuple[str, int | None, int | None], gs.Variable] = {}
+        self.pairs: dict[tuple[str, bool, str], gs.Variable] = {}  # by tensor; is it the second one
+        self.weights: dict[tuple[Any, ...], gs.Variable] = {}
 
-    def missing(self, layer: Layer) -> str | None:
-        """Return why a layer cannot be quantized: a range that it needs is not there."""
+    def missing(self, layer: Layer, precision: str) -> str | None:
+        """Return why a layer cannot be quantized: the format has no place, or no range, for it."""
+        if precision != "int8" and layer.op not in MULTIPLIES:
+            return f"{precision} is for layers that multiply; this one follows its neighbours"
+        if precision in WEIGHTS_ONLY:
+            return None if self._block(layer, precision) else self._without_block(layer, precision)
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
         return None
 
-    def write(self, layer: Layer) -> None:
+    def _block(self, layer: Layer, precision: str) -> int | None:
+        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix."""
+        axis = block_axis(self.nodes[layer.name])
+        if axis is None or layer.weight is None:
+            return None
+        summed = self.nodes[layer.name].inputs[1].shape[axis]
+        sizes = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
+        return next((size for size in sizes if summed % size == 0), None)
+
+    def _without_block(self, layer: Layer, precision: str) -> str:
+        axis = block_axis(self.nodes[layer.name])
+        if axis is None or layer.weight is None:
+            return f"{precision} is for the constant matrix of a MatMul or Gemm"
+        summed = self.nodes[layer.name].inputs[1].shape[axis]
+        sizes = " or ".join(map(str, sorted(FORMATS[precision].blocks)))
+        return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
+
+    def write(self, layer: Layer, precision: str) -> None:
         """Quantize a layer's inputs."""
         node = self.nodes[layer.name]
-        dtype = np.float16 if is_fp16(node) else np.float32
-        second = layer.name in self.second_qdq
+        if precision == "int8":
+            self._write_int8(node, layer)
+        elif precision == "fp8":
+            for index in layer.activations:
+                node.inputs[index] = self._activation(node.inputs[index], False, precision)
+            if layer.weight:
+                node.inputs[layer.weight.index] = self._fp8_weight(node.inputs[layer.weight.index])
+        else:
+            node.inputs[1] = self._blocks(node, layer, precision)
+
+    def _write_int8(self, node: gs.Node, layer: Layer) -> None:
+        second = layer.name in self.plan.second_qdq
         if (bias := self.overrides.biases.get(layer.name)) is not None:
             set_bias(node, gs.Constant(unique(f"{node.name}/bias", self.names), bias))
         for index in layer.activations:
-            node.inputs[index] = self._activation(node.inputs[index], dtype, second)
+            node.inputs[index] = self._activation(node.inputs[index], second, "int8")
         if layer.op == "AveragePool" and is_unpadded(node):
             node.attrs["count_include_pad"] = 1  # no difference here, but TensorRT-RTX wants it
         if layer.weight:
@@ -177,18 +236,55 @@ class _Writer:
         """Return what a layer computes in without Q/DQ."""
         return "fp16" if is_fp16(self.nodes[layer.name]) else "fp32"
 
-    def _activation(self, tensor: gs.Variable, dtype: type, second: bool) -> gs.Variable:
-        if (tensor.name, second) not in self.pairs:
-            source = self.placement.range_of(tensor.name)
-            scale = as_scale(self.calibration.ranges[source].amax / 127.0, dtype)
-            before = self._activation(tensor, dtype, False) if second else tensor
+    def _activation(self, tensor: gs.Variable, second: bool, precision: str) -> gs.Variable:
+        key = (tensor.name, second, precision)
+        if key not in self.pairs:
+            chosen = self.calibration.ranges[self.placement.range_of(tensor.name)]
+            exact = chosen.amax / 127.0 if precision == "int8" else chosen.fp8_scale
+            scale = as_scale(exact, np.float16 if tensor.dtype == np.float16 else np.float32)
+            before = self._activation(tensor, False, precision) if second else tensor
             scale = _scale_above(tensor.name, scale) if second else scale
-            parameters = self._parameters(tensor.name, scale)
-            quantized = self._variable(f"{tensor.name}/quantized", np.int8, tensor)
+            dtype = FORMATS[precision].dtype
+            parameters = self._parameters(tensor.name, scale, dtype)
+            quantized = self._variable(f"{tensor.name}/quantized", dtype, tensor)
             self._node("QuantizeLinear", [before, *parameters], quantized, {})
-            pair = self._dequantized(tensor, quantized, parameters, {})
-            self.pairs[tensor.name, second] = pair
-        return self.pairs[tensor.name, second]
+            self.pairs[key] = self._dequantized(tensor, quantized, parameters, {})
+        return self.pairs[key]
+
+    def _fp8_weight(self, tensor: gs.Constant) -> gs.Variable:
+        key = (tensor.name, "fp8")
+        if key not in self.weights:
+            values, scale = quantize_fp8(np.asarray(constant(tensor)))
+            stored = gs.Constant(unique(f"{tensor.name}/fp8", self.names), values)
+            parameters = self._parameters(tensor.name, scale, values.dtype)
+            self.weights[key] = self._dequantized(tensor, stored, parameters, {})
+        return self.weights[key]
+
+    def _blocks(self, node: gs.Node, layer: Layer, precision: str) -> gs.Variable:
+        tensor, axis = node.inputs[1], block_axis(node)
+        size = self._block(layer, precision)
+        if axis is None or size is None:
+            raise ValueError(self._without_block(layer, precision))
+        key = (tensor.name, precision, axis)
+        if key not in self.weights:
+            weight = np.asarray(constant(tensor))
+            found = quantize_blocks(weight, FORMATS[precision], axis, size)
+            scales = self._block_scales(tensor, found, weight.dtype)
+            stored = gs.Constant(unique(f"{tensor.name}/{precision}", self.names), found.values)
+            attributes = {"axis": axis, "block_size": size}
+            self.weights[key] = self._dequantized(tensor, stored, [scales], attributes)
+        return self.weights[key]
+
+    def _block_scales(self, tensor: gs.Constant, found: Blocks, dtype: Any) -> gs.Tensor:
+        """Return the scales of blocks: constants, or dequantized themselves."""
+        scales = found.scales if found.step else found.scales.astype(dtype)
+        stored = gs.Constant(unique(f"{tensor.name}/scale", self.names), scales)
+        if found.step is None:
+            return stored
+        step = gs.Constant(
+            unique(f"{tensor.name}/scale_step", self.names), np.asarray(found.step, dtype)
+        )
+        return self._dequantized(stored, stored, [step], {})
 
     def _weight(self, tensor: gs.Constant, axis: int | None, found: Grid | None) -> gs.Variable:
         key = (tensor.name, axis, id(found) if found else None)
@@ -204,17 +300,17 @@ class _Writer:
             self.weights[key] = self._dequantized(tensor, stored, parameters, attributes)
         return self.weights[key]
 
-    def _parameters(self, name: str, scale: Scale) -> list[gs.Constant]:
+    def _parameters(self, name: str, scale: Scale, dtype: Any = np.int8) -> list[gs.Constant]:
         return [
             gs.Constant(unique(f"{name}/scale", self.names), scale),
-            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, np.int8)),
+            gs.Constant(unique(f"{name}/zero_point", self.names), np.zeros(scale.shape, dtype)),
         ]
 
     def _dequantized(
         self,
         tensor: gs.Tensor,
         quantized: gs.Tensor,
-        parameters: list[gs.Constant],
+        parameters: list[gs.Tensor],
         attributes: Any,
     ) -> gs.Variable:
         dtype = parameters[0].dtype
@@ -265,7 +361,7 @@ def _describe(
         record["moved"] = sorted(moved)
     if calibration.sizes:
         record["sizes"] = calibration.sizes
-    if plan.asks_fp16:
+    if "fp16" in plan.asked:
         record["fp16_subgraphs"] = asdict(result.fp16_subgraphs)
     proto = result.proto
     kept = [item for item in proto.metadata_props if item.key != METADATA]
@@ -283,24 +379,35 @@ def write_quantized(path: Path, quantized: QuantizedModel) -> OnnxFile:
 def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
     """Return node -> precision for the heavy nodes of any model, read off its Q/DQ and its types.
 
-    A node is asked in INT8 if one of its two operands comes from a DQ node, so that models quantized
-    by other tools are understood too, and one-sided Q/DQ, which compilers run in float, is found.
+    A node is asked in a narrow precision if one of its two operands comes from a DQ node, so that
+    models quantized by other tools are understood too, and one-sided Q/DQ, which compilers run in
+    float, is found.
     """
-    dequantized = {
-        name
-        for node in proto.graph.node
-        if node.op_type == "DequantizeLinear"
-        for name in node.output
-    }
+    dequantized = _dequantized_types(proto)
     fp16 = _fp16_tensors(proto.graph)
 
     def precision(node: onnx.NodeProto) -> str:
-        if not dequantized.isdisjoint(node.input[:2]):
-            return "int8"
+        found = [dequantized[name] for name in node.input[:2] if name in dequantized]
+        if found:
+            return found[-1]  # the weight's, where only that is in four bits
         return "fp32" if fp16.isdisjoint((*node.input, *node.output)) else "fp16"
 
     heavy = (node for node in proto.graph.node if node.op_type in MULTIPLIES)
     return {node.name: precision(node) for node in heavy}
+
+
+def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return the precision of every tensor that a DQ node gives, INT8 for other integers."""
+    types = {one.name: one.data_type for one in proto.graph.initializer}
+    found: dict[str, str] = {}
+    for node in proto.graph.node:
+        if node.op_type == "QuantizeLinear":
+            named = next((one.i for one in node.attribute if one.name == "output_dtype"), 0)
+            zero = node.input[2] if len(node.input) > 2 else ""
+            types[node.output[0]] = types.get(zero, named)
+        elif node.op_type == "DequantizeLinear":
+            found[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
+    return found
 
 
 def _fp16_tensors(graph: onnx.GraphProto) -> set[str]:

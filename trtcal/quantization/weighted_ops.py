@@ -190,6 +190,14 @@ def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
     return Layer(node.name, node.op, {1 - index: node.inputs[1 - index].name}, Weight(index, axis))
 
 
+def block_axis(node: gs.Node) -> int | None:
+    """Return the summed axis of a node's constant matrix, None where weights do not stand in one."""
+    weight = constant(node.inputs[1]) if is_op(node, "MatMul", "Gemm") else None
+    if weight is None or weight.ndim != 2 or not is_activation(node.inputs[0]):
+        return None
+    return 1 if node.op == "Gemm" and node.attrs.get("transB", 0) else 0
+
+
 def _is_dequantized(tensor: gs.Tensor) -> bool:
     return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
 

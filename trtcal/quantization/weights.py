@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibrators.fp8 import FP8_MOST, OCTAVE, fp8_error
 from trtcal.model.model import along
+from trtcal.quantization.formats import FORMATS
 
 LEVELS = 127
 UNIT_SCALE = 1.0 / LEVELS
@@ -82,6 +84,20 @@ def _quantized(values: npt.NDArray[Any], axis: int | None) -> tuple[Int8, Scale]
     steps = np.rint(exact) if axis is None else balanced(exact, axis)
     np.clip(steps, -127, 127, out=steps)
     return steps.astype(np.int8), as_scale(scale, values.dtype)
+
+
+def quantize_fp8(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Scale]:
+    """Return weights in FP8 and their one scale, float32, shape (): that of least squared error.
+
+    The scale is per tensor: what channels differ by, the exponents hold, and a scale for each channel
+    costs a kernel of its own after the product (seen in TensorRT-RTX 1.7.1's layer lists).
+    """
+    exact = np.asarray(values, np.float64)
+    amax = float(np.abs(exact).max(initial=0.0)) or UNIT_SCALE
+    candidates = amax * 2.0 ** (np.arange(OCTAVE) / OCTAVE)
+    errors = [fp8_error(exact, 1.0, one) for one in candidates]
+    scale = as_scale(candidates[int(np.argmin(errors))] / FP8_MOST, values.dtype)
+    return FORMATS["fp8"].rounded(exact / scale), scale
 
 
 def balanced(exact: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:

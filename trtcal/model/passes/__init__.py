@@ -2,4 +2,4 @@
 
 from trtcal.model.passes.base import BrokenPassError, Pass, PassRecord
 from trtcal.model.passes.preparation import PASSES, Prepared, prepare, prepare_with_record
-from trtcal.model.passes.upgrade import raised_for_fp16
+from trtcal.model.passes.upgrade import raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import onnx
 import onnx.version_converter
@@ -68,24 +69,21 @@ def _has_fp16(graph: gs.Graph) -> str | None:
     return None if fp16 else "none of its values is known to be float16"
 
 
-def _raise_for_fp16(graph: gs.Graph) -> int:
+def _raise_to(opset: int, graph: gs.Graph) -> int:
     before = graph.opset
     try:
-        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, FP16_OPSET)))
+        _changed(graph, lambda proto: infer_shapes(upgrade_opset(proto, opset)))
     except Exception as error:  # see upgrade_opset
         raise NotApplicable(f"{first_line(error)}: its float16 layers stay in float") from error
     return int(graph.opset - before)
 
 
-def raised_for_fp16(model: Model) -> Model:
-    """Return a prepared model in the opset that Q/DQ on float16 values want, if it can be raised."""
-    if model.opset >= FP16_OPSET:
+def raised(model: Model, opset: int) -> Model:
+    """Return a prepared model in `opset` or a later one; `NotApplicable` if it cannot be raised."""
+    if model.opset >= opset:
         return model
     graph = read_graph(model)
-    try:
-        _raise_for_fp16(graph)
-    except NotApplicable:
-        return model
+    _raise_to(opset, graph)
     CONSTANTS.apply(graph)
     return checked(replace(model, proto=export_model(graph, model.proto)))
 
@@ -128,7 +126,7 @@ FP16 = Pass(
     "fp16-opset",
     f"Raise the opset of a model with float16 values to {FP16_OPSET}, the first in which Q/DQ "
     "take float16.",
-    _raise_for_fp16,
+    partial(_raise_to, FP16_OPSET),
     _has_fp16,
     raised_to(FP16_OPSET),
 )

@@ -1,0 +1,85 @@
+"""Weights in blocks that share a scale: INT4, and NVFP4 whose block scales are FP8 themselves.
+
+A block lies along the summed axis of a matrix. Sources: ONNX, DequantizeLinear-21 (`block_size`);
+NVIDIA, "Working with Quantized Types", INT4 and FP4 weight-only quantization.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trtcal.model.model import Floats
+from trtcal.quantization.formats import FORMATS, Format
+
+LEAST_SCALE = 2.0**-14  # the smallest normal float16
+CANDIDATES = np.linspace(1.0, 0.75, 26)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A quantized matrix: `values` (rows, columns) in steps, `scales` with one row or column a block.
+
+    `scales` are float32 numbers that float16 has too; NVFP4's are FP8, in steps of `step`, which is a
+    power of two, so that their products are exact in float16.
+    """
+
+    values: npt.NDArray[np.generic]
+    scales: npt.NDArray[np.generic]
+    axis: int
+    size: int
+    step: float | None = None
+
+    def floats(self) -> Floats:
+        """Return the weights that a compiler dequantizes, float32, shape (rows, columns)."""
+        scales = self.scales.astype(np.float32) * np.float32(self.step or 1.0)
+        return self.values.astype(np.float32) * np.repeat(scales, self.size, self.axis)
+
+
+def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Blocks:
+    """Return a matrix in `kind`, each block with the scale of least squared error.
+
+    `ValueError` if `size` does not divide the matrix along `axis`.
+    """
+    if weight.shape[axis] % size:
+        raise ValueError(f"blocks of {size} do not divide {weight.shape[axis]} weights")
+    blocks = np.moveaxis(weight.astype(np.float32), axis, 0)
+    blocks = blocks.reshape(-1, size, blocks.shape[1])
+    largest = np.abs(blocks).max(1, keepdims=True)
+    step = _step(largest.max(), kind)
+    best = _scales(largest / kind.top, kind, step)
+    least = _errors(blocks, best, kind)
+    for share in CANDIDATES[1:]:
+        tried = _scales(largest / kind.top * np.float32(share), kind, step)
+        errors = _errors(blocks, tried, kind)
+        best, least = np.where(errors < least, tried, best), np.minimum(errors, least)
+    values = kind.rounded(blocks / best).reshape(-1, blocks.shape[2])
+    scales = best[:, 0, :] if step is None else FORMATS["fp8"].rounded(best[:, 0, :] / step)
+    return Blocks(_back(values, axis), _back(scales, axis), axis, size, step)
+
+
+def _back(values: npt.NDArray[np.generic], axis: int) -> npt.NDArray[np.generic]:
+    return np.ascontiguousarray(np.moveaxis(values, 0, axis))
+
+
+def _step(largest: float, kind: Format) -> float | None:
+    """Return the scale of NVFP4's block scales: the least power of two that reaches the largest."""
+    if kind.name != "nvfp4":
+        return None
+    wanted = max(largest, LEAST_SCALE) / kind.top / FORMATS["fp8"].top
+    return float(2.0 ** np.ceil(np.log2(wanted)))
+
+
+def _scales(exact: Floats, kind: Format, step: float | None) -> Floats:
+    """Return scales as the file holds them."""
+    if step is None:
+        return np.maximum(exact, np.float32(LEAST_SCALE)).astype(np.float16).astype(np.float32)
+    smallest = np.float32(2.0**-6)  # the smallest normal E4M3
+    return FORMATS["fp8"].floats(np.maximum(exact / np.float32(step), smallest)) * np.float32(step)
+
+
+def _errors(blocks: Floats, scales: Floats, kind: Format) -> Floats:
+    rounded = kind.floats(blocks / scales) * scales
+    return np.asarray(np.square(blocks - rounded).sum(1, keepdims=True))
