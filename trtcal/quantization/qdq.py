@@ -79,7 +79,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     """
     plan = plan or Plan()
     _check_same_model(model, calibration)
-    model = _raised(model, plan)
+    model = in_opset_of(model, plan)
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
@@ -104,7 +104,7 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     return result
 
 
-def _raised(model: Model, plan: Plan) -> Model:
+def in_opset_of(model: Model, plan: Plan) -> Model:
     """Return the model in the opset of the plan; what fp16 alone wants it may do without."""
     try:
         return raised(model, plan.opset)
