@@ -232,6 +232,8 @@ class _Writer:
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
+            if precision == "int8" and not self.calibration.ranges[name].is_for_int8:
+                return f"the range of tensor {name!r} is for FP8 alone"
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:

@@ -21,8 +21,9 @@ from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, some
 from trtcal.model import Model, load_model
+from trtcal.model.tensors import sources
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.ranges import KIND, Calibration, scales_of
+from trtcal.ranges import KIND, Calibration, TensorRange, scales_of
 
 READERS: dict[str, Callable[[Path], Calibration]] = {
     FORM: read_cache,
@@ -111,12 +112,33 @@ def import_calibration(
     _same(path, "dataset", found.dataset, dataset)
     if not found.method.startswith(IMPORTED):
         return found
-    found = replace(found, model=model.fingerprint, dataset=dataset)
+    found = _followed(replace(found, model=model.fingerprint, dataset=dataset), model)
     names = [*found.ranges, *found.unranged]
     fit = compare_names(names, model)
     if not partial or len(fit.missing) == fit.wanted:
         fit.check(model.path)
     return _fitting(found, fit, path)
+
+
+def _followed(found: Calibration, model: Model) -> Calibration:
+    """Return ranges with those of wanted tensors that hold the values of one that has a range."""
+    prepared = prepare(model)
+    wanted = [name for name in _wanted(prepared) if name not in found.ranges]
+    moved = {
+        name: replace(found.ranges[source], note=_note(found.ranges[source], source))
+        for name, (source, *others) in sources(prepared.proto, wanted).items()
+        if source in found.ranges and not others
+    }
+    unranged = {name: why for name, why in found.unranged.items() if name not in moved}
+    return replace(found, ranges={**found.ranges, **moved}, unranged=unranged)
+
+
+def _note(one: TensorRange, source: str) -> str:
+    return "; ".join(filter(None, [one.note, f"it has the values of {source!r}"]))
+
+
+def _wanted(prepared: Model) -> list[str]:
+    return tensors_to_observe(find_layers(prepared))
 
 
 def _same(path: Path, what: str, found: str, wanted: str) -> None:
@@ -131,7 +153,7 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model)
-    wanted = tensors_to_observe(find_layers(prepare(model)))
+    wanted = _wanted(prepare(model))
     foreign = [
         name
         for name in names
