@@ -6,6 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from calibrators.fp8 import FP8_MOST
+from trtcal.calibration.formats.aimet import (
+    AIMET,
+    AIMET_1,
+    AIMET_FP8,
+    is_aimet,
+    read_aimet,
+    to_aimet,
+    to_aimet_1,
+    to_aimet_fp8,
+)
 from trtcal.calibration.formats.onnxruntime_table import (
     read_flatbuffers,
     read_table_json,
@@ -30,11 +41,15 @@ READERS: dict[str, Callable[[Path], Calibration]] = {
     "onnxruntime": read_flatbuffers,
     "json": read_table_json,
     "text": read_table_text,
+    **dict.fromkeys((AIMET, AIMET_1, AIMET_FP8), read_aimet),
 }
 WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
     "onnxruntime": to_flatbuffers,
     "json": to_table_json,
     "text": to_table_text,
+    AIMET: to_aimet,
+    AIMET_1: to_aimet_1,
+    AIMET_FP8: to_aimet_fp8,
 }
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
@@ -91,7 +106,8 @@ def detect(path: Path) -> str:
         return FORM
     if head.lstrip().startswith(b"{"):
         document = read_json(path)
-        return "calibration" if document.get("kind") == KIND else "json"
+        other = AIMET if is_aimet(document) else "json"
+        return "calibration" if document.get("kind") == KIND else other
     return "onnxruntime" if b"\0" in head else "text"
 
 
@@ -193,14 +209,33 @@ def export_calibration(
     """
     chosen = calibration if tensors is None else _only(calibration, tensors)
     if form in WRITERS:
-        data = WRITERS[form]({name: chosen.ranges[name].amax for name in scales_of(chosen)})
+        data = WRITERS[form](_amaxes(chosen, form))
     elif form != FORM:
         raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
     elif tensorrt is None:
         raise InputError("the version of TensorRT is not given", "give it as in 8.6.1")
     else:
+        _check_int8(chosen.ranges)
         data = cache_of(chosen, tensorrt, algorithm)
     write_bytes(path, data)
+
+
+def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
+    """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
+    ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
+    if form == AIMET_FP8:
+        return {name: one.fp8_scale * FP8_MOST for name, one in ranges.items()}
+    _check_int8(ranges)
+    return {name: one.amax for name, one in ranges.items()}
+
+
+def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
+    alone = [name for name, one in ranges.items() if not one.is_for_int8]
+    if alone:
+        raise InputError(
+            f"these ranges are for FP8 alone: {some(alone, SHOWN)}",
+            f"calibrate the model for INT8, or write --format {AIMET_FP8}",
+        )
 
 
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:
