@@ -18,7 +18,7 @@ from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
-from trtcal.model.ops import MULTIPLIES
+from trtcal.model.ops import MOVES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
 from trtcal.quantization.blocks import Blocks, quantize_blocks
@@ -41,6 +41,12 @@ if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
 
 METADATA = "trtcal.quantization"
 BY_TYPE = {onnx.helper.np_dtype_to_tensor_dtype(one.dtype): name for name, one in FORMATS.items()}
+BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
+    "TRT_FP8DequantizeLinear": "fp8",
+    "TRT_INT4DequantizeLinear": "int4",
+    "TRT_FP4QDQ": "nvfp4",
+}
+CARRIES = MOVES | {"Cast"}
 
 
 @dataclass(frozen=True)
@@ -444,7 +450,10 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
-    """Return the precision of every tensor that a DQ node gives, INT8 for other integers."""
+    """Return the precision of every tensor that a DQ node gives, INT8 for other integers.
+
+    Weights in four bits may be cast or moved before they are multiplied, as other tools write them.
+    """
     types = {one.name: one.data_type for one in proto.graph.initializer}
     found: dict[str, str] = {}
     for node in proto.graph.node:
@@ -454,6 +463,10 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
             types[node.output[0]] = types.get(zero, named)
         elif node.op_type == "DequantizeLinear":
             found[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
+        elif node.op_type in BY_OPERATOR:
+            found[node.output[0]] = BY_OPERATOR[node.op_type]
+        elif node.op_type in CARRIES and found.get(node.input[0]) in WEIGHTS_ONLY:
+            found[node.output[0]] = found[node.input[0]]
     return found
 
 

@@ -83,7 +83,8 @@ def _read(entry: Entry, version: str, where: str) -> TensorRange | str:
     kind = _kind(entry, version)
     what = "LPBQ" if "per_block_int_scale" in entry else str(entry.get("enc_type", ""))
     if entry["is_weight"] or "axis" in entry or what not in ("", "PER_TENSOR"):
-        return f"it is a weight in {kind}: trtcal chooses the scales of weights itself"
+        named = kind.removeprefix("u") if version == "1.0.0" else kind
+        return f"it is a weight in {named}: trtcal chooses the scales of weights itself"
     if kind == FP8:
         return scaled(_numbers(entry, "y_scale", where), FP8_MOST)
     match = INTEGER.fullmatch(kind)
