@@ -18,7 +18,7 @@ from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
-from trtcal.model.ops import MOVES, MULTIPLIES
+from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
 from trtcal.quantization.blocks import Blocks, quantize_blocks
@@ -46,7 +46,6 @@ BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
     "TRT_INT4DequantizeLinear": "int4",
     "TRT_FP4QDQ": "nvfp4",
 }
-CARRIES = MOVES | {"Cast"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def quantize(
     """
     plan = plan or Plan()
     ranges = _ranges_of(model, calibration, plan)
-    model = _raised(model, plan)
+    model = in_opset_of(model, plan)
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
@@ -129,7 +128,7 @@ def quantize(
     return result
 
 
-def _raised(model: Model, plan: Plan) -> Model:
+def in_opset_of(model: Model, plan: Plan) -> Model:
     """Return the model in the opset of the plan; what fp16 alone wants it may do without."""
     try:
         return raised(model, plan.opset)
