@@ -192,8 +192,8 @@ def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> _Ra
         return calibration
     if plan.ranged:
         raise InputError(
-            f"the plan asks for {' and '.join(plan.ranged)}, which need ranges of activations, and "
-            "there is no calibration",
+            f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
+            "ranges of activations",
             "give the calibration.json of `trtcal calibrate`; int4 and nvfp4 alone need none",
         )
     return NoCalibration(model.fingerprint)
