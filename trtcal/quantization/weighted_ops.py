@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
-from trtcal.quantization.formats import FORMATS
+from trtcal.quantization.formats import FORMATS, WEIGHTS_ONLY
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,9 @@ def _dequantizer(tensor: gs.Tensor) -> gs.Node | None:
 def _four_bits(dequantizer: gs.Node) -> str | None:
     """Return the format of a DQ node's constant weights if a byte holds two of them."""
     dtype = dequantizer.inputs[0].dtype
-    return next(
-        (one.name for one in FORMATS.values() if one.weights_only and one.dtype == dtype), None
-    )
+    if isinstance(dtype, int):  # onnx-graphsurgeon gives the number of types that numpy lacks
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    return next((name for name in WEIGHTS_ONLY if FORMATS[name].dtype == dtype), None)
 
 
 def weight_count(node: gs.Node) -> int:
