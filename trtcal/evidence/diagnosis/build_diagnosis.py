@@ -52,7 +52,7 @@ from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
 NO_RANGE = "has no range"
-ORDER = ("int8", "fp16", "fp32")  # rising in width
+WIDTHS = {"nvfp4": 4, "int4": 4, "int8": 8, "fp8": 8, "fp16": 16, "fp32": 32}  # bits of a value
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
 
 
 def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -> Finding:
-    narrower = ORDER.index(outcome.got) < ORDER.index(outcome.asked)
+    narrower = WIDTHS[outcome.got] < WIDTHS[outcome.asked]
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
