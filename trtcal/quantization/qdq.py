@@ -190,13 +190,17 @@ class _Writer:
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:
-        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix."""
+        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix.
+
+        TensorRT-RTX 1.7 expands a matrix that is one block high in a kernel of its own: two are sought.
+        """
         axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return None
         summed = self.nodes[layer.name].inputs[1].shape[axis]
-        sizes = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
-        return next((size for size in sizes if summed % size == 0), None)
+        known = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
+        sizes = [size for size in known if summed % size == 0]
+        return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
     def _without_block(self, layer: Layer, precision: str) -> str:
         axis = block_axis(self.nodes[layer.name])
