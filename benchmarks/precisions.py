@@ -183,14 +183,18 @@ def show_sums(every: Iterable[Found], targets: Iterable[str]) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="name")
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--formats", default=",".join(FORMATS))
     options = parser.parse_args()
     targets, formats = options.targets.split(","), options.formats.split(",")
     print(f"# TensorRT-RTX {BACKEND.availability().version}, samples random")
-    print(f"{'graph':26}{'format':7}heavy asked  " + "".join(f"{one:20}" for one in targets).rstrip())
+    print(
+        f"{'graph':26}{'format':7}heavy asked  " + "".join(f"{one:20}" for one in targets).rstrip()
+    )
     every = []
     for name in options.names or GRAPHS:
         for found in examine(name, formats, targets):

@@ -27,7 +27,7 @@ from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraph
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, propagate
-from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias
+from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias, without_fp8
 from trtcal.quantization.weights import (
     Scale,
     as_scale,
@@ -183,6 +183,8 @@ class _Writer:
             return f"{precision} is for layers that multiply; this one follows its neighbours"
         if precision in WEIGHTS_ONLY:
             return None if self._block(layer, precision) else self._without_block(layer, precision)
+        if precision == "fp8" and (why := without_fp8(self.nodes[layer.name])):
+            return why
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")

@@ -352,4 +352,11 @@ KERNEL = re.compile(r"^__myl_([A-Za-z]+)_myl")
 MOVES = frozenset({"Move", "Tran", "Resh", "Repl", "Conc", "Slic"})
 
 
-STEPS = ("MulMinMaxRounCast", "DivMinMaxRounCast", "CastMul", "CastMulCast")
+STEPS = (
+    "MulMinMaxRounCast",
+    "DivMinMaxRounCast",
+    "CastMul",
+    "CastMulCast",
+    "MulCastCastMul",
+    "CastMulCastMulCast",
+)
