@@ -1,6 +1,6 @@
 """What the compiler makes of FP8, INT4 and NVFP4: asked, got and why not, by graph and target.
 
-    python -m benchmarks.precisions [--targets sm80,sm86,sm89,sm120] [--formats fp8,int4,nvfp4] [name ...]
+    python -m benchmarks.precisions [--targets sm86,sm89] [--formats fp8,int4] [name ...]
 
 Takes every graph of the tests' zoo, and wider ones whose matrices hold whole blocks of 128 weights,
 through trtcal's calibration, `quantize` and `build` with TensorRT-RTX. Prints one line a graph and
@@ -38,27 +38,27 @@ REFUSED, SHOWN, WIDTH = "refused", 3, 128
 
 
 def wide_perceptron() -> Net:
-    """Two Gemms with weights of (outputs, inputs)."""
+    """Return two Gemms with weights of (outputs, inputs)."""
     net = Net(x=["n", WIDTH])
     a = net.relu(net.gemm("one", "x", 256, WIDTH))
     return net.done(net.gemm("two", a, WIDTH, 256))
 
 
 def wide_products() -> Net:
-    """Two MatMuls with an Add."""
+    """Return two MatMuls with an Add."""
     net = tokens(size=WIDTH)
     a = net.relu(net.linear("one", "x", WIDTH, 256))
     return net.done(net.linear("two", a, 256, WIDTH))
 
 
 def wide_encoder() -> Net:
-    """A transformer's encoder layer: six MatMuls with weights, two without."""
+    """Return a transformer's encoder layer: six MatMuls with weights, two without."""
     net = tokens(size=WIDTH)
     return net.done(encoder(net, "x", size=WIDTH))
 
 
 def wide_embedding() -> Net:
-    """An embedding, a projection, and the product that gives the logits."""
+    """Return an embedding, a projection, and the product that gives the logits."""
     net = Net(ids=["n", 12], vocabulary=256)
     a = net.add("Gather", net.weight(256, WIDTH, fan_in=2), "ids")
     a = net.relu(net.linear("one", a, WIDTH, WIDTH))
@@ -66,7 +66,7 @@ def wide_embedding() -> Net:
 
 
 def wide_recurrent() -> Net:
-    """An LSTM, and a product behind it."""
+    """Return an LSTM, and a product behind it."""
     net = tokens(size=WIDTH)
     weights = [net.weight(1, 4 * WIDTH, WIDTH, fan_in=WIDTH) for _ in range(2)]
     a = net.add("LSTM", "x", *weights, hidden_size=WIDTH, outputs=2, layout=0)[0]
@@ -74,7 +74,7 @@ def wide_recurrent() -> Net:
 
 
 def wide_convolutions() -> Net:
-    """Two convolutions and a Gemm."""
+    """Return two convolutions and a Gemm."""
     net = Net(x=["n", 32, 12, 12])
     a = net.relu(net.conv("one", "x", (64, 32, 3, 3)))
     a = net.relu(net.conv("two", a, (WIDTH, 64, 3, 3)))

@@ -137,6 +137,12 @@ class Quantize(
     precision: Literal["int8", "fp8", "int4", "nvfp4"] | None = option(
         "Precision of every layer that can have it; int4 and nvfp4 are for weights.  [default: int8]"
     )
+    targets: tuple[str, ...] = option(
+        "Target that the plan must suit: sm89, rtx4090, portable, cpu; may be repeated.  [default: "
+        "targets of [build] in trtcal.toml]",
+        "--target",
+        metavar="TARGET",
+    )
     output: Path = option("ONNX file for the quantized model.", "-o")
     keep_float: tuple[str, ...] = option("Node to leave in fp32; may be repeated.", metavar="GLOB")
     only: tuple[str, ...] = option(
@@ -182,13 +188,21 @@ class Quantize(
         if self.precision and self.plan:
             raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
 
+    @property
+    def _suited(self) -> tuple[str, ...]:
+        """The targets that the plan must suit."""
+        return self.targets or self.config.build.targets
+
     def _run(self) -> None:
+        from trtcal.backends.capabilities import check_precisions
         from trtcal.documents import together
         from trtcal.quantization import quantize, write_quantized
         from trtcal.quantization.coverage import asked_coverage
 
         self.check()
-        plan, subject = _plan(self), _subject(self)
+        plan = _plan(self)
+        check_precisions(plan.asked, self._suited)
+        subject = _subject(self)
         tuned = None
         if target := self.tune_placement or self.config.build.tune_placement:
             tuned = _tuned(subject, plan, target, self)
@@ -224,7 +238,7 @@ class Quantize(
         known = {"data": data} if data else recall(self.ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
         remember(self.output, **sources, ranges=ranges, optimizations=changed)
-        given, here = self.config.build.targets, targets_here()
+        given, here = self._suited, targets_here()
         target = given[0] if given else "sm89" if "sm89" in here else next(iter(here))
         advise(self, "build", self.output, "--target", target, "-o", Path("builds", target))
 
@@ -237,7 +251,7 @@ def _plan(options: Quantize) -> Plan:
     from trtcal.quantization import Plan, Rule, read_plan
 
     config = options.config
-    targets = config.build.run_targets if config.path.is_file() else ()
+    targets = options.targets or (config.build.run_targets if config.path.is_file() else ())
     rest = options.rest or config.build.rest_for(targets)
     precision = options.precision or "int8"
     plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else precision)
