@@ -9,7 +9,7 @@ from trtcal.backends.base import build
 from trtcal.backends.capabilities import check_precisions, has
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
-from trtcal.cli.main import main
+from trtcal.cli.main import run_command
 from trtcal.config import Config
 from trtcal.errors import BackendError, InputError
 from trtcal.evidence.diagnosis.build_diagnosis import check_build
@@ -131,8 +131,8 @@ def test_the_compiler_raises_a_wide_filter_in_fp8_to_float(scenes, tmp_path, mon
     engine = built(scenes["convolutions"], Plan("fp8"), "sm120", tmp_path)
     outcome = next(one for one in engine.outcomes if one.node == "wide")
     assert (outcome.asked, outcome.got) == ("fp8", "fp32")
-    assert outcome.cause == "weights_expanded"
-    assert "weights_expanded" in kinds(engine)
+    assert "expands its FP8 weights" in outcome.reason
+    assert "silent_fallback" in kinds(engine)
 
 
 @needs_rtx
@@ -162,10 +162,10 @@ def test_a_target_of_several_has_what_all_of_them_have():
 def test_build_and_quantize_refuse_a_target_by_the_name_given(scenes, tmp_path, capsys):
     quantized(scenes["products"], Plan("fp8"), tmp_path)
     model, build_to = str(tmp_path / "model.onnx"), str(tmp_path / "to")
-    assert main(["build", model, "--target", "rtx3090", "-o", build_to]) == 2
+    assert run_command(["build", model, "--target", "rtx3090", "-o", build_to]) == 2
     assert "sm86 (rtx3090) has no fp8; sm89" in capsys.readouterr().err
     output = tmp_path / "fp8.onnx"
     words = ["quantize", model, "--precision", "fp8", "--target", "sm86", "-o", str(output)]
-    assert main([*words, "--calibration", str(tmp_path / "none.json")]) == 2
+    assert run_command([*words, "--calibration", str(tmp_path / "none.json")]) == 2
     assert "has no fp8" in capsys.readouterr().err
     assert not output.exists()

@@ -49,7 +49,7 @@ from trtcal.model.files import stand_in
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
-from trtcal.quantization.formats import NARROW
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
@@ -229,7 +229,7 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
-    if outcome.cause == EXPANDED and not narrower:
+    if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
         kind, why = EXPANDED, KINDS[EXPANDED].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
