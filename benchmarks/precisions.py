@@ -14,10 +14,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.zoo import ZOO
@@ -107,12 +112,11 @@ class Found:
     reasons: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def examine(name: str, formats: Iterable[str], targets: Iterable[str]) -> Iterable[Found]:
-    """Yield what a graph gets in each format."""
+def examine(name: str, formats: Iterable[str], targets: Iterable[str]) -> list[Found]:
+    """Return what a graph gets in each format."""
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
         made = scene(GRAPHS[name], Path(place), 16)
-        for precision in formats:
-            yield _of_format(name, made, precision, targets, Path(place))
+        return [_of_format(name, made, one, targets, Path(place)) for one in formats]
 
 
 def _of_format(
@@ -196,8 +200,9 @@ def main() -> None:
         f"{'graph':26}{'format':7}heavy asked  " + "".join(f"{one:20}" for one in targets).rstrip()
     )
     every = []
-    for name in options.names or GRAPHS:
-        for found in examine(name, formats, targets):
+    examined = partial(examine, formats=formats, targets=targets)
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for found in chain.from_iterable(pool.map(examined, options.names or GRAPHS)):
             every.append(found)
             if found.asked:
                 show(found, targets)

@@ -77,7 +77,7 @@ def kinds(engine):
 def test_int4_products_read_int4_because_every_matrix_has_two_blocks(scenes, target, tmp_path):
     engine = built(scenes["products"], Plan("int4"), target, tmp_path)
     assert got(engine) == {"one": "int4", "two": "int4"}
-    assert "with weights in INT4" in engine.coverage.proportion
+    assert "weights in INT4" in engine.coverage.proportion
 
 
 @needs_rtx

@@ -1,4 +1,4 @@
-"""How much of a network's compute is in a narrow format, and what the rest is and why, by its MACs.
+"""How much of a network's compute is in INT8, and what the rest is and why: by multiply-accumulates.
 
 A count of layers says little: one convolution in INT8 beside an LSTM is all layers that a plan decides,
 and hardly any of the work. What is known only at run time is said beside the figures.
@@ -48,9 +48,8 @@ class Coverage:
     """The multiply-accumulates and bytes of a network, and those of its nodes in INT8.
 
     `is_built` is what an engine was built with; else it is what Q/DQ ask for, if kernels are there.
-    `narrow_macs` are those in narrow formats other than INT8, by name.
     Bytes are those of float tensors, without Q/DQ. `unknown_macs` are those of nodes whose precision
-    is not known. `rest` has the nodes that are in none, the largest first, at most 50, `uncounted`
+    is not known. `rest` has the nodes that are not in INT8, the largest first, at most 50, `uncounted`
     those that nothing is known of, as plug-ins. `inputs` gives the shapes that it was counted for,
     `assumed` what nothing decided.
     """
@@ -76,18 +75,9 @@ class Coverage:
 
     @property
     def is_low(self) -> bool:
-        """Whether less than half of what is known runs in narrow formats."""
-        return bool(self.macs) and 100 * sum(self._shares.values()) / self.macs < LOW
-
-    @property
-    def _shares(self) -> dict[str, int]:
-        """Multiply-accumulates by narrow format, INT8 first, or alone where no other is there."""
-        int8 = {INT8: self.int8_macs} if self.int8_macs or not self.narrow_macs else {}
-        return {**int8, **self.narrow_macs}
-
-    @property
-    def _formats(self) -> str:
-        return " or ".join(map(str.upper, self._shares))
+        """Whether less than half of what is known runs in INT8 or another narrow precision."""
+        narrow = self.int8_macs + sum(self.narrow_macs.values())
+        return self.share is not None and 100 * narrow / self.macs < LOW
 
     @property
     def figure(self) -> Figure | None:
@@ -102,34 +92,41 @@ class Coverage:
         if self.share is None:
             return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
-        shares = {name: percent(100 * macs / self.macs) for name, macs in self._shares.items()}
-        (first, part), *others = shares.items()
-        said = f"{part} of {amount(self.macs)} {verb} {_in(first)}"
-        said += "".join(f", {part} {_in(name)}" for name, part in others)
+        own = {INT8: self.int8_macs} if self.int8_macs or not self.narrow_macs else {}
+        parts = [
+            (
+                percent(100 * macs / self.macs),
+                "have weights" if name in WEIGHTS_ONLY else verb,
+                name,
+            )
+            for name, macs in {**own, **self.narrow_macs}.items()
+        ]
+        (first, does, name), *others = parts
+        said = f"{first} of {amount(self.macs)} {does} in {name.upper()}"
+        said += "".join(f", {share} {does} in {name.upper()}" for share, does, name in others)
         if self.unknown_macs:
             said += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
         return said
 
     @property
     def headline(self) -> str:
-        """The share and the largest node that is in no narrow format, with the reason."""
+        """The share and the largest node that is not in INT8, with the reason."""
         first = (self.rest or self.uncounted)[:1]
         return self.proportion + "".join(f"; {one.node}: {one.reason}" for one in first)
 
     def details(self) -> Iterator[str]:
         """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
-        if self.nodes and not self.narrow_macs:
+        if self.int8_nodes or (self.nodes and not self.narrow_macs):
             bytes_share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
             moved = (
                 f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
             )
             yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
         for one in self.rest[1 : SHOWN + 1]:
-            share = percent(one.share or 0.0)
-            yield f"{share} not in {self._formats}: {one.node} ({one.op}): {one.reason}"
+            yield f"{percent(one.share or 0.0)} not in INT8: {one.node} ({one.op}): {one.reason}"
         if more := self.rest[SHOWN + 1 :]:
             share = percent(math.fsum(one.share or 0.0 for one in more))
-            yield f"{share} not in {self._formats}: {len(more)} further nodes"
+            yield f"{share} not in INT8: {len(more)} further nodes"
         for one in self.uncounted[:SHOWN]:
             moved = f"{one.moved_bytes / 1e6:.3g} MB moved"
             yield f"not counted: {one.node} ({one.op}, {moved}): {one.reason}"
@@ -146,10 +143,6 @@ class Coverage:
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, with the share in percent."""
         return {"share": self.share, **to_fields(self)}
-
-
-def _in(name: str) -> str:
-    return f"with weights in {name.upper()}" if name in WEIGHTS_ONLY else f"in {name.upper()}"
 
 
 def percent(share: float) -> str:
@@ -228,8 +221,8 @@ def cover(
     total = sum(one.macs or 0 for one in multiplying)
     found = {id(one): _precision(one, got) for one in multiplying}
     own = [one for one in multiplying if found[id(one)] == INT8]
+    narrow = {name: _macs_in(name, multiplying, found) for name in NARROW if name != INT8}
     rest = [one for one in multiplying if found[id(one)] not in NARROW]
-    others = [name for name in NARROW if name != INT8 and name in found.values()]
     rest.sort(key=lambda one: -(one.macs or 0))
     return Coverage(
         is_built=is_built,
@@ -246,11 +239,12 @@ def cover(
         ),
         inputs=dict(work.inputs),
         assumed=work.assumed,
-        narrow_macs={
-            name: sum(one.macs or 0 for one in multiplying if found[id(one)] == name)
-            for name in others
-        },
+        narrow_macs={name: macs for name, macs in narrow.items() if macs},
     )
+
+
+def _macs_in(name: str, nodes: Iterable[NodeWork], found: Mapping[int, str]) -> int:
+    return sum(one.macs or 0 for one in nodes if found[id(one)] == name)
 
 
 def _precision(one: NodeWork, got: Mapping[str, str]) -> str:
