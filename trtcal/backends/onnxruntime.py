@@ -26,9 +26,13 @@ from trtcal.model import Model
 from trtcal.model.files import write_onnx
 from trtcal.model.ops import INTEGER, MULTIPLIES
 from trtcal.model.tensors import producers_of
+from trtcal.quantization.formats import NARROW
 
 OPTIMIZED = "optimized.onnx"
 FLOAT_KERNELS = MULTIPLIES | {"FusedConv", "FusedGemm", "FusedMatMul"}
+
+LITERAL = "ONNX Runtime rounds as the Q/DQ say on the CPU, and computes the product in float"
+OF_TENSORRT = "this says nothing about TensorRT: check its build with `trtcal diagnose`"
 
 
 class OnnxRuntime(Backend):
@@ -81,15 +85,16 @@ class OnnxRuntime(Backend):
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
         """Name what ONNX Runtime's CPU kernels want and TensorRT does not."""
-        if outcome.asked != "int8" or target != "cpu":
+        if outcome.asked not in NARROW or target != "cpu":
             return outcome
+        if outcome.asked != "int8":
+            return dataclasses.replace(outcome, reason=LITERAL, hint=OF_TENSORRT, cause="no_kernel")
         reason = "ONNX Runtime has no integer kernel for this node on the CPU"
         if op == "Conv":
             reason += (
                 ": the kernel needs a quantized output directly after the node, and an int32 bias"
             )
-        hint = "this says nothing about TensorRT: check its build with `trtcal diagnose`"
-        return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
+        return dataclasses.replace(outcome, reason=reason, hint=OF_TENSORRT, cause="no_kernel")
 
 
 def read_layers(optimized: onnx.ModelProto, original: onnx.ModelProto) -> tuple[Layer, ...]:

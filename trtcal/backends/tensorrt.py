@@ -143,11 +143,14 @@ class TensorRTRTX(Backend):
         return rtx_command(options, _profiles(model, options), onnx, engine)
 
     def explain(self, outcome: Outcome, op: str, target: str) -> Outcome:
-        """Name what this compiler has no INT8 kernel for, on any target or on Turing."""
-        if outcome.asked != "int8":
+        """Name what this compiler has no narrow kernel for, on any target or on Turing."""
+        if outcome.asked not in ("int8", "fp8"):
             return outcome
         if op == "ConvTranspose":
-            reason = "TensorRT-RTX has no INT8 kernel for ConvTranspose and reports no fallback"
+            narrow = outcome.asked.upper()
+            reason = (
+                f"TensorRT-RTX has no {narrow} kernel for ConvTranspose and reports no fallback"
+            )
             hint = "leave the node in float, or upsample with a Resize and a convolution"
             return dataclasses.replace(outcome, reason=reason, hint=hint, cause="no_kernel")
         if op == "Conv" and (7, 5) in parse_target(target):

@@ -88,13 +88,17 @@ class BuildEngine(
     output: Path = option("Folder for the engine, build.log, build.jsonl and build.json.", "-o")
 
     def _run(self) -> None:
+        from trtcal.backends.capabilities import check_precisions
         from trtcal.backends.registry import find_backend
         from trtcal.evidence.diagnosis.build_diagnosis import hold
         from trtcal.model import load_model
+        from trtcal.quantization.qdq import asked_precisions
 
         named = self.targets or (() if self.backend else self.config.build.targets)
         places = [find_backend(self.backend, one) for one in named or (None,)]
         model = load_model(self.model)
+        asked = set(asked_precisions(model.proto).values())
+        check_precisions(asked, named or [target for _, target in places])
         folders = [self.output / target if len(places) > 1 else self.output for _, target in places]
         made = [
             _build_one(self, model, place, folder)

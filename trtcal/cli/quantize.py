@@ -140,6 +140,12 @@ class Quantize(
     precision: Literal["int8", "fp8", "int4", "nvfp4"] | None = option(
         "Precision of every layer that can have it; int4 and nvfp4 are for weights.  [default: int8]"
     )
+    targets: tuple[str, ...] = option(
+        "Target that the plan must suit: sm89, rtx4090, portable, cpu; may be repeated.  [default: "
+        "targets of [build] in trtcal.toml]",
+        "--target",
+        metavar="TARGET",
+    )
     ranges: Path | None = option(
         "Ranges: the calibration.json that `trtcal calibrate` wrote.  [default: calibration.json, "
         "if the plan asks for int8 or fp8]",
@@ -191,6 +197,11 @@ class Quantize(
             raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
 
     @property
+    def _suited(self) -> tuple[str, ...]:
+        """The targets that the plan must suit."""
+        return self.targets or self.config.build.targets
+
+    @property
     def tuning_target(self) -> str | None:
         """The target on which placements are tried, if any."""
         return self.tune_placement or self.config.build.tune_placement
@@ -201,12 +212,14 @@ class Quantize(
         return self.ranges or (Path("calibration.json") if needed else None)
 
     def _run(self) -> None:
+        from trtcal.backends.capabilities import check_precisions
         from trtcal.documents import together
         from trtcal.quantization import quantize, write_quantized
         from trtcal.quantization.coverage import asked_coverage
 
         self.check()
         plan = _plan(self)
+        check_precisions(plan.asked, self._suited)
         subject = _subject(self, plan)
         tuned = None
         if target := self.tuning_target:
@@ -243,7 +256,7 @@ class Quantize(
         known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
         remember(self.output, **sources, ranges=ranges, optimizations=changed)
-        given, here = self.config.build.targets, targets_here()
+        given, here = self._suited, targets_here()
         target = given[0] if given else "sm89" if "sm89" in here else next(iter(here))
         advise(self, "build", self.output, "--target", target, "-o", Path("builds", target))
 
@@ -256,7 +269,7 @@ def _plan(options: Quantize) -> Plan:
     from trtcal.quantization import Plan, Rule, read_plan
 
     config = options.config
-    targets = config.build.run_targets if config.path.is_file() else ()
+    targets = options.targets or (config.build.run_targets if config.path.is_file() else ())
     rest = options.rest or config.build.rest_for(targets)
     precision = options.precision or "int8"
     plan = read_plan(options.plan) if options.plan else Plan(rest if options.only else precision)

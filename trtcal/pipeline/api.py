@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trtcal.backends import base
+from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, with_sizes
 from trtcal.backends.registry import find_backend
 from trtcal.calibration import ObserveOptions, observe
@@ -67,6 +68,7 @@ from trtcal.quantization import (
     tensors_to_observe,
 )
 from trtcal.quantization import quantize as write_qdq
+from trtcal.quantization.qdq import asked_precisions
 from trtcal.ranges import Calibration, Parameters
 from trtcal.reporting.document import assemble
 from trtcal.reporting.render import render, write_page
@@ -239,6 +241,7 @@ def build(
     """
     backend, chosen = find_backend(None, options.target if options else target)
     loaded, wanted = _model(model), replace(options or BuildOptions(chosen), target=chosen)
+    check_precisions(set(asked_precisions(loaded.proto).values()), (chosen,))
     if data is not None:
         wanted = with_sizes(wanted, loaded, size_ranges(loaded, open_data(data, loaded)))
     return base.build(loaded, backend, wanted, Path(output))

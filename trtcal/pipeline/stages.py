@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtcal.backends.base import build
+from trtcal.backends.capabilities import check_precisions
 from trtcal.backends.options import BuildOptions, parse_shapes, with_sizes, write_range
 from trtcal.backends.registry import find_backend
 from trtcal.backends.unsupported import PREPARE
@@ -317,6 +318,8 @@ def open_inputs(
         name: _checked_plan(config, name, plan, prepared.model)
         for name, plan in config.plans.items()
     }
+    for plan in plans.values():
+        check_precisions(plan.asked, config.build.targets)
     both = calibration_data, evaluation_data
     inputs = Inputs(config, model, prepared, *both, wanted, plans)
     checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)

@@ -27,7 +27,7 @@ from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraph
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.plan import Decision, Plan, decide
 from trtcal.quantization.propagate import is_unpadded, propagate
-from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias
+from trtcal.quantization.weighted_ops import Layer, block_axis, set_bias, without_fp8
 from trtcal.quantization.weights import (
     Scale,
     as_scale,
@@ -233,6 +233,8 @@ class _Writer:
             return f"{precision} is for layers that multiply; this one follows its neighbours"
         if precision in WEIGHTS_ONLY:
             return None if self._block(layer, precision) else self._without_block(layer, precision)
+        if precision == "fp8" and (why := without_fp8(self.nodes[layer.name])):
+            return why
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
@@ -242,13 +244,17 @@ class _Writer:
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:
-        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix."""
+        """Return the block size for a layer: the plan's, or a smaller one that divides its matrix.
+
+        TensorRT-RTX 1.7 expands a matrix that is one block high in a kernel of its own: two are sought.
+        """
         axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return None
         summed = self.nodes[layer.name].inputs[1].shape[axis]
-        sizes = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
-        return next((size for size in sizes if summed % size == 0), None)
+        known = (size for size in FORMATS[precision].blocks if size <= self.plan.block_size)
+        sizes = [size for size in known if summed % size == 0]
+        return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
     def _without_block(self, layer: Layer, precision: str) -> str:
         axis = block_axis(self.nodes[layer.name])

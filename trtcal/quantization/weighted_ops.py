@@ -199,6 +199,24 @@ def block_axis(node: gs.Node) -> int | None:
     return 1 if node.op == "Gemm" and node.attrs.get("transB", 0) else 0
 
 
+FP8_TAPS = 32
+
+
+def without_fp8(node: gs.Node) -> str | None:
+    """Return why TensorRT computes a node in float though its Q/DQ are in FP8, None if it need not.
+
+    Sources: NVIDIA, TensorRT release notes, on filters larger than 32; layer lists of TensorRT-RTX 1.7.
+    """
+    if is_op(node, "ConvTranspose"):
+        return "TensorRT has no FP8 kernel for ConvTranspose"
+    taps = math.prod(node.inputs[1].shape[2:]) if is_op(node, "Conv") else 0
+    if taps > FP8_TAPS:
+        return (
+            f"TensorRT has no FP8 convolution of more than {FP8_TAPS} taps, and this one has {taps}"
+        )
+    return None
+
+
 def _quantized_already(node: gs.Node) -> str | None:
     """Return why a node with dequantized operands is none to quantize, None if it has none."""
     far = [one for one in map(_dequantizer, node.inputs[:2]) if one is not None]

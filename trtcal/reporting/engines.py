@@ -12,6 +12,7 @@ from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.limits import BROKEN
 from trtcal.quantization.coverage import Coverage
+from trtcal.quantization.formats import NARROW
 from trtcal.reporting import text
 
 View = dict[str, Any]
@@ -81,9 +82,15 @@ def title_of(build: Mapping[str, Any]) -> str:
 
 
 def _counts(build: View) -> tuple[int, int]:
-    """Return how many nodes were asked in INT8, and how many of them got it."""
-    got = [one["got"] for one in build["outcomes"] if one["asked"] == "int8"]
-    return len(got), got.count("int8")
+    """Return how many nodes were asked in a narrow format, and how many of them got it."""
+    got = [one["got"] == one["asked"] for one in build["outcomes"] if one["asked"] in NARROW]
+    return len(got), sum(got)
+
+
+def _formats(build: View) -> str:
+    """Return the narrow formats asked for, as a list in capitals; INT8 where none is."""
+    asked = {one["asked"] for one in build["outcomes"]}
+    return ", ".join(one.upper() for one in NARROW if one in asked) or "INT8"
 
 
 def coverage_of(build: View) -> Coverage | None:
@@ -96,7 +103,9 @@ def summary_of(build: View) -> str:
     """Return how much of a build's compute is in INT8, the largest of the rest, and what was asked."""
     (asked, met), coverage = _counts(build), coverage_of(build)
     plan = (
-        f"{met} of {text.count(asked, NODE, NODES)} requested in INT8 run in INT8"
+        f"{met} of {text.count(asked, NODE, NODES)} requested in {_formats(build)} run so"
+        if _formats(build) != "INT8"
+        else f"{met} of {text.count(asked, NODE, NODES)} requested in INT8 run in INT8"
         if asked
         else NONE_ASKED
     )

@@ -22,6 +22,7 @@ from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_va
 from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
+from trtcal.quantization.formats import NARROW
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates
@@ -333,9 +334,10 @@ def _speed_warning(row: Row, targets: Sequence[str]) -> str:
 
 
 def _build_warnings(build: Build) -> list[str]:
-    asked = [outcome for outcome in build.outcomes if outcome.asked == "int8"]
+    asked = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
     lost = [outcome.node for outcome in asked if outcome.got in FLOATS]
-    unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, "int8")]
+    unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, *NARROW)]
+    formats = ", ".join(one.upper() for one in NARROW if one in {node.asked for node in asked})
     total, where = text.count(len(asked), "layer"), f"{build.target} ({build.backend})"
     reasons = []
     if build.coverage and build.coverage.is_low:
@@ -343,7 +345,7 @@ def _build_warnings(build: Build) -> list[str]:
     if lost:
         names = some(lost)
         reasons.append(
-            f"{len(lost)} of {total} requested in INT8 run in float on {where}: {names}."
+            f"{len(lost)} of {total} requested in {formats} run in float on {where}: {names}."
         )
     if unknown:
         names = some(unknown)

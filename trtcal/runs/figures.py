@@ -9,6 +9,7 @@ from typing import Any
 from trtcal.config import CostConfig
 from trtcal.documents import Document, from_fields
 from trtcal.limits import COST, INT8_MACS
+from trtcal.quantization.formats import NARROW
 from trtcal.reporting.prices import Price
 
 Figures = dict[tuple[str, str], float]
@@ -61,10 +62,10 @@ def _of_data(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
 def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
     for build in report["builds"]:
         name = f"{build['model_name']} for {build['target']}"
-        asked = [one for one in build["outcomes"] if one["asked"] == "int8"]
+        asked = [one for one in build["outcomes"] if one["asked"] in NARROW]
         yield (name, "layers"), float(len(build["layers"]))
         yield (name, "asked"), float(len(asked))
-        yield (name, "met"), float(sum(one["got"] == "int8" for one in asked))
+        yield (name, "met"), float(sum(one["got"] == one["asked"] for one in asked))
         if (share := (build.get("coverage") or {}).get("share")) is not None:
             yield (name, INT8_MACS), share
         measured = report["measured"]["builds"][build["digest"]]

@@ -31,6 +31,7 @@ from trtcal.evidence.fusion.matching import WHOLE
 from trtcal.evidence.layers.costs import bytes_of
 from trtcal.evidence.layers.findings import examine
 from trtcal.evidence.layers.layer import Layer
+from trtcal.evidence.layers.losses import EXPANDED
 from trtcal.evidence.layers.outcomes import (
     Outcome,
     built_coverage,
@@ -48,11 +49,12 @@ from trtcal.model.files import stand_in
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
 NO_RANGE = "has no range"
-ORDER = ("int8", "fp16", "fp32")  # rising in width
+WIDTHS = {"nvfp4": 4, "int4": 4, "int8": 8, "fp8": 8, "fp16": 16, "fp32": 32}  # bits of a value
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _lost(case: Case, mentions: Mentions) -> Iterable[Finding]:
 
 
 def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -> Finding:
-    narrower = ORDER.index(outcome.got) < ORDER.index(outcome.asked)
+    narrower = WIDTHS[outcome.got] < WIDTHS[outcome.asked]
     silent = not events and outcome.cause != "slower"
     kind = "narrowed" if narrower else "silent_fallback" if silent else "fallback"
     why = KINDS[kind].why
@@ -227,6 +229,8 @@ def _lost_one(outcome: Outcome, layer: Layer | None, events: Sequence[Placed]) -
     if layer is not None:
         evidence.append(Evidence("layer", layer.name, f"{layer.kind}, {layer.precision}"))
     evidence += map(log_evidence, events)
+    if outcome.cause == EXPANDED and outcome.asked in WEIGHTS_ONLY:
+        kind, why = EXPANDED, KINDS[EXPANDED].why
     if outcome.cause == MISSING_RANGE and not narrower:
         kind, why = MISSING_RANGE, KINDS["fallback"].why
     return Finding(
@@ -326,7 +330,7 @@ def check_build(
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
         coverage=coverage,
-        asks_int8=bool(build.skipped) or any(one.asked == "int8" for one in build.outcomes),
+        asks_int8=_asks_int8(build),
     )
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
@@ -400,7 +404,7 @@ def _check_of_model(
         case = Case(coverage=asked_coverage(model))
         return check_case(case, config, logs, [*_faults(model), *_fusions(model)])
     multiplying = asked_precisions(model.proto)
-    asked = {node: one for node, one in multiplying.items() if one == "int8"}
+    asked = {node: one for node, one in multiplying.items() if one in NARROW}
     outcomes = explain(check(asked, engine.layers), model.proto, Mentions(_events(logs)))
     # Without Q/DQ a calibrator may have given the ranges: then the layers alone show what is in INT8.
     built = outcomes or check(dict.fromkeys(multiplying, "int8"), engine.layers)
@@ -411,7 +415,7 @@ def _check_of_model(
         engine.layers,
         tensors=tensors_of(model.proto),
         coverage=built_coverage(model, built),
-        asks_int8=bool(asked or record),
+        asks_int8="int8" in asked.values() or bool(record and not asked),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
@@ -456,6 +460,12 @@ def _faults(model: Model) -> Iterator[Finding]:
         yield Finding(
             fault.cause, node, what, KINDS[fault.cause].why, sentence(fault.fix), evidence
         )
+
+
+def _asks_int8(build: Build) -> bool:
+    """Whether any node was to be in INT8, even one that was skipped."""
+    asked = {one.asked for one in build.outcomes}
+    return "int8" in asked or bool(build.skipped and asked.isdisjoint(NARROW))
 
 
 def check_case(

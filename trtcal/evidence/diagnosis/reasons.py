@@ -17,6 +17,8 @@ from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.model.ops import MOVES, MULTIPLIES, output_axis
 from trtcal.model.tensors import constants_of, producers_of
+from trtcal.quantization.formats import WEIGHTS_ONLY
+from trtcal.quantization.qdq import asked_precisions
 from trtcal.quantization.weighted_ops import ONE_SIDED
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
@@ -37,10 +39,11 @@ def find_faults(proto: onnx.ModelProto) -> dict[str, Fault]:
     """Return node -> the first fault of its Q/DQ, for heavy nodes of the main graph.
 
     Nodes without any Q/DQ at their operands have none, and so have those whose Q/DQ is as TensorRT
-    wants it: what those lose, they lose for another reason.
+    wants it, or for weights alone: what those lose, they lose for another reason.
     """
-    graph = _Graph(proto)
-    found = ((node.name, next(graph.faults(node), None)) for node in proto.graph.node)
+    graph, asked = _Graph(proto), asked_precisions(proto)
+    nodes = (one for one in proto.graph.node if asked.get(one.name) not in WEIGHTS_ONLY)
+    found = ((node.name, next(graph.faults(node), None)) for node in nodes)
     return {name: fault for name, fault in found if fault}
 
 
@@ -262,7 +265,7 @@ def _explained(outcome: Outcome, events: list[Placed], faults: Mapping[str, Faul
     if events:
         return _from_log(outcome, events[0])
     fault = faults.get(outcome.node)
-    if fault is None or outcome.asked != "int8":
+    if fault is None or outcome.asked not in ("int8", "fp8"):
         return outcome
     reason = f"{_layer_part(outcome)}{fault.what}"
     return dataclasses.replace(outcome, reason=reason, hint=fault.fix, cause=fault.cause)

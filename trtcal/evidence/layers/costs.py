@@ -38,7 +38,7 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 NONE = "none"
-ORDER = ("int8", "fp16", "fp32", "other", UNKNOWN, NONE)
+ORDER = ("int8", "fp8", "int4", "fp16", "fp32", "other", UNKNOWN, NONE)
 KINDS = ("convolution and product", "pooling", "reformat or Q/DQ", "element-wise and other", "idle")
 
 

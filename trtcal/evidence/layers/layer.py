@@ -152,14 +152,23 @@ class Layer:
         """The data type that it computes in, or `unknown`.
 
         An INT8 convolution may well write FP32, and INT8 weights may be expanded before the
-        product: so outputs decide nothing, and weights alone do not either.
+        product: so outputs decide nothing, and weights alone do not either. INT4 is for weights: a
+        kernel that reads them in four bits counts as `int4`, though its products are in float.
         """
         if self.is_opaque or not (self.inputs or self.weights or self.tactic):
             return UNKNOWN
+        if self.reads_weights_in("int4"):
+            return "int4"
         for precision in (self._from_weights(), self._from_tactic(), self._from_operands()):
             if precision is not None:
                 return precision
         return UNKNOWN
+
+    def reads_weights_in(self, dtype: str) -> bool:
+        """Whether it multiplies, and its own kernel reads a matrix of this type."""
+        tensors = (*self.inputs, *self.constants)
+        stored = any(one.dtype == dtype and len(one.shape) > 1 for one in tensors)
+        return self.is_heavy and (stored or self.weights == dtype)
 
     @property
     def bytes_read(self) -> int | None:
@@ -343,4 +352,11 @@ KERNEL = re.compile(r"^__myl_([A-Za-z]+)_myl")
 MOVES = frozenset({"Move", "Tran", "Resh", "Repl", "Conc", "Slic"})
 
 
-STEPS = ("MulMinMaxRounCast", "DivMinMaxRounCast", "CastMul", "CastMulCast")
+STEPS = (
+    "MulMinMaxRounCast",
+    "DivMinMaxRounCast",
+    "CastMul",
+    "CastMulCast",
+    "MulCastCastMul",
+    "CastMulCastMulCast",
+)

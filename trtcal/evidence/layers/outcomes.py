@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtcal.evidence.layers.layer import UNKNOWN, Layer, LayersByNode, is_quantize_step
+from trtcal.evidence.layers.losses import loss_of
 from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.coverage import Coverage, cover, kept_out, usual_sizes
 from trtcal.quantization.qdq import quantization_record
 
-ANSWERS = ("int8", "fp16", "fp32")
+ANSWERS = ("int8", "fp8", "int4", "nvfp4", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one ONNX node: `got` is int8, fp16, fp32 or unknown.
+    """What became of one ONNX node: `got` is what its kernel reads, one of `ANSWERS`, or unknown.
 
     `reason` is None if the node got what was asked; `hint` says what to try if it did not; `cause` is
     the reason in one stable word (`wrong_axis`, `no_kernel`, ...) where it is known.
@@ -60,8 +61,8 @@ def _outcome(node: str, asked: str, index: LayersByNode) -> Outcome:
     deciding = _deciding(node, listing)
     if not deciding:
         return _undecided(node, asked, listing, index.layers)
-    layer = next((layer for layer in deciding if layer.precision == asked), deciding[0])
-    return _decided(node, asked, layer)
+    layer = next((layer for layer in deciding if _answer(layer) == asked), deciding[0])
+    return _decided(node, asked, layer, index.layers)
 
 
 def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
@@ -72,41 +73,23 @@ def _deciding(node: str, listing: Sequence[Layer]) -> list[Layer]:
     return main or computing
 
 
-def _decided(node: str, asked: str, layer: Layer) -> Outcome:
-    precision = layer.precision
+def _answer(layer: Layer) -> str:
+    """Return a layer's precision by the name that plans have for it."""
+    return "nvfp4" if layer.precision == "fp4" else layer.precision
+
+
+def _decided(node: str, asked: str, layer: Layer, layers: Sequence[Layer]) -> Outcome:
+    precision = _answer(layer)
     if precision == asked:
         return Outcome(node, asked, precision, layer.name)
     if precision not in ANSWERS:
         reason = f"{layer.kind} layer, precision {precision}"
         return Outcome(node, asked, UNKNOWN, layer.name, reason, DETAILED)
-    return Outcome(node, asked, precision, layer.name, *_why(asked, layer))
+    loss = loss_of(asked, layer, layers)
+    return Outcome(node, asked, precision, layer.name, loss.reason, loss.hint, loss.cause)
 
 
 DETAILED = "build with detailed profiling verbosity, so that the list has the type of every tensor"
-
-
-def _why(asked: str, layer: Layer) -> tuple[str, str]:
-    first = layer.inputs[0].dtype if layer.inputs else UNKNOWN
-    reason = f"its {layer.kind} layer runs in {layer.precision}"
-    if layer.precision == "int8":
-        return reason, "remove the Q/DQ from the inputs of the node and build again"
-    if asked != "int8":
-        return reason, f"cast the inputs of the node to {asked}, or allow {asked} in the build"
-    if first == "int8":
-        return (
-            f"{reason}: it converts the INT8 operands to float first",
-            "put the weight scales on the output channel axis, or use one scale for all weights",
-        )
-    if any(tensor.dtype == "int8" for tensor in (*layer.inputs[1:], *layer.constants)):
-        return (
-            f"{reason}: only its weights are INT8",
-            "quantize the input too: put Q/DQ on both operands, directly before the node",
-        )
-    return (
-        f"{reason}: its input arrives as {first}",
-        "check that Q/DQ comes directly before both operands and that weight scales are on the axis "
-        "of the output channels; this backend may have no INT8 kernel for the node",
-    )
 
 
 def _undecided(node: str, asked: str, listing: Sequence[Layer], layers: Sequence[Layer]) -> Outcome:
