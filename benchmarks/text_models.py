@@ -1,9 +1,9 @@
-"""Two small transformers on text, trained here, for benchmarks: `python -m benchmarks.text_models FOLDER`.
+"""Two small transformers on text, trained here: `python -m benchmarks.text_models FOLDER`.
 
-The text is Python's own library, which every installation has. `gpt` is a language model of bytes, built
-as GPT-2 (normalization first, GELU, learned positions); `encoder` is built as MiniLM (normalization last,
-mean over the tokens that its mask keeps) and tells from which package a window of source text comes.
-Needs torch and onnxscript. Each model lies beside `<name>-calibration.npz` and `<name>-test.npz`.
+The text is Python's own library, which every installation has. `gpt` is a language model of bytes,
+built as GPT-2 (normalization first, GELU, learned positions); `encoder` is built as MiniLM
+(normalization last, mean over the tokens that its mask keeps) and tells from which package a window of
+source text comes. Needs torch. Each model lies beside `<name>-calibration.npz` and `<name>-test.npz`.
 """
 
 from __future__ import annotations
