@@ -1,4 +1,4 @@
-"""Two small transformers on text, trained here: `python -m benchmarks.text_models FOLDER`.
+"""Two small transformers on text, trained here: `python -m samples.common.text_models FOLDER`.
 
 The text is Python's own library, which every installation has. `gpt` is a language model of bytes,
 built as GPT-2 (normalization first, GELU, learned positions); `encoder` is built as MiniLM
