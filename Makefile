@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Images of Python set it: each command would then compile all its modules again, for 3 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-zoo test-tensorrt test-cuda test-frameworks test-networks fuzz check coverage mutants bench reports figures docs links pictures lock audit dist clean
 

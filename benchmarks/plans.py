@@ -14,8 +14,8 @@ from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import Dataset
 from trtcal.evaluate.metrics import Loss, rows_of, total
-from trtcal.evaluate.search.costs import Costs
-from trtcal.evaluate.search.limits import Plan, Point
+from trtcal.evaluate.search.costs import FLOAT, Costs, Variable
+from trtcal.evaluate.search.limits import Plan, Point, Unit
 from trtcal.evaluate.search.segments import PairedGraph
 from trtcal.model import Model
 from trtcal.quantization import find_layers, prepare, quantize, tensors_to_observe
@@ -105,7 +105,7 @@ class Least(Costs):
 
     undecided: frozenset[str] = frozenset()
 
-    def stored(self, int8: Collection[str]) -> set[str]:
+    def stored(self, int8: Collection[Unit]) -> set[Variable]:
         """Return what the decided layers ask for; a tensor that none asks for is stored in INT8."""
         kernels = (
             replace(one, reads=tuple(r for r in one.reads if r.unit not in self.undecided))
@@ -113,7 +113,7 @@ class Least(Costs):
         )
         work = replace(self.work, kernels=tuple(kernels))
         asked = Costs(work, self.target, self.precision).stored(int8)
-        return asked | {f"i {name}" for name in self.work.sizes if f"f {name}" not in asked}
+        return asked | {("int8", name) for name in self.work.sizes if (FLOAT, name) not in asked}
 
 
 def quick_plans(units: Sequence[str], costs: Costs, most_ms: float) -> Iterator[Plan]:

@@ -111,11 +111,11 @@ def lines(seed: int, one: Subject) -> Iterator[bool]:
             if any(q.loss.noise < p.loss.noise and q.cost_ms <= p.cost_ms for q in found.measured)
         ]
         front = set(pareto(found.measured, "noise"))
-        difference = abs(len(got.int8) - len(best.int8))
+        difference = abs(len(got.plan) - len(best.plan))
         print(
-            f"{seed:3} {name:11} {len(every):5} {len(found.measured):8} {len(got.int8):4} "
-            f"{len(best.int8):9} {difference:5} {order(got)[0] / order(best)[0] - 1:+7.2%} "
-            f"{'same' if got.int8 == best.int8 else 'other':5} "
+            f"{seed:3} {name:11} {len(every):5} {len(found.measured):8} {len(got.plan):4} "
+            f"{len(best.plan):9} {difference:5} {order(got)[0] / order(best)[0] - 1:+7.2%} "
+            f"{'same' if got.plan == best.plan else 'other':5} "
             f"{len(dominated) + (got not in front):9} {seconds:7.1f}",
             flush=True,
         )
@@ -136,7 +136,7 @@ def on_a_model(options: argparse.Namespace) -> None:
         found = improve(plain.prepared, calibration, wanted, model, silent)
         one = Subject(found.optimized, found.calibration, test)
     result = find_plans(one.prepared, one.calibration, one.dataset, settings, cache)
-    points = {point.int8: point for point in result.found.measured}
+    points = {point.plan: point for point in result.found.measured}
     whole = points[frozenset(one.units)]
     if options.improve:
         optimized, whole = whole, replace(whole, loss=all_int8(plain, options.evaluate))
@@ -178,7 +178,7 @@ def row(
     loss, kl = point.loss, f"{point.loss.kl:.5f}" if point.loss.kl is not None else ""
     spent = f"{seconds:.0f}" if isinstance(seconds, float) else seconds
     print(
-        f"{what:34} {layers - len(point.int8):12} {point.speedup:8.2f} "
+        f"{what:34} {layers - len(point.plan):12} {point.speedup:8.2f} "
         f"{point.speedup / whole.speedup:5.0%} {loss.sqnr_db:8.2f} {kl:>7} {loss.drop:5.2f} "
         f"{evaluations:>11} {spent:>7}",
         flush=True,
@@ -220,7 +220,7 @@ def all_quick_plans(options: argparse.Namespace) -> None:
     with Reference(one.prepared, one.dataset, options.evaluate) as reference:
         evaluator = Evaluator(made, reference, cache)
         points = [point_of(plan, evaluator.loss(plan), costs) for plan in chosen]
-    whole = next(one for one in result.found.measured if len(one.int8) == len(one.units))
+    whole = next(one for one in result.found.measured if len(one.plan) == len(one.units))
     print(f"# {describe_machine()}")
     print(
         f"{len(one.units)} layers; {len(plans)} plans keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up, "
@@ -239,7 +239,7 @@ def ranked_by(
 ) -> None:
     """Print the best plan by a figure, how many lose at most a third, and the search's rank."""
     best = min(points, key=lambda point: figure(point.loss))
-    row(f"least {name}", best, whole, len(whole.int8), "", "")
+    row(f"least {name}", best, whole, len(whole.plan), "", "")
     most, mine = figure(whole.loss) / 3, figure(kept.loss)
     fit = sum(figure(point.loss) <= most for point in points)
     better = sum(figure(point.loss) < mine for point in points)

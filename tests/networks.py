@@ -26,7 +26,9 @@ def save(
 
     initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10 if opset > 20 else 8
+    )
     onnx.checker.check_model(model)
     onnx.save(model, path)
     return path

@@ -14,6 +14,8 @@ from trtcal.documents import Sealed
 from trtcal.errors import InputError
 
 KIND = "calibration"
+FP8_ONLY = "for FP8 alone"
+"""What the note of a range says that came from FP8: of one for INT8 it says nothing."""
 Parameters = Mapping[str, int | float | str]
 
 
@@ -31,6 +33,11 @@ class TensorRange:
     clipped: float
     note: str | None = None
     fp8_amax: float | None = None
+
+    @property
+    def is_for_int8(self) -> bool:
+        """Whether INT8 may take it: tools choose scales in FP8 that reach far beyond all values."""
+        return FP8_ONLY not in (self.note or "")
 
     @property
     def fp8_scale(self) -> float:

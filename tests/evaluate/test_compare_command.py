@@ -90,3 +90,17 @@ def test_a_metric_with_the_name_of_a_figure_of_trtcal_is_refused(place, capsys, 
     status, _, err = run(capsys, place, "--metric-file", tmp_path / "metric.py")
     assert status == 2
     assert "choose another name for your figure" in err
+
+
+@pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
+def test_what_has_no_integer_kernels_is_compared_without_a_simulation(place, capsys, precision):
+    made = place / f"{precision}.onnx"
+    words = ["quantize", place / "net.onnx", "--precision", precision, "-o", made]
+    words += ["--calibration", place / "c.json"] if precision == "fp8" else []
+    assert run_command([str(one) for one in words]) == 0
+    fixed = ["--data", place / "data.npz", "--rounds", "12", "-o", place / "narrow.json"]
+    capsys.readouterr()
+    status = run_command([str(one) for one in ["compare", place / "net.onnx", made, *fixed]])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    assert f"{precision}: not compared with a simulation" in captured.out

@@ -125,4 +125,4 @@ def test_every_operator_is_calibrated_compared_and_searched(tmp_path, name):
     options = SearchOptions(samples=8, evaluated=8, evaluations=3)
     found = search(model, calibration, data, options=options).found
     assert found.recommended is not None
-    assert {"Conv_a", "Conv_c"} <= set.union(*(set(one.int8) for one in found.measured))
+    assert {"Conv_a", "Conv_c"} <= set.union(*(set(one.plan) for one in found.measured))

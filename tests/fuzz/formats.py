@@ -198,6 +198,18 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
         ),
         ("data.npz", "calibration.json", "plan.json", "other.onnx"),
     ),
+    "narrow types": Models(
+        ("fp8.onnx", "int4.onnx", "nvfp4.onnx"),
+        m.of_onnx,
+        (
+            f"prepare {{}} {WRITE}.onnx",
+            f"quantize {{}} --precision int4 {WRITE}.onnx",
+            f"calibrate {{}} --data data.npz --method minmax {WRITE}.json",
+            f"compare {{}} other.onnx --data data.npz --rounds 2 --no-simulate {WRITE}.json",
+            "fusion check {} -q",
+        ),
+        ("data.npz", "calibration.json", "other.onnx"),
+    ),
     "external data": Format(
         ("external.onnx", "external.bin"),
         m.of_external,
@@ -388,6 +400,15 @@ FORMATS: dict[str, Format | RunFolder | Store] = {
     ),
     "table JSON": Format(
         ("table.json",),
+        m.of_json,
+        (
+            f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",
+            "calibration show {} -q",
+        ),
+        ("digits.onnx",),
+    ),
+    "encodings": Format(
+        ("aimet.json", "aimet-1.json", "aimet-fp8.json"),
         m.of_json,
         (
             f"calibration import {{}} --model digits.onnx --partial {WRITE}.json",

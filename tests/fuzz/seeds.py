@@ -149,6 +149,12 @@ COMMANDS = (
     "calibration export calibration.json --format onnxruntime -o table.onnxruntime",
     "calibration export calibration.json --format json -o table.json",
     "calibration export calibration.json --format text -o table.text",
+    "calibration export calibration.json --format aimet -o aimet.json",
+    "calibration export calibration.json --format aimet-1 -o aimet-1.json",
+    "calibration export calibration.json --format aimet-fp8 -o aimet-fp8.json",
+    "quantize digits.onnx --calibration calibration.json --precision fp8 -o fp8.onnx",
+    "quantize digits.onnx --precision int4 -o int4.onnx",
+    "quantize digits.onnx --precision nvfp4 -o nvfp4.onnx",
     "quantize digits.onnx --improve fast --data data.npz -o improved.onnx",
     "fusion check digits.onnx -o fusions.json",
     "search digits.onnx --calibration calibration.json --data data.npz --samples 4 --evaluate 8 "

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.calibration.formats.tables import calibration
 from tests.kinds import KINDS
 from tests.networks import conv_net, samples, save, weight
 from trtcal.backends.tensorrt import TensorRTRTX
@@ -17,6 +18,7 @@ from trtcal.evidence.manifest import read_build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, parse_limits
 from trtcal.model import load_model
 from trtcal.model.work import NodeWork, Work
+from trtcal.quantization import Plan, prepare, quantize
 from trtcal.quantization.coverage import amount, asked_coverage, cover, judge_coverage, percent
 
 STEPS, CHANNELS, HIDDEN, CLASSES = 20, 8, 32, 5
@@ -217,3 +219,30 @@ def test_without_a_count_no_limit_holds():
         (judged,) = judge_coverage(parse_limits(["int8_macs >= 0%"]), found)
         assert judged.state == UNDECIDED
         assert judged.reason
+
+
+@pytest.mark.parametrize(
+    ("precision", "says"),
+    [
+        ("fp8", "can run in FP8"),
+        ("int4", "have weights in INT4"),
+        ("nvfp4", "have weights in NVFP4"),
+    ],
+)
+def test_what_is_in_another_narrow_precision_is_counted_and_is_not_the_rest(
+    tmp_path, precision, says
+):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "large"),
+        helper.make_node("MatMul", ["a", "v"], ["y"], "small"),
+    ]
+    weights = {"w": weight(128, 8), "v": weight(8, 2)}
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 128]}, {"y": ["n", 2]})
+    model = prepare(load_model(path))
+    ranges = calibration({"x": 1.0, "a": 1.0}, model=model.fingerprint)
+    plan = Plan("fp32", {"large": precision})
+    coverage = asked_coverage(load_model(quantize(model, ranges, plan).proto))
+    assert coverage.narrow_macs == {precision: 128 * 8}
+    assert coverage.proportion == f"98.5 % of 1.04 kMAC {says}"
+    assert [one.node for one in coverage.rest] == ["small"]
+    assert not coverage.is_low

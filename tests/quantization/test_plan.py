@@ -52,6 +52,11 @@ def test_no_pattern_takes_for_ever(pattern):
     ("table", "says"),
     [
         ({"rules": 3}, "'rules' must be a list of tables"),
+        ({"default": "fp4"}, "precision 'fp4'"),
+        ({"layers": {"a": "int4_awq"}}, "'a' has precision 'int4_awq'"),
+        ({"block_size": 100}, "the block size is 100"),
+        ({"block_size": -128}, "'block_size'"),
+        ({"block_size": "128"}, "'block_size'"),
         ({"second_qdq": "conv"}, "'second_qdq' must be a list of strings"),
         ({"second_qdq": [3]}, "'second_qdq' must be a list of strings"),
         ({"rules": [3]}, "must be a list of tables"),

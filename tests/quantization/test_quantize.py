@@ -1,5 +1,6 @@
 import json
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +16,7 @@ from trtcal.errors import InputError
 from trtcal.model import load_model
 from trtcal.quantization import (
     Plan,
+    Rule,
     find_layers,
     prepare,
     quantize,
@@ -23,7 +25,7 @@ from trtcal.quantization import (
     write_plan,
     write_quantized,
 )
-from trtcal.quantization.qdq import asked_precisions
+from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.quantization.weights import quantize_weight, step_above
 from trtcal.ranges import Calibration, TensorRange
 
@@ -456,3 +458,87 @@ def foreign_model(tmp_path, nodes):
     weights["w"] = np.ones((4, 3, 1, 1), np.int8)
     shapes = {"x": ["n", 3, 8, 8]}, {"a": ["n", 4, 8, 8]}
     return save(tmp_path / "m.onnx", nodes, weights, *shapes)
+
+
+def test_a_product_that_another_tool_quantized_stays(tmp_path):
+    """As NNCF writes it: the pair of the activation stands in front of a Reshape."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
+        helper.make_node("Reshape", ["d", "shape"], ["flat"], "reshape"),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], "weights"),
+        helper.make_node("MatMul", ["flat", "v"], ["a"], "theirs"),
+        helper.make_node("MatMul", ["a", "float"], ["y"], "last"),
+    ]
+    weights = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        "shape": np.int64([-1, 4]),
+        "w": np.ones((4, 3), np.int8),
+        "float": weight(3, 2),
+    }
+    path = save(tmp_path / "n.onnx", nodes, weights, {"x": ["n", 2, 2]}, {"y": ["n", 2]})
+    model, calibration, _ = calibrated(path, tmp_path, shape=(2, 2))
+    quantized = quantize(model, calibration)
+    assert quantized.skipped == {"theirs": "it is already quantized"}
+    assert quantized.asked == {"theirs": "int8", "last": "int8"}
+
+
+@pytest.mark.parametrize("between", [[], ["Cast"], ["Transpose"], ["Transpose", "Cast"]])
+def test_weights_that_another_tool_put_into_four_bits_stay(tmp_path, between):
+    names = ["v", *(f"v{number}" for number, _ in enumerate(between, 1))]
+    attributes = {"Cast": {"to": onnx.TensorProto.FLOAT}, "Transpose": {"perm": [1, 0]}}
+    blocks = {"axis": 0, "block_size": 4}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["v"], "weights", **blocks),
+        *(
+            helper.make_node(op, [names[number]], [names[number + 1]], **attributes[op])
+            for number, op in enumerate(between)
+        ),
+        helper.make_node("MatMul", ["x", names[-1]], ["a"], "theirs"),
+        helper.make_node("MatMul", ["a", "float"], ["y"], "last"),
+    ]
+    weights = {
+        "w": np.ones((8, 8), ml_dtypes.int4),
+        "s": np.full((2, 8), 0.1, np.float32),
+        "float": weight(8, 2),
+    }
+    shapes = {"x": ["n", 8]}, {"y": ["n", 2]}
+    path = save(tmp_path / "n.onnx", nodes, weights, *shapes, opset=21)
+    model, calibration, _ = calibrated(path, tmp_path, shape=(8,))
+    quantized = quantize(model, calibration)
+    assert quantized.skipped == {"theirs": "its weights are already in int4"}
+    assert quantized.asked == {"theirs": "int4", "last": "int8"}
+
+
+@pytest.mark.parametrize("precision", ["int4", "nvfp4"])
+def test_formats_of_weights_need_no_calibration(tmp_path, precision):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    shapes = {"x": ["n", 128]}, {"y": ["n", 8]}
+    path = save(tmp_path / "n.onnx", nodes, {"w": weight(128, 8)}, *shapes)
+    made = quantize(prepare(load_model(path)), None, Plan(precision))
+    assert made.asked == {"product": precision}
+    record = quantization_record(made.proto)
+    assert (record["calibration"], record["method"]) == ("none", "none")
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (None, "asks for int8, and there is no calibration"),
+        (Plan("fp8"), "asks for fp8, and"),
+        (Plan("int4", {"gemm": "fp8"}, (Rule("int8", op="Conv"),)), "int8 and fp8"),
+    ],
+)
+def test_a_plan_that_needs_ranges_says_so_without_a_calibration(tmp_path, plan, says):
+    model = prepare(load_model(conv_net(tmp_path / "net.onnx")))
+    with pytest.raises(InputError, match=says) as caught:
+        quantize(model, None, plan)
+    assert "trtcal calibrate" in caught.value.hint
+
+
+def test_a_layer_named_for_a_format_that_has_no_place_in_it_is_an_error(tmp_path):
+    model = prepare(load_model(conv_net(tmp_path / "net.onnx")))
+    with pytest.raises(InputError, match="int4 in layer 'first': int4 is for the constant matrix"):
+        quantize(model, None, Plan("fp32", {"first": "int4"}))
+    assert quantize(model, None, Plan("fp32", rules=(Rule("int4", op="Conv"),))).skipped

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from trtcal.model import unique
-from trtcal.model.graph import all_names, constant
+from trtcal.model.graph import all_names, constant, expanded
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32)
 
@@ -43,15 +43,11 @@ def fold_fp4(graph: gs.Graph) -> bool:
     """
     found = False
     for node in graph.nodes:
-        values = constant(node.inputs[0]) if node.op == "DequantizeLinear" else None
-        if values is None or values.dtype != ml_dtypes.float4_e2m1fn:
+        steps = constant(node.inputs[0]) if node.op == "DequantizeLinear" else None
+        is_fp4 = steps is not None and steps.dtype == ml_dtypes.float4_e2m1fn
+        result = expanded(node.outputs[0]) if is_fp4 else None
+        if result is None:
             continue
-        scales = _dequantized(node.inputs[1])
-        if scales is None:
-            continue
-        axis, size = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
-        along = np.repeat(scales, size, axis)[_first(values.shape)] if size else scales
-        result = (values.astype(np.float32) * along).astype(scales.dtype)
         made = gs.Constant(f"{node.outputs[0].name}/folded", result)
         for reader in list(node.outputs[0].outputs):
             reader.inputs = [made if one is node.outputs[0] else one for one in reader.inputs]
@@ -59,18 +55,3 @@ def fold_fp4(graph: gs.Graph) -> bool:
     if found:
         graph.cleanup(remove_unused_graph_inputs=False).toposort()
     return found
-
-
-def _first(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple(map(slice, shape))
-
-
-def _dequantized(scale: gs.Tensor) -> np.ndarray | None:
-    """Return the values of a scale: a constant, or a constant times its own scale."""
-    values = constant(scale)
-    if values is not None or not scale.inputs or scale.inputs[0].op != "DequantizeLinear":
-        return values
-    inner, outer = map(constant, scale.inputs[0].inputs[:2])
-    if inner is None or outer is None:
-        return None
-    return np.asarray((inner.astype(np.float32) * outer).astype(outer.dtype))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,13 +23,14 @@ from trtcal.errors import some
 if TYPE_CHECKING:
     from trtcal.ranges import Calibration, CalibrationDiff
 
-Writable = Literal["tensorrt-cache", "onnxruntime", "json", "text"]
+Writable = Literal["tensorrt-cache", "onnxruntime", "json", "text", "aimet", "aimet-1", "aimet-fp8"]
 Readable = Literal["calibration", Writable, "qdq"]
 NAMED = 3
 FORMATS = """\b
 tensorrt-cache  TensorRT's calibration cache
 onnxruntime     the flatbuffers that ONNX Runtime's TensorRT provider reads
 json, text      ONNX Runtime's other tables
+aimet           AIMET's encodings 2.0.0 (aimet-1: 1.0.0; aimet-fp8: 2.0.0 in FP8)
 qdq             an ONNX model with Q/DQ (read only)
 calibration     what trtcal calibrate writes (read only)"""
 
@@ -60,12 +62,14 @@ class Show(TableOptions, example="trtcal calibration show model.cache"):
 
 
 def _show(found: Calibration, path: Path) -> None:
-    columns: Columns = {
+    columns: dict[str, str | Callable[[Any], object]] = {
         "tensor": "{0}",
         "amax": "{1.amax:.6g}",
-        "scale": lambda item: f"{item[1].amax / 127:.6g}",
-        "note": "{1.note}",
+        "scale": lambda item: f"{item[1].amax / 127:.6g}" if item[1].is_for_int8 else "-",
     }
+    if any(one.fp8_amax for one in found.ranges.values()):
+        columns |= {"FP8 scale": lambda item: f"{item[1].fp8_scale:.6g}"}
+    columns |= {"note": "{1.note}"}
     print_table([*found.ranges.items()], columns, str(path))
     for name, reason in found.unranged.items():
         say(f"no range for {name}: {reason}")

@@ -478,17 +478,22 @@ class PreparedOptions(DataOptions, ModelOptions):
         return read_optimizations(optimizations).apply(prepared) if optimizations else prepared
 
 
-class CalibratedOptions(PreparedOptions):
+class OptimizedOptions(PreparedOptions):
+    """The options of a command on a model and its optimizations."""
+
+    optimizations: Path | None = option(
+        "Optimizations that `trtcal quantize --improve` wrote; needs the ranges written beside "
+        "them."
+    )
+
+
+class CalibratedOptions(OptimizedOptions):
     """The options of a command on a model and its ranges."""
 
     ranges: Path = option(
         "Ranges: the calibration.json that `trtcal calibrate` wrote.",
         "--calibration",
         default=Path("calibration.json"),
-    )
-    optimizations: Path | None = option(
-        "Optimizations that `trtcal quantize --improve` wrote; needs the ranges written beside "
-        "them."
     )
 
     def open_all(self) -> tuple[Model, Model, Dataset]:

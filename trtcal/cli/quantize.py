@@ -11,7 +11,7 @@ import click
 
 from trtcal.cli.advice import advise, recall, remember
 from trtcal.cli.check_data import warn
-from trtcal.cli.options import CalibratedOptions, option
+from trtcal.cli.options import OptimizedOptions, option, required
 from trtcal.cli.output import Columns, note, print_table, progress, say, show_coverage, warning
 from trtcal.errors import some
 
@@ -33,7 +33,7 @@ class Subject:
     """A prepared model with optimizations, its ranges, and what found them if that was here."""
 
     model: Model
-    calibration: Calibration
+    calibration: Calibration | None
     found: Improved | None = None
 
     @property
@@ -42,15 +42,16 @@ class Subject:
         return None if self.found is None else self.found.optimizations.document
 
 
-def _subject(options: Quantize) -> Subject:
-    """Return the prepared model and its ranges: read, or found by `--improve`."""
+def _subject(options: Quantize, plan: Plan) -> Subject:
+    """Return the prepared model and its ranges: read, found by `--improve`, or none if none count."""
     from trtcal.ranges import Calibration
 
     given = options.load_model()
     prepared = options.prepare(given, options.optimizations)
     if options.improve:
         return _improved(given, prepared, options)
-    return Subject(prepared, Calibration.read(options.ranges))
+    path = options.chosen_ranges(plan)
+    return Subject(prepared, None if path is None else Calibration.read(path))
 
 
 def _improved(given: Model, prepared: Model, options: Quantize) -> Subject:
@@ -117,7 +118,7 @@ def _decibels(noise: float | None) -> str:
 
 
 class Quantize(
-    CalibratedOptions,
+    OptimizedOptions,
     example="trtcal quantize model.onnx --calibration calibration.json "
     "--plan mixed.json -o model-mixed.onnx",
 ):
@@ -131,11 +132,18 @@ class Quantize(
     back: equalized channels, corrected biases, weights rounded by the outputs of their layer,
     other ranges. It writes the ranges and the optimizations beside OUTPUT; --optimizations of
     other commands takes the latter.
+
+    int4 and nvfp4 quantize weights only: a plan of these needs no calibration.
     """
 
     plan: Path | None = option("Plan: precision by layer.  [default: --precision for every layer]")
     precision: Literal["int8", "fp8", "int4", "nvfp4"] | None = option(
         "Precision of every layer that can have it; int4 and nvfp4 are for weights.  [default: int8]"
+    )
+    ranges: Path | None = option(
+        "Ranges: the calibration.json that `trtcal calibrate` wrote.  [default: calibration.json, "
+        "if the plan asks for int8 or fp8]",
+        "--calibration",
     )
     output: Path = option("ONNX file for the quantized model.", "-o")
     keep_float: tuple[str, ...] = option("Node to leave in fp32; may be repeated.", metavar="GLOB")
@@ -182,15 +190,26 @@ class Quantize(
         if self.precision and self.plan:
             raise click.UsageError("--precision and --plan exclude each other: leave --plan out")
 
+    @property
+    def tuning_target(self) -> str | None:
+        """The target on which placements are tried, if any."""
+        return self.tune_placement or self.config.build.tune_placement
+
+    def chosen_ranges(self, plan: Plan) -> Path | None:
+        """Return the file of ranges, None if none is given and neither plan nor trials need one."""
+        needed = plan.ranged or self.tuning_target
+        return self.ranges or (Path("calibration.json") if needed else None)
+
     def _run(self) -> None:
         from trtcal.documents import together
         from trtcal.quantization import quantize, write_quantized
         from trtcal.quantization.coverage import asked_coverage
 
         self.check()
-        plan, subject = _plan(self), _subject(self)
+        plan = _plan(self)
+        subject = _subject(self, plan)
         tuned = None
-        if target := self.tune_placement or self.config.build.tune_placement:
+        if target := self.tuning_target:
             tuned = _tuned(subject, plan, target, self)
             plan = tuned.plan
         quantized = quantize(subject.model, subject.calibration, plan)
@@ -212,16 +231,16 @@ class Quantize(
         self.present_onnx(
             self.output, written, document, lambda: _show(quantized, coverage, subject.record)
         )
-        self._advise()
+        self._advise(plan)
 
-    def _advise(self) -> None:
+    def _advise(self, plan: Plan) -> None:
         from trtcal.backends.registry import targets_here
 
         made = self.output.with_suffix
-        ranges = made(".calibration.json") if self.improve else self.ranges
+        ranges = made(".calibration.json") if self.improve else self.chosen_ranges(plan)
         changed = made(".optimizations.npz") if self.improve else self.optimizations
         data = self.data or (self.config.calibration.data if self.improve else None)
-        known = {"data": data} if data else recall(self.ranges)
+        known = {"data": data} if data or ranges is None else recall(ranges)
         sources = {"model": self.model or self.config.model, "data": known.get("data")}
         remember(self.output, **sources, ranges=ranges, optimizations=changed)
         given, here = self.config.build.targets, targets_here()
@@ -256,7 +275,8 @@ def _tuned(subject: Subject, plan: Plan, target: str, options: Quantize) -> Tune
     shapes, seconds = parse_shapes(options.config.build.shapes), options.tune_time
     backend, chosen = find_backend(None, target)
     measure = compiler(backend, BuildOptions(chosen, shapes), subject.model)
-    tuned = tune_placement(subject.model, subject.calibration, plan, measure, seconds)
+    ranges = required(subject.calibration, "the calibration", "--calibration")
+    tuned = tune_placement(subject.model, ranges, plan, measure, seconds)
     for trial in tuned.trials:
         say(f"{described(trial)}: {'kept' if trial.kept else 'not kept'}")
     if tuned.untried:

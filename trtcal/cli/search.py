@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,21 +41,24 @@ def show(document: dict[str, Any], folder: Path) -> None:
     from trtcal.documents import from_fields
     from trtcal.quantization.coverage import Coverage
 
+    others: Columns = {"other": lambda row: _narrow(row["narrow_layers"])}
     columns: Columns = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
+        **(others if document["precisions"] != ["int8"] else {}),
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": "{cost_ms:.4g}",
         "speed-up": "{speedup:.3g}",
+        "MB": "{size_mb:.3g}",
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
         "MB moved": lambda row: _built(row["built"])[0],
         "lost": lambda row: _built(row["built"])[1],
     }
-    print_table(
-        document["front"], columns, f"plans from fastest to most accurate; ms: {document['costs']}"
-    )
+    first = "smallest" if document["goal"] == "smallest" else "fastest"
+    title = f"plans from {first} to most accurate; ms: {document['costs']}"
+    print_table(document["front"], columns, title)
     say(
         f"{len(document['measured_plans'])} plans measured on {document['samples']['plans']} samples"
     )
@@ -125,6 +129,12 @@ def _named(layers: list[str]) -> str:
     return f"{len(layers)}: {some(layers, SHOWN)}" if layers else "none"
 
 
+def _narrow(layers: dict[str, str]) -> str:
+    """Return how many layers are in which other precision than INT8."""
+    counts = Counter(layers.values())
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
 def _drop(loss: dict[str, Any]) -> str:
     """Return by how much top-1 falls, or without labels the disagreement."""
     value = loss["disagreement"] if loss["top1_drop"] is None else loss["top1_drop"]
@@ -144,7 +154,7 @@ class Search(
     example="trtcal search model.onnx --calibration calibration.json --data test.npz "
     "--limit 'top1 >= -0.3' --build sm89 -o search",
 ):
-    """Find which layers of MODEL to leave out of INT8: plans from fastest to most accurate.
+    """Find which layers of MODEL to quantize, and to what: plans from fastest to most accurate.
 
     Losses are measured by running the Q/DQ model. Times are estimates from the GPU's datasheet, or
     measurements with --times. A limit is about top1, agreement, sqnr_db, speedup, latency_p50 (the
@@ -152,11 +162,23 @@ class Search(
     plan that loses least and keeps 90 % of the INT8 speed-up. The output folder keeps the
     measurements, so that the same command resumes where it was stopped. The status is 1 if no plan
     meets the limits.
+
+    --precisions lets layers have FP8 too, and INT4 or NVFP4 weights. --goal smallest looks for the
+    smallest file within the limits, or within half a point of accuracy if no limit is about it.
     """
 
     data: Path | None = option("Figure that plans are judged by.")
     precision: Literal["fp16", "fp32"] = option(
-        "Precision of layers that are left out of INT8.", "--float", default="fp16"
+        "Precision of layers that are not quantized.", "--float", default="fp16"
+    )
+    precisions: str = option(
+        "Precisions to choose from, besides float: of int8, fp8, int4 and nvfp4, or all that the "
+        "target of --build has.",
+        default="int8",
+        metavar="A,B,...|all",
+    )
+    goal: Literal["fastest", "smallest"] = option(
+        "What the limits leave free: the time, or the size of the file.", default="fastest"
     )
     gpu: str | None = option(
         "GPU to estimate times for: a name, or a TOML file of datasheet numbers.  [default: that of "
@@ -268,7 +290,29 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
         _times(prepared, options.times) if options.times else {},
         _compiler(options.target, prepared) if options.target else None,
         reader=options.task_reader,
+        precisions=_precisions(options),
+        goal=options.goal,
     )
+
+
+def _precisions(options: Search) -> tuple[str, ...]:
+    """Return the precisions to choose from, the first of which others are compared with."""
+    from trtcal.quantization.formats import NARROW
+
+    if options.precisions == "all":
+        return NARROW
+    found = tuple(dict.fromkeys(one.strip() for one in options.precisions.split(",")))
+    unknown = [one for one in found if one not in NARROW]
+    if unknown:
+        raise InputError(
+            f"--precisions has {unknown[0]!r}", f"choose from {', '.join(NARROW)}, or give all"
+        )
+    if options.times and found != ("int8",):
+        raise InputError(
+            "--times gives times in INT8 and in float only",
+            "leave --precisions out, or use --build",
+        )
+    return found
 
 
 def _gpu_of(target: str | None) -> str:

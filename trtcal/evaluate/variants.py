@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trtcal.backends.lowering import lower
+from trtcal.backends.narrow import fold_fp4, keep_relus
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
@@ -17,12 +20,15 @@ from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
 from trtcal.model.frameworks.formats import format_of
-from trtcal.model.graph import sigmoid_outputs
+from trtcal.model.graph import constant, export_model, import_graph, sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
+from trtcal.quantization.formats import FORMATS
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
+
+FP8 = FORMATS["fp8"].dtype
 
 
 @dataclass(frozen=True)
@@ -137,12 +143,27 @@ def _open_build(folder: Path, name: str | None, trust: bool, reference: Model | 
 
 
 def open_simulation(variant: Variant, names: Sequence[str]) -> Run | None:
-    """Open a variant's Q/DQ to be executed in float, one by one; None if it has none.
+    """Open a variant's Q/DQ to be executed in float, one by one; None if it has none of integers.
 
     `InputError` if its file was changed since it was opened.
     """
     model = literal_model(variant)
-    return None if model is None else runner(open_session(model.proto, as_it_is=True), names)
+    proto = None if model is None else _literal(model.proto)
+    return None if proto is None else runner(open_session(proto, as_it_is=True), names)
+
+
+def _literal(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return what executes a model's Q/DQ one by one; None if no kernel computes in integers.
+
+    FP8 and weights in four bits are executed so in any case.
+    """
+    graph = import_graph(proto)
+    quantizers = [node for node in graph.nodes if node.op == "QuantizeLinear"]
+    zeros = [constant(node.inputs[2]) for node in quantizers if len(node.inputs) > 2]
+    if len(zeros) == len(quantizers) and all(one is not None and one.dtype == FP8 for one in zeros):
+        return None
+    changed = any([fold_fp4(graph), keep_relus(graph)])
+    return export_model(graph, proto) if changed else proto
 
 
 def literal_model(variant: Variant) -> Model | None:

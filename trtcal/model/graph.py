@@ -267,6 +267,35 @@ def constant(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
     return np.asarray(values.load() if isinstance(values, LazyValues) else values)
 
 
+def expanded(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
+    """Return a constant, or what a DQ node makes of constants, in the type of its scale; else None.
+
+    Scales are one for all, for each channel or for each block, and may be quantized themselves.
+    Source: ONNX, DequantizeLinear-21.
+    """
+    node = tensor.inputs[0] if isinstance(tensor, gs.Variable) and tensor.inputs else None
+    if node is None or node.op != "DequantizeLinear":
+        return constant(tensor)
+    steps, scale = constant(node.inputs[0]), expanded(node.inputs[1])
+    zeros = constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if steps is None or scale is None:
+        return None
+    exact = steps.astype(np.float32)
+    sides = [_spread(one, node, exact.shape) for one in (scale, zeros) if one is not None]
+    exact = exact - sides[1].astype(np.float32) if len(sides) > 1 else exact
+    return np.asarray((exact * sides[0].astype(np.float32)).astype(scale.dtype))
+
+
+def _spread(values: npt.NDArray[Any], node: gs.Node, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return scales or zero points in a form that broadcasts with what they belong to."""
+    axis, size = node.attrs.get("axis", 1), node.attrs.get("block_size", 0)
+    if size:
+        return np.repeat(values, size, axis)[tuple(map(slice, shape))]
+    return values.reshape(
+        [-1 if i == axis % len(shape) else 1 for i in range(len(shape))] if values.ndim else ()
+    )
+
+
 def is_op(node: gs.Node, *ops: str) -> bool:
     """Tell whether a node is one of ONNX's own operators `ops`, not another domain's of that name."""
     return node.op in ops and node.domain in STANDARD

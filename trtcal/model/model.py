@@ -29,6 +29,7 @@ from trtcal.model.files import (
 )
 from trtcal.model.frameworks.formats import format_of, refuse
 from trtcal.model.ops import RECURRENT
+from trtcal.model.pairs import check_pairs
 
 Floats = npt.NDArray[np.floating[Any]]
 Int8 = npt.NDArray[np.int8]
@@ -267,9 +268,10 @@ def _drop_initialized_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def checked(model: Model) -> Model:
-    """Return the model; `InputError` if the ONNX checker refuses it."""
+    """Return the model; `InputError` if the ONNX checker refuses it, or no compiler takes its Q/DQ."""
     if not model.proto.graph.node:
         raise InputError(f"model {model.path} has no nodes", "give a path to an ONNX model")
+    check_pairs(model.proto, model.path, model.opset)
     small = stand_in(model.proto)
     for value in _unshaped_outputs(small):
         value.type.tensor_type.shape.SetInParent()

@@ -202,6 +202,7 @@ def _with(trait: str) -> Operators:
 
 MOVES = _with("moves")
 """Their output has all values of their input, in another shape or order."""
+CARRIES = MOVES | {"Cast"}
 FREE = _with("free")
 """At inference they give the same bytes under another shape or name, so that they cost nothing."""
 CUTS = _with("cuts")

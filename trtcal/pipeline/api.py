@@ -156,22 +156,24 @@ def calibrate(
 
 def quantize(
     model: AnyModel,
-    calibration: Calibration | PathLike,
+    calibration: Calibration | PathLike | None = None,
     plan: Plan | Mapping[str, Any] | PathLike | None = None,
     output: PathLike | None = None,
 ) -> QuantizedModel:
-    """Write Q/DQ into a model where a plan asks for INT8, and casts where it asks for fp16.
+    """Write Q/DQ into a model where a plan asks for INT8, FP8, INT4 or NVFP4, and casts for fp16.
 
     Without a `plan`, INT8 is asked for wherever TensorRT takes it; a mapping is a plan's JSON
-    form. `output` is the ONNX file to write. `InputError` if the calibration is of another model
-    or the plan matches nothing.
+    form. INT4 and NVFP4 are for weights: a plan of these needs no `calibration`. `output` is the
+    ONNX file to write. `InputError` if the calibration is missing or of another model, or the plan
+    matches nothing.
 
     >>> digits, data = "samples/digits/digits.onnx", "samples/digits/calibration.npz"
     >>> quantized = quantize(digits, calibrate(digits, data), {"layers": {"head/gemm": "fp32"}})
     >>> quantized.asked["stem/conv"], quantized.asked["head/gemm"]
     ('int8', 'fp32')
     """
-    quantized = write_qdq(prepare(_model(model)), _calibration(calibration), _plan(plan))
+    ranges = None if calibration is None else _calibration(calibration)
+    quantized = write_qdq(prepare(_model(model)), ranges, _plan(plan))
     if output is not None:
         write_onnx(Path(output), quantized.proto)
     return quantized

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from trtcal.model.graph import constant
-from trtcal.model.model import along
+from trtcal.model.graph import constant, expanded
 from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
+from trtcal.quantization.formats import FORMATS
 
 Bounds = dict[str, float]
 
@@ -67,7 +67,7 @@ def _bound(node: gs.Node, known: Bounds) -> float | None:
 
 def _weighted(node: gs.Node, values: list[float]) -> float | None:
     """Return |x| times the largest sum of |weights| over an output channel, and the largest bias."""
-    weight = _weight(node.inputs[1])
+    weight = expanded(node.inputs[1])
     if weight is None or node.attrs.get("transA", 0):
         return None
     scale, share = (abs(float(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
@@ -81,24 +81,10 @@ def _largest_sum(weight: npt.NDArray[Any], axes: int | tuple[int, ...]) -> float
     return float(magnitudes.sum(axis=axes, dtype=np.float64).max())
 
 
-def _weight(tensor: gs.Tensor) -> npt.NDArray[Any] | None:
-    """Return constant weights, and those that a DQ node expands."""
-    if isinstance(tensor, gs.Constant):
-        return constant(tensor)
-    producer = tensor.inputs[0] if tensor.inputs else None
-    if producer is None or producer.op != "DequantizeLinear":
-        return None
-    steps, scale = constant(producer.inputs[0]), constant(producer.inputs[1])
-    if steps is None or scale is None:
-        return None
-    axis = producer.attrs.get("axis", 1) if scale.ndim else None
-    return np.asarray(steps * along(scale.astype(np.float32), steps.ndim, axis))
-
-
 def _matmul(node: gs.Node, values: list[float]) -> float | None:
     """Bound a product by its constant matrix or stack of them, else by the length of the sums."""
     for index, summed in ((1, -2), (0, -1)):
-        weight = _weight(node.inputs[index])
+        weight = expanded(node.inputs[index])
         if weight is not None and weight.ndim >= 2:
             return values[1 - index] * _largest_sum(weight, summed)
     length = (node.inputs[0].shape or [None])[-1]
@@ -129,7 +115,7 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
     "Pad": lambda node, values: max(values[0], values[2] if _has(node, 2) else 0.0),
-    "QuantizeLinear": lambda node, values: 128.0 if _is_int8(node) else None,
+    "QuantizeLinear": lambda node, values: _most_steps(node),
     "Sub": lambda node, values: sum(values),
     "Sum": lambda node, values: sum(values),
     "Where": lambda node, values: max(values[1:]),
@@ -141,5 +127,7 @@ def _has(node: gs.Node, place: int) -> bool:
     return len(node.inputs) > place and not node.inputs[place].is_empty()
 
 
-def _is_int8(node: gs.Node) -> bool:
-    return len(node.inputs) > 2 and node.inputs[2].dtype == np.int8
+def _most_steps(node: gs.Node) -> float | None:
+    """Return the largest magnitude of what a Q node gives, None if its type is not known."""
+    dtype = node.inputs[2].dtype if len(node.inputs) > 2 else None
+    return 128.0 if dtype == np.int8 else 448.0 if dtype == FORMATS["fp8"].dtype else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import to_fields
@@ -18,6 +18,7 @@ from trtcal.model.macs import FORMULAS
 from trtcal.model.ops import MULTIPLIES, NO_INT8, QDQ
 from trtcal.model.shapes import CONTRIB, Shape
 from trtcal.model.work import NodeWork, Work, count_work
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"
@@ -65,6 +66,7 @@ class Coverage:
     uncounted: tuple[Uncovered, ...]
     inputs: dict[str, tuple[int, ...]]
     assumed: tuple[str, ...]
+    narrow_macs: dict[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float | None:
@@ -73,8 +75,9 @@ class Coverage:
 
     @property
     def is_low(self) -> bool:
-        """Whether less than half of what is known runs in INT8."""
-        return self.share is not None and self.share < LOW
+        """Whether less than half of what is known runs in INT8 or another narrow precision."""
+        narrow = self.int8_macs + sum(self.narrow_macs.values())
+        return self.share is not None and 100 * narrow / self.macs < LOW
 
     @property
     def figure(self) -> Figure | None:
@@ -89,7 +92,18 @@ class Coverage:
         if self.share is None:
             return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
-        said = f"{percent(self.share)} of {amount(self.macs)} {verb} in INT8"
+        own = {INT8: self.int8_macs} if self.int8_macs or not self.narrow_macs else {}
+        parts = [
+            (
+                percent(100 * macs / self.macs),
+                "have weights" if name in WEIGHTS_ONLY else verb,
+                name,
+            )
+            for name, macs in {**own, **self.narrow_macs}.items()
+        ]
+        (first, does, name), *others = parts
+        said = f"{first} of {amount(self.macs)} {does} in {name.upper()}"
+        said += "".join(f", {share} {does} in {name.upper()}" for share, does, name in others)
         if self.unknown_macs:
             said += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
         return said
@@ -102,7 +116,7 @@ class Coverage:
 
     def details(self) -> Iterator[str]:
         """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
-        if self.nodes:
+        if self.int8_nodes or (self.nodes and not self.narrow_macs):
             bytes_share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
             moved = (
                 f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
@@ -207,7 +221,8 @@ def cover(
     total = sum(one.macs or 0 for one in multiplying)
     found = {id(one): _precision(one, got) for one in multiplying}
     own = [one for one in multiplying if found[id(one)] == INT8]
-    rest = [one for one in multiplying if found[id(one)] != INT8]
+    narrow = {name: _macs_in(name, multiplying, found) for name in NARROW if name != INT8}
+    rest = [one for one in multiplying if found[id(one)] not in NARROW]
     rest.sort(key=lambda one: -(one.macs or 0))
     return Coverage(
         is_built=is_built,
@@ -224,7 +239,12 @@ def cover(
         ),
         inputs=dict(work.inputs),
         assumed=work.assumed,
+        narrow_macs={name: macs for name, macs in narrow.items() if macs},
     )
+
+
+def _macs_in(name: str, nodes: Iterable[NodeWork], found: Mapping[int, str]) -> int:
+    return sum(one.macs or 0 for one in nodes if found[id(one)] == name)
 
 
 def _precision(one: NodeWork, got: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from trtcal.model import Model
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, import_graph
 from trtcal.model.ops import HEAVY, MULTIPLIES, NO_INT8, SENSITIVE
 from trtcal.model.work import count_work
-from trtcal.quantization.formats import FORMATS, NARROW
+from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.placement import Placement, find_layers
 from trtcal.quantization.weighted_ops import weight_count
 
@@ -179,6 +179,11 @@ class Plan:
         """Every precision that the plan asks for anywhere."""
         rules = (rule.precision for rule in self.rules)
         return frozenset((self.default, self.floats, *self.layers.values(), *rules))
+
+    @property
+    def ranged(self) -> tuple[str, ...]:
+        """What the plan asks for that quantizes activations too, and so needs their ranges."""
+        return tuple(one for one in NARROW if one in self.asked and one not in WEIGHTS_ONLY)
 
     @property
     def opset(self) -> int:

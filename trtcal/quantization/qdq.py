@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ from trtcal.model import Model, checked, unique
 from trtcal.model.files import OnnxFile, write_onnx
 from trtcal.model.graph import all_names, constant, export_model, import_graph, is_fp16
 from trtcal.model.model import Grid, Int8Overrides
-from trtcal.model.ops import MULTIPLIES
+from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
 from trtcal.quantization.blocks import Blocks, quantize_blocks
@@ -37,10 +37,31 @@ from trtcal.quantization.weights import (
 )
 
 if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
-    from trtcal.ranges import Calibration
+    from trtcal.ranges import Calibration, TensorRange
 
 METADATA = "trtcal.quantization"
 BY_TYPE = {onnx.helper.np_dtype_to_tensor_dtype(one.dtype): name for name, one in FORMATS.items()}
+BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
+    "TRT_FP8DequantizeLinear": "fp8",
+    "TRT_INT4DequantizeLinear": "int4",
+    "TRT_FP4QDQ": "nvfp4",
+}
+
+
+@dataclass(frozen=True)
+class NoCalibration:
+    """What stands in a record in place of a calibration where weights alone are quantized."""
+
+    model: str
+    digest: str = "none"
+    method: str = "none"
+    ranges: Mapping[str, TensorRange] = field(default_factory=dict)
+    unranged: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    sample_digests: str = ""
+
+
+_Ranges: TypeAlias = "Calibration | NoCalibration"
 
 
 @dataclass(frozen=True)
@@ -71,26 +92,29 @@ class QuantizedModel:
         return OnnxFile(self.proto).digest
 
 
-def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -> QuantizedModel:
+def quantize(
+    model: Model, calibration: Calibration | None, plan: Plan | None = None
+) -> QuantizedModel:
     """Return the prepared `model` with Q/DQ where `plan` (all INT8 if None) asks for it.
 
-    `InputError` if the calibration belongs to another model, the plan names an unknown layer, or
-    there is nothing to quantize.
+    Without a calibration, the plan may ask for formats of weights alone. `InputError` if the
+    calibration is missing or belongs to another model, the plan names an unknown layer, or there is
+    nothing to quantize.
     """
     plan = plan or Plan()
-    _check_same_model(model, calibration)
-    model = _raised(model, plan)
+    ranges = _ranges_of(model, calibration, plan)
+    model = in_opset_of(model, plan)
     placement = find_layers(model)
     graph = import_graph(model.proto)
     decisions = decide(plan, graph, placement)
-    writer = _Writer(graph, calibration, placement, plan, model.overrides)
+    writer = _Writer(graph, ranges, placement, plan, model.overrides)
     chosen, skipped = _choose(graph, placement, decisions, writer)
     for layer, precision in chosen:
         writer.write(layer, precision)
     names = {layer.name: precision for layer, precision in chosen}
     fp16_subgraphs = Fp16Subgraphs()
     if "fp16" in plan.asked:
-        observed = {name: item.observed_amax for name, item in calibration.ranges.items()}
+        observed = {name: item.observed_amax for name, item in ranges.ranges.items()}
         quantized = [name for name, one in names.items() if one not in WEIGHTS_ONLY]
         fp16_subgraphs = make_fp16_subgraphs(graph, decisions, quantized, observed, plan.floats)
         skipped |= fp16_subgraphs.skipped
@@ -100,11 +124,11 @@ def quantize(model: Model, calibration: Calibration, plan: Plan | None = None) -
     proto = checked(replace(model, proto=export_model(graph, model.proto))).proto
     asked = {name: done.get(name, one) for name, one in asked_precisions(proto).items()}
     result = QuantizedModel(proto, asked, skipped, excluded, fp16_subgraphs)
-    _describe(result, calibration, plan, done, model.overrides.moved)
+    _describe(result, ranges, plan, done, model.overrides.moved)
     return result
 
 
-def _raised(model: Model, plan: Plan) -> Model:
+def in_opset_of(model: Model, plan: Plan) -> Model:
     """Return the model in the opset of the plan; what fp16 alone wants it may do without."""
     try:
         return raised(model, plan.opset)
@@ -130,7 +154,9 @@ def _choose(
     wanted = [layer for layer in placement.layers if layer.name in asked]
     wanted = [one for one in wanted if asked[one.name] == "int8" or one.op in MULTIPLIES]
     wanted += [one for one in placement.optional if one.name in asked and _named(one, decisions)]
-    skipped |= {one.name: why for one in wanted if (why := writer.missing(one, asked[one.name]))}
+    reasons = {one.name: why for one in wanted if (why := writer.missing(one, asked[one.name]))}
+    _check_wishes(reasons, decisions)
+    skipped |= reasons
     chosen = [layer for layer in wanted if layer.name not in skipped]
     int8 = [layer for layer in chosen if asked[layer.name] == "int8"]
     more = [one for one in propagate(graph, int8) if not writer.missing(one, "int8")]
@@ -140,6 +166,16 @@ def _choose(
     ], skipped
 
 
+def _check_wishes(reasons: Mapping[str, str], decisions: Mapping[str, Decision]) -> None:
+    """`InputError` if a plan names a layer for a format of weights that has no place in it."""
+    for name, why in reasons.items():
+        if decisions[name].by == "name" and decisions[name].precision in WEIGHTS_ONLY:
+            raise InputError(
+                f"the plan asks for {decisions[name].precision} in layer {name!r}: {why}",
+                "give the layer another precision; `trtcal plan show` lists the layers",
+            )
+
+
 def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
     return not decisions[layer.name].is_default
 
@@ -147,6 +183,20 @@ def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
 def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
     pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
     return {name: str(one) for name, one in pairs if one.precision != "int8" and not one.is_default}
+
+
+def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> _Ranges:
+    """Return what is known of activations; `InputError` if it is of another model, or too little."""
+    if calibration is not None:
+        _check_same_model(model, calibration)
+        return calibration
+    if plan.ranged:
+        raise InputError(
+            f"the plan asks for {' and '.join(plan.ranged)}, and there is no calibration with the "
+            "ranges of activations",
+            "give the calibration.json of `trtcal calibrate`; int4 and nvfp4 alone need none",
+        )
+    return NoCalibration(model.fingerprint)
 
 
 def _check_same_model(model: Model, calibration: Calibration) -> None:
@@ -164,7 +214,7 @@ class _Writer:
     def __init__(
         self,
         graph: gs.Graph,
-        calibration: Calibration,
+        calibration: _Ranges,
         placement: Placement,
         plan: Plan,
         overrides: Int8Overrides | None = None,
@@ -187,6 +237,8 @@ class _Writer:
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
                 return f"tensor {name!r} has no range: {why}"
+            if precision == "int8" and not self.calibration.ranges[name].is_for_int8:
+                return f"the range of tensor {name!r} is for FP8 alone"
         return None
 
     def _block(self, layer: Layer, precision: str) -> int | None:
@@ -339,7 +391,7 @@ def _scale_above(tensor: str, scale: Scale) -> Scale:
 
 def _describe(
     result: QuantizedModel,
-    calibration: Calibration,
+    calibration: _Ranges,
     plan: Plan,
     done: dict[str, str],
     moved: Collection[str],
@@ -397,7 +449,10 @@ def asked_precisions(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
-    """Return the precision of every tensor that a DQ node gives, INT8 for other integers."""
+    """Return the precision of every tensor that a DQ node gives, INT8 for other integers.
+
+    Weights in four bits may be cast or moved before they are multiplied, as other tools write them.
+    """
     types = {one.name: one.data_type for one in proto.graph.initializer}
     found: dict[str, str] = {}
     for node in proto.graph.node:
@@ -407,6 +462,10 @@ def _dequantized_types(proto: onnx.ModelProto) -> dict[str, str]:
             types[node.output[0]] = types.get(zero, named)
         elif node.op_type == "DequantizeLinear":
             found[node.output[0]] = BY_TYPE.get(types.get(node.input[0], 0), "int8")
+        elif node.op_type in BY_OPERATOR:
+            found[node.output[0]] = BY_OPERATOR[node.op_type]
+        elif node.op_type in CARRIES and found.get(node.input[0]) in WEIGHTS_ONLY:
+            found[node.output[0]] = found[node.input[0]]
     return found
 
 

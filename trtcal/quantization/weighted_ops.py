@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
 from trtcal.model.model import Floats
-from trtcal.model.ops import CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
+from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
+from trtcal.quantization.formats import FORMATS, WEIGHTS_ONLY
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _by_channel(node: gs.Node) -> Found:
 
 def _matmul(node: gs.Node) -> Found:
     left, right = node.inputs
-    if is_activation(left) and is_activation(right):
+    if is_activation(left) and is_activation(right) and not _quantized_already(node):
         return _product(node)
     weight = constant(right)
     columns = weight is not None and weight.ndim == 2
@@ -147,7 +149,7 @@ def _einsum(node: gs.Node) -> Found:
     letters = _einsum_letters(node)
     if letters is None:
         return "its equation is not a product of two matrices"
-    if all(map(is_activation, node.inputs)):
+    if all(map(is_activation, node.inputs)) and not _quantized_already(node):
         return _product(node)
     index = 0 if is_activation(node.inputs[1]) else 1
     own, other = letters[index], letters[1 - index]
@@ -175,9 +177,8 @@ def _product(node: gs.Node) -> Layer:
 
 
 def _weighted(node: gs.Node, axis: int | None, index: int = 1) -> Found:
-    quantized = [_is_dequantized(tensor) for tensor in node.inputs[:2]]
-    if any(quantized):
-        return "it is already quantized" if all(quantized) else ONE_SIDED
+    if why := _quantized_already(node):
+        return why
     if not is_activation(node.inputs[1 - index]):
         return "none of its inputs is a float activation"
     weight = constant(node.inputs[index])
@@ -198,8 +199,30 @@ def block_axis(node: gs.Node) -> int | None:
     return 1 if node.op == "Gemm" and node.attrs.get("transB", 0) else 0
 
 
-def _is_dequantized(tensor: gs.Tensor) -> bool:
-    return bool(tensor.inputs) and tensor.inputs[0].op == "DequantizeLinear"
+def _quantized_already(node: gs.Node) -> str | None:
+    """Return why a node with dequantized operands is none to quantize, None if it has none."""
+    far = [one for one in map(_dequantizer, node.inputs[:2]) if one is not None]
+    near = [one for one in far if one.outputs[0] in node.inputs]
+    packed = [name for one in far if (name := _four_bits(one))]
+    if len(far) == 2 and (near or packed):
+        return "it is already quantized"
+    return f"its weights are already in {packed[0]}" if packed else ONE_SIDED if near else None
+
+
+def _dequantizer(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the DQ node from which a tensor comes, through casts and what moves values."""
+    while tensor.inputs and tensor.inputs[0].op in CARRIES and tensor.inputs[0].inputs:
+        tensor = tensor.inputs[0].inputs[0]
+    maker = tensor.inputs[0] if tensor.inputs else None
+    return maker if maker is not None and maker.op == "DequantizeLinear" else None
+
+
+def _four_bits(dequantizer: gs.Node) -> str | None:
+    """Return the format of a DQ node's constant weights if a byte holds two of them."""
+    dtype = dequantizer.inputs[0].dtype
+    if isinstance(dtype, int):  # onnx-graphsurgeon gives the number of types that numpy lacks
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    return next((name for name in WEIGHTS_ONLY if FORMATS[name].dtype == dtype), None)
 
 
 def weight_count(node: gs.Node) -> int:

@@ -6,6 +6,7 @@ from calibrators.range import scale_of
 from tests.calibration.formats.tables import calibration
 from tests.networks import conv_net
 from trtcal.calibration.formats import convert
+from trtcal.calibration.formats.aimet import AIMET, AIMET_1, AIMET_FP8
 from trtcal.calibration.formats.convert import (
     READABLE,
     WRITABLE,
@@ -38,11 +39,11 @@ def test_the_command_line_and_the_library_know_the_same_formats():
     assert set(WRITABLE) == {"tensorrt-cache", *convert.WRITERS}
 
 
-@pytest.mark.parametrize("form", WRITABLE)
+@pytest.mark.parametrize("form", sorted({*WRITABLE} - {AIMET_FP8}))
 def test_every_format_is_found_out_and_keeps_every_scale(tmp_path, model, form):
     export_calibration(tmp_path / "t", calibration(AMAXES), form, tensorrt="8.6.1")
     found = import_calibration(tmp_path / "t", model)
-    assert found.method == f"imported:{form}"
+    assert found.method == f"imported:{AIMET if form == AIMET_1 else form}"
     assert (found.model, found.dataset, found.samples) == (model.fingerprint, "unknown", 0)
     assert {name: scale_of(item.amax) for name, item in found.ranges.items()} == {
         name: scale_of(amax) for name, amax in AMAXES.items()

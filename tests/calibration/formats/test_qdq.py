@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +17,7 @@ from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.quantization import prepare, quantize, write_quantized
+from trtcal.quantization import Plan, prepare, quantize, write_quantized
 from trtcal.ranges import TensorRange
 
 AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
@@ -66,30 +67,78 @@ def test_the_range_is_what_the_integers_can_stand_for(tmp_path, scale, zero, ama
 
 @pytest.mark.parametrize(
     ("scale", "says"),
-    [
-        (0.0, "is 0"),
-        (np.inf, "infinite"),
-        (np.nan, "not a number"),
-        (-1.0, "negative"),
-        (1e-42, "denormal"),
-    ],
+    [(0.0, "is 0"), (np.inf, "infinite"), (np.nan, "not a number"), (-1.0, "negative")],
 )
-def test_unusable_scales_are_findings(tmp_path, scale, says):
-    table = read_qdq(one_pair(tmp_path / "m.onnx", np.float32(scale), np.int8(0)))
+def test_impossible_scales_are_errors(tmp_path, scale, says):
+    with pytest.raises(InputError, match=f"QuantizeLinear that makes 'q' has a scale.*{says}"):
+        one_pair(tmp_path / "m.onnx", np.float32(scale), np.int8(0))
+
+
+def test_a_denormal_scale_is_a_finding(tmp_path):
+    table = read_qdq(one_pair(tmp_path / "m.onnx", np.float32(1e-42), np.int8(0)))
     assert not table.ranges
-    assert says in table.unranged["x"]
+    assert "denormal" in table.unranged["x"]
 
 
-def test_a_float_type_and_a_computed_scale_are_findings(tmp_path):
-    eight_bits = helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0])
-    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
-    nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
-    model = model_of(tmp_path / "m.onnx", nodes, {"s": np.float32(1), "z": np.int8(0)})
-    model.proto.graph.initializer[1].CopyFrom(eight_bits)
-    assert "float8" in read_qdq(model).unranged["x"]
-    nodes.insert(0, helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0))
+def test_a_computed_scale_is_a_finding(tmp_path):
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0),
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
     model = model_of(tmp_path / "m.onnx", nodes, {"z": np.int8(0)})
     assert "computed" in read_qdq(model).unranged["x"]
+
+
+def test_fp8_gives_the_range_of_fp8_alone(tmp_path):
+    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
+    found = read_qdq(one_pair(tmp_path / "m.onnx", np.float32(0.5), zero)).ranges["x"]
+    assert (found.fp8_amax, found.fp8_scale, found.is_for_int8) == (224.0, 0.5, False)
+
+
+def test_a_tensor_in_int8_and_in_fp8_has_both_ranges(tmp_path):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        helper.make_node("QuantizeLinear", ["x", "t", "zero"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "t", "zero"], ["other"]),
+    ]
+    values = {"s": np.float32(0.5), "z": np.int8(0), "t": np.float32(0.25)}
+    values["zero"] = np.zeros((), ml_dtypes.float8_e4m3fn)
+    found = read_qdq(model_of(tmp_path / "m.onnx", nodes, values)).ranges["x"]
+    assert (found.amax, found.fp8_amax, found.is_for_int8) == (63.5, 112.0, True)
+
+
+def test_our_own_scales_in_fp8_come_back_to_the_bit(tmp_path):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    ranges = calibration(AMAXES, model=model.fingerprint)
+    made = quantize(prepare(model), ranges, Plan("fp8"))
+    write_quantized(tmp_path / "fp8.onnx", made)
+    found = import_calibration(tmp_path / "fp8.onnx", model)
+    scales = {name: np.float32(one.fp8_scale) for name, one in found.ranges.items()}
+    assert scales == {name: np.float32(amax / 448) for name, amax in AMAXES.items()}
+    again = quantize(prepare(model), found, Plan("fp8"))
+    assert again.proto.graph == made.proto.graph
+
+
+def test_a_reshaped_tensor_takes_the_range_of_the_one_before_it(tmp_path):
+    """As NNCF writes it: one pair in front of a Reshape, and none behind it."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "relu"),
+        helper.make_node("Reshape", ["r", "shape"], ["moved"], "reshape"),
+        helper.make_node("MatMul", ["moved", "w"], ["y"], "product"),
+    ]
+    weights = {"shape": np.int64([4, 2]), "w": np.ones((2, 3), np.float32)}
+    model = model_of(tmp_path / "m.onnx", nodes, weights)
+    pair = [
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Reshape", ["d", "shape"], ["moved"], "reshape"),
+    ]
+    values = {**weights, "s": np.float32(0.5), "z": np.int8(0)}
+    model_of(tmp_path / "int8.onnx", [nodes[0], *pair, nodes[2]], values)
+    found = import_calibration(tmp_path / "int8.onnx", model).ranges["moved"]
+    assert (found.amax, found.note) == (63.5, "it has the values of 'r'")
 
 
 def test_weights_quantized_in_the_graph_are_no_activations(tmp_path):

@@ -151,8 +151,8 @@ def test_the_front_is_built_and_counted(files, capsys):
 
 def test_times_are_estimated_for_the_target_of_the_build(capsys):
     assert _gpu_of("sm89") == "l4"
-    assert _gpu_of("sm120,sm80") == "a100-sxm4-40gb"
+    assert _gpu_of("sm100,sm80") == "a100-sxm4-40gb"
     assert _gpu_of(None) == "t4"
     assert not capsys.readouterr().err
-    assert _gpu_of("sm120") == "t4"
-    assert "no datasheet of sm120" in capsys.readouterr().err
+    assert _gpu_of("sm100") == "t4"
+    assert "no datasheet of sm100" in capsys.readouterr().err

@@ -30,8 +30,8 @@ def test_layers_beyond_float16_are_named_and_stay_in_int8(make):
     result = find(one)
     assert result.always == {"far1", "far2"}
     unfit = [point for point in result.found.measured if not point.loss.is_fit]
-    assert [point.int8 for point in unfit] == [frozenset()]
-    assert result.found.recommended.int8 >= result.always
+    assert [point.plan for point in unfit] == [frozenset()]
+    assert result.found.recommended.plan >= result.always
     plain = find(one, precision="fp32")
     assert not plain.always
     assert all(point.loss.is_fit for point in plain.found.measured)
@@ -94,8 +94,8 @@ def test_plans_are_checked_on_samples_that_had_no_part(tmp_path, make):
     result = find(one, evaluated=40)
     held = result.held_back
     assert (held.first, held.samples) == (40, 20)
-    assert held.pairs[0].int8 == frozenset(one.units)
-    assert held.pairs[-1].int8 == result.found.recommended.int8
+    assert held.pairs[0].plan == frozenset(one.units)
+    assert held.pairs[-1].plan == result.found.recommended.plan
     for pair in held.pairs:
         assert (pair.chosen_on.samples, pair.held_back.samples) == (40, 20)
         assert pair.held_back != pair.chosen_on
@@ -139,40 +139,44 @@ def test_a_difference_is_held_against_both_errors(mine, theirs, differs):
     assert Pair(frozenset(), first, second).differs("noise") is differs
 
 
+def ms(int8, floats):
+    return {"int8": int8, "float": floats}
+
+
 def timed(one, **times):
     """Search where every layer takes the same, in INT8 and in float, unless its times are given."""
-    every = dict.fromkeys(one.units, (1.0, 1.0))
+    every = dict.fromkeys(one.units, ms(1.0, 1.0))
     return find(one, times=every | times, precision="fp32").found
 
 
 def test_where_int8_does_not_pay_it_is_said(make):
     one = make(conv_net)
-    slow = timed(one, **dict.fromkeys(one.units, (2.0, 1.0)))
-    assert slow.recommended.int8 == frozenset()
+    slow = timed(one, **dict.fromkeys(one.units, ms(2.0, 1.0)))
+    assert slow.recommended.plan == frozenset()
     assert slow.reason.startswith("INT8 is not worth it: ")
     assert not slow.int8_pays
-    fast = timed(one, **dict.fromkeys(one.units, (1.0, 1.05)))
-    assert fast.recommended.int8
+    fast = timed(one, **dict.fromkeys(one.units, ms(1.0, 1.05)))
+    assert fast.recommended.plan
     assert fast.int8_pays
     assert "not worth it" not in fast.reason
 
 
 def test_limits_that_float_holds_alone_are_said_to(make):
     one = make(conv_net)
-    every = dict.fromkeys(one.units, (1.0, 1.05))
+    every = dict.fromkeys(one.units, ms(1.0, 1.05))
     limits = Limits.of("sqnr_db >= 100")
     found = find(one, times=every, precision="fp32", limits=limits).found
-    assert found.recommended.int8 == frozenset()
+    assert found.recommended.plan == frozenset()
     assert found.reason.startswith("no plan with INT8 is faster and holds the limits")
 
 
 def test_the_only_layer_of_int8_is_never_left_in_float(make):
     one = make(single_net)
-    slow = timed(one, head=(2.0, 1.0))
+    slow = timed(one, head=ms(2.0, 1.0))
     assert slow.recommended is None
     assert slow.reason.startswith("INT8 is not worth it: ")
-    fast = timed(one, head=(1.0, 1.01))
-    assert fast.recommended.int8 == {"head"}
+    fast = timed(one, head=ms(1.0, 1.01))
+    assert fast.recommended.plan == {"head"}
 
 
 def single_net(path):
@@ -182,10 +186,10 @@ def single_net(path):
 def test_no_plan_keeps_more_than_all_of_the_speed_up(make):
     one = make(conv_net)
     first, *others = one.units
-    times = {**dict.fromkeys(others, (1.0, 2.0)), first: (2.0, 1.0)}
+    times = {**dict.fromkeys(others, ms(1.0, 2.0)), first: ms(2.0, 1.0)}
     limits = Limits.of("speedup >= 1.5")
     found = find(one, times=times, precision="fp32", limits=limits).found
-    assert first not in found.recommended.int8
+    assert first not in found.recommended.plan
     shares = [int(part) for part in re.findall(r"(\d+)% of the INT8 speed-up \(", found.reason)]
     assert all(share <= 100 for share in shares)
     assert "times as fast as FP32" in found.reason

@@ -66,7 +66,7 @@ def test_it_finds_what_brute_force_finds_within_a_layer(make, seed):
         found = search.run()
         holding = [point for point in table.points() if not search.limits.broken(point)]
         best = min(holding, key=search._key)
-        assert abs(len(found.recommended.int8) - len(best.int8)) <= 1
+        assert abs(len(found.recommended.plan) - len(best.plan)) <= 1
         assert not search.limits.broken(found.recommended)
         assert table.calls == len(found.measured) < len(table.losses)
         assert found.recommended in found.front
@@ -115,11 +115,11 @@ def test_a_plan_whose_outputs_are_not_finite_is_measured_and_never_taken(make, l
             table.losses[plan] = Loss(24, math.inf)
     found = table.search(limits).run()
     assert any(not point.loss.is_fit for point in found.measured)
-    assert broken in found.recommended.int8
-    assert all(broken in point.int8 for point in found.front)
+    assert broken in found.recommended.plan
+    assert all(broken in point.plan for point in found.front)
     always = table.search(limits, always=frozenset({broken})).run()
-    assert [point.int8 for point in always.measured if broken not in point.int8] == [frozenset()]
-    assert always.recommended.int8 == found.recommended.int8
+    assert [point.plan for point in always.measured if broken not in point.plan] == [frozenset()]
+    assert always.recommended.plan == found.recommended.plan
 
 
 def test_where_all_of_int8_is_not_finite_another_plan_is_taken(make):
@@ -127,7 +127,7 @@ def test_where_all_of_int8_is_not_finite_another_plan_is_taken(make):
     whole = frozenset(table.one.units)
     table.losses[whole] = Loss(24, math.inf)
     found = table.search(Limits.of("sqnr_db >= 1")).run()
-    assert found.recommended.int8 < whole
+    assert found.recommended.plan < whole
     assert "finite outputs" in found.reason
 
 
@@ -147,7 +147,7 @@ def point(name, noise, ms, drop=None):
 
 def test_a_front_has_no_plan_that_another_beats():
     points = [point("a", 3, 1), point("b", 2, 2), point("c", 2.5, 2), point("d", 2, 3)]
-    assert [next(iter(one.int8)) for one in pareto(points, "noise")] == ["a", "b"]
+    assert [next(iter(one.plan)) for one in pareto(points, "noise")] == ["a", "b"]
 
 
 def test_reliefs_are_of_single_limits_only():

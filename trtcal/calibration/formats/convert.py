@@ -6,6 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from calibrators.fp8 import FP8_MOST
+from trtcal.calibration.formats.aimet import (
+    AIMET,
+    AIMET_1,
+    AIMET_FP8,
+    is_aimet,
+    read_aimet,
+    to_aimet,
+    to_aimet_1,
+    to_aimet_fp8,
+)
 from trtcal.calibration.formats.onnxruntime_table import (
     read_flatbuffers,
     read_table_json,
@@ -21,19 +32,24 @@ from trtcal.documents import read_json, write_bytes
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError, some
 from trtcal.model import Model, load_model
+from trtcal.model.tensors import sources
 from trtcal.quantization import find_layers, prepare, tensors_to_observe
-from trtcal.ranges import KIND, Calibration, scales_of
+from trtcal.ranges import KIND, Calibration, TensorRange, scales_of
 
 READERS: dict[str, Callable[[Path], Calibration]] = {
     FORM: read_cache,
     "onnxruntime": read_flatbuffers,
     "json": read_table_json,
     "text": read_table_text,
+    **dict.fromkeys((AIMET, AIMET_1, AIMET_FP8), read_aimet),
 }
 WRITERS: dict[str, Callable[[Mapping[str, float]], bytes]] = {
     "onnxruntime": to_flatbuffers,
     "json": to_table_json,
     "text": to_table_text,
+    AIMET: to_aimet,
+    AIMET_1: to_aimet_1,
+    AIMET_FP8: to_aimet_fp8,
 }
 READABLE = ("calibration", *READERS, "qdq")
 WRITABLE = tuple(READERS)
@@ -90,7 +106,8 @@ def detect(path: Path) -> str:
         return FORM
     if head.lstrip().startswith(b"{"):
         document = read_json(path)
-        return "calibration" if document.get("kind") == KIND else "json"
+        other = AIMET if is_aimet(document) else "json"
+        return "calibration" if document.get("kind") == KIND else other
     return "onnxruntime" if b"\0" in head else "text"
 
 
@@ -111,12 +128,33 @@ def import_calibration(
     _same(path, "dataset", found.dataset, dataset)
     if not found.method.startswith(IMPORTED):
         return found
-    found = replace(found, model=model.fingerprint, dataset=dataset)
+    found = _followed(replace(found, model=model.fingerprint, dataset=dataset), model)
     names = [*found.ranges, *found.unranged]
     fit = compare_names(names, model)
     if not partial or len(fit.missing) == fit.wanted:
         fit.check(model.path)
     return _fitting(found, fit, path)
+
+
+def _followed(found: Calibration, model: Model) -> Calibration:
+    """Return ranges with those of wanted tensors that hold the values of one that has a range."""
+    prepared = prepare(model)
+    wanted = [name for name in _wanted(prepared) if name not in found.ranges]
+    moved = {
+        name: replace(found.ranges[source], note=_note(found.ranges[source], source))
+        for name, (source, *others) in sources(prepared.proto, wanted).items()
+        if source in found.ranges and not others
+    }
+    unranged = {name: why for name, why in found.unranged.items() if name not in moved}
+    return replace(found, ranges={**found.ranges, **moved}, unranged=unranged)
+
+
+def _note(one: TensorRange, source: str) -> str:
+    return "; ".join(filter(None, [one.note, f"it has the values of {source!r}"]))
+
+
+def _wanted(prepared: Model) -> list[str]:
+    return tensors_to_observe(find_layers(prepared))
 
 
 def _same(path: Path, what: str, found: str, wanted: str) -> None:
@@ -131,7 +169,7 @@ def compare_names(ranges: Iterable[str], model: Model) -> Fit:
     """Return how a file's tensors and a model's agree; names that TensorRT made up do not count."""
     names = list(ranges)
     known = tensor_names(model)
-    wanted = tensors_to_observe(find_layers(prepare(model)))
+    wanted = _wanted(prepare(model))
     foreign = [
         name
         for name in names
@@ -171,14 +209,33 @@ def export_calibration(
     """
     chosen = calibration if tensors is None else _only(calibration, tensors)
     if form in WRITERS:
-        data = WRITERS[form]({name: chosen.ranges[name].amax for name in scales_of(chosen)})
+        data = WRITERS[form](_amaxes(chosen, form))
     elif form != FORM:
         raise InputError(f"cannot write {form!r}", f"choose one of: {', '.join(WRITABLE)}")
     elif tensorrt is None:
         raise InputError("the version of TensorRT is not given", "give it as in 8.6.1")
     else:
+        _check_int8(chosen.ranges)
         data = cache_of(chosen, tensorrt, algorithm)
     write_bytes(path, data)
+
+
+def _amaxes(calibration: Calibration, form: str) -> dict[str, float]:
+    """Return the ranges that a format wants; `InputError` if it wants INT8's and one is for FP8."""
+    ranges = {name: calibration.ranges[name] for name in scales_of(calibration)}
+    if form == AIMET_FP8:
+        return {name: one.fp8_scale * FP8_MOST for name, one in ranges.items()}
+    _check_int8(ranges)
+    return {name: one.amax for name, one in ranges.items()}
+
+
+def _check_int8(ranges: Mapping[str, TensorRange]) -> None:
+    alone = [name for name, one in ranges.items() if not one.is_for_int8]
+    if alone:
+        raise InputError(
+            f"these ranges are for FP8 alone: {some(alone, SHOWN)}",
+            f"calibrate the model for INT8, or write --format {AIMET_FP8}",
+        )
 
 
 def _only(calibration: Calibration, tensors: Sequence[str]) -> Calibration:

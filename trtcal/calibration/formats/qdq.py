@@ -1,7 +1,7 @@
-"""Ranges out of an ONNX model that somebody quantized with Q/DQ: trtcal, ModelOpt, ONNX Runtime.
+"""Ranges out of an ONNX model quantized with Q/DQ: by trtcal, ModelOpt, NNCF, ONNX Runtime and others.
 
-Each QuantizeLinear on an activation stands for an interval, scale * (q - zero_point) over all q. Not
-read: dynamic scales, QLinear operators, and Q/DQ inside subgraphs.
+Each QuantizeLinear on an activation stands for an interval: scale * (q - zero_point) over all q, or
+448 * scale in FP8. Not read: dynamic scales, QLinear operators, and Q/DQ inside subgraphs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from calibrators.fp8 import FP8_MOST
 from calibrators.range import LEVELS, amax_of, problem
-from trtcal.calibration.formats.table import UNKNOWN, foreign, imported
+from trtcal.calibration.formats.table import UNKNOWN, foreign, imported, joined
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.tensors import constants_of, producers_of
@@ -38,7 +39,8 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
     the Cast that made it. `InputError` if no activation is quantized.
     """
     graph = _Graph(model.proto.graph)
-    ranges: dict[str, TensorRange] = {}
+    int8: dict[str, TensorRange] = {}
+    fp8: dict[str, TensorRange] = {}
     unranged: dict[str, str] = {}
     for node in graph.quantizers:
         name = graph.origin(node.input[0], known)
@@ -46,9 +48,14 @@ def read_qdq(model: Model, known: Collection[str] = ()) -> Calibration:
         if isinstance(found, str):
             unranged[name] = found
         else:
+            ranges = fp8 if graph.kind_of(node) == TensorProto.FLOAT8E4M3FN else int8
             ranges[name] = _larger(ranges.get(name), found)
+    ranges = {name: joined(int8.get(name), fp8.get(name)) for name in {**int8, **fp8}}
     if not ranges and not unranged:
-        raise InputError(f"no activation of {model.path} is quantized", "give a model with Q/DQ")
+        raise InputError(
+            f"no activation of {model.path} is quantized",
+            "give a model with Q/DQ on activations: a model with quantized weights alone has no range",
+        )
     unranged = {name: why for name, why in unranged.items() if name not in ranges}
     made_for = quantization_record(model.proto).get("model", UNKNOWN)
     return foreign("qdq", ranges, unranged, model=str(made_for))
@@ -82,29 +89,42 @@ class _Graph:
         return node.input[0] if is_cast else name.removesuffix(RENAMED)
 
     def range_of(self, node: onnx.NodeProto) -> TensorRange | str:
-        """Return a QuantizeLinear's range, or why it has none that INT8 could use."""
+        """Return a QuantizeLinear's range, or why it has none that INT8 or FP8 could use."""
         if any(name and name not in self.values for name in node.input[1:3]):
             return "its scale is computed, not constant"
-        scales = _array(self.values[node.input[1]])
-        zero = self.values[node.input[2]] if len(node.input) > 2 and node.input[2] else None
-        kind = zero.data_type if zero is not None else _output_type(node)
-        if kind not in LIMITS:
+        scales, zero, kind = (
+            _array(self.values[node.input[1]]),
+            self.zero_of(node),
+            self.kind_of(node),
+        )
+        if kind not in (*LIMITS, TensorProto.FLOAT8E4M3FN):
             return (
                 f"it is quantized to {TensorProto.DataType.Name(kind).lower()}, not to an "
-                "integer type"
+                "integer type or float8e4m3fn"
             )
         wrong = [text for scale in scales.flat if (text := problem(float(scale) * LEVELS))]
         if wrong or not scales.size:
             return wrong[0] if wrong else "its scale is empty"
+        if kind not in LIMITS:
+            return scaled(scales, FP8_MOST)
         zeros = _array(zero) if zero is not None else np.zeros(1)
-        return _interval(scales, zeros, *LIMITS[kind])
+        return interval(scales, zeros, *LIMITS[kind])
+
+    def zero_of(self, node: onnx.NodeProto) -> TensorProto | None:
+        """Return a QuantizeLinear's zero point, which is constant, None without one."""
+        return self.values.get(node.input[2]) if len(node.input) > 2 else None
+
+    def kind_of(self, node: onnx.NodeProto) -> int:
+        """Return the type that a QuantizeLinear gives."""
+        zero = self.zero_of(node)
+        return zero.data_type if zero is not None else _output_type(node)
 
 
-def _interval(
+def interval(
     scales: npt.NDArray[np.float64], zeros: npt.NDArray[np.float64], least: int, most: int
 ) -> TensorRange | str:
     """Return the range that holds all that can be represented; `zeros` have scales' shape or one."""
-    notes = [f"largest of {scales.size} scales"] if scales.size > 1 else []
+    notes = _notes(scales)
     low, high = float(((least - zeros) * scales).min()), float(((most - zeros) * scales).max())
     if np.all(least - zeros == -(most - zeros) - 1):  # symmetric: -128..127, one level more below
         one = np.float32(scales.max())
@@ -114,6 +134,16 @@ def _interval(
         amax = max(abs(low), abs(high))
     text = problem(amax)
     return text or imported(amax, "; ".join(notes) or None)
+
+
+def scaled(scales: npt.NDArray[np.float64], most: float) -> TensorRange | str:
+    """Return the symmetric range of a type of which `most` is the largest value."""
+    amax = float(scales.max()) * most
+    return problem(amax) or imported(amax, "; ".join(_notes(scales)) or None)
+
+
+def _notes(scales: npt.NDArray[np.float64]) -> list[str]:
+    return [f"largest of {scales.size} scales"] if scales.size > 1 else []
 
 
 def _larger(first: TensorRange | None, second: TensorRange) -> TensorRange:

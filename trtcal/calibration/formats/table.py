@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ from calibrators import tensorrt_cache
 from calibrators.range import problem
 from trtcal.documents.bounds import read_bytes
 from trtcal.errors import InputError
-from trtcal.ranges import Calibration, TensorRange
+from trtcal.ranges import FP8_ONLY, Calibration, TensorRange
 
 UNKNOWN = "unknown"
 IMPORTED = "imported:"
@@ -20,6 +21,18 @@ Number = TypeVar("Number", int, float)
 def imported(amax: float, note: str | None = None) -> TensorRange:
     """Return a range that no histogram stands behind: what was observed is not known."""
     return TensorRange(amax, amax, 0.0, note)
+
+
+def joined(int8: TensorRange | None, fp8: TensorRange | None) -> TensorRange:
+    """Return one tensor's ranges in INT8 and in FP8 as one."""
+    if fp8 is None:
+        if int8 is None:
+            raise ValueError("there is no range")
+        return int8
+    if int8 is None:
+        note = "; ".join(filter(None, [fp8.note, FP8_ONLY]))
+        return replace(imported(fp8.amax, note), fp8_amax=fp8.amax)
+    return replace(int8, fp8_amax=fp8.amax)
 
 
 def foreign(

@@ -21,6 +21,7 @@ from trtcal.backends.sessions import open_session, run_once
 from trtcal.backends.taps import showing
 from trtcal.data import Feeds
 from trtcal.errors import InputError
+from trtcal.evaluate.search.limits import Unit, split, unit_of
 from trtcal.evidence.layers.costs import Target
 from trtcal.evidence.layers.reading import Engine
 from trtcal.model import Model, work
@@ -28,6 +29,7 @@ from trtcal.model.graph import import_graph
 from trtcal.model.ops import EPILOGUE, FREE, MULTIPLIES, UNTYPED
 from trtcal.model.shapes import Shape
 from trtcal.quantization.coverage import Coverage, cover
+from trtcal.quantization.formats import FORMATS
 from trtcal.quantization.weighted_ops import readers, weight_count
 
 
@@ -71,10 +73,10 @@ class Work:
     shown: tuple[str, ...]
     counted: work.Work = field(default_factory=lambda: work.Work((), {}))
 
-    def coverage(self, int8: Collection[str]) -> Coverage:
-        """Return how much of the compute a plan with these layers in INT8 asks for."""
+    def coverage(self, plan: Collection[Unit]) -> Coverage:
+        """Return how much of the compute a plan asks for in INT8."""
         kept = {one.name: "left out of INT8 by this plan" for one in self.kernels if one.unit}
-        return cover(self.counted, dict.fromkeys(int8, "int8"), kept)
+        return cover(self.counted, dict(map(split, plan)), kept)
 
 
 def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:
@@ -153,42 +155,63 @@ class _Finder:
 
 
 FLOAT_BYTES = {"fp16": 2, "fp32": 4}
-Times = Mapping[str, tuple[float, float]]
-"""Layer -> ms of its kernel in INT8 and in float."""
+READ = ("int8", "fp8")
+"""The precisions in which activations are stored too, a byte each."""
+FLOAT = "float"
+FILE_BYTES = {name: one.bits / 8 for name, one in FORMATS.items()}
+MOVED_BYTES = {**FILE_BYTES, "nvfp4": FILE_BYTES["nvfp4"] + 2 * 2}
+"""Bytes of a weight that a kernel moves: NVFP4's are written as float16 first, and read again (seen
+in the layer lists of TensorRT-RTX 1.7.1)."""
+Times = Mapping[str, Mapping[str, float]]
+"""Layer -> ms of its kernel by precision, `float` among them."""
 Listed = Sequence[tuple[str, str, str, int]]
 """Layers of an engine in order: name, kind, precision, bytes moved."""
 NUMBERED = re.compile(r"_myl\d+_\d+$")  # what TensorRT-RTX puts behind a node's name
 
 
-Terms = dict[str, float]
-"""Factors by variable, each of which is 1 or 0: `x LAYER` where a layer is in INT8, `i TENSOR` and
-`f TENSOR` where a tensor is stored in INT8 and in float."""
+Variable = tuple[str, Unit]
+"""1 or 0: `x` and a unit that is in the plan, or a precision and a tensor that is stored in it."""
+Terms = dict[Variable, float]
+"""Factors by variable."""
+Rule = tuple[Variable, tuple[Variable, ...], bool]
+"""What has to be stored if any of some variables is 1, or else if none of them is."""
 
 
-def storage_rules(kernel: Kernel) -> Iterator[tuple[str, str | None, bool]]:
-    """Yield what a kernel needs stored, and the variable and its value that decide it, None for always.
+def storage_rules(kernel: Kernel, precisions: Sequence[str] = ("int8",)) -> Iterator[Rule]:
+    """Yield what a kernel needs stored, and the variables and their value that decide it.
 
     What a kernel reads is decided by what is known of its result.
     """
-    as_float, as_int8 = f"f {kernel.writes}", f"i {kernel.writes}"
+    narrow = [one for one in READ if one in precisions]
+    stored = tuple((one, kernel.writes) for one in narrow)
     if kernel.unit is not None:
-        yield as_float, f"x {kernel.unit}", False
+        yield (FLOAT, kernel.writes), _units(kernel.unit, narrow), False
     else:
-        yield as_float, as_int8 if kernel.moves else None, False
+        yield (FLOAT, kernel.writes), stored if kernel.moves else (), False
     for read in kernel.reads:
         if kernel.moves:
-            yield f"f {read.tensor}", as_float, True
-            yield f"i {read.tensor}", as_int8, True
+            yield (FLOAT, read.tensor), ((FLOAT, kernel.writes),), True
+            for one in narrow:
+                yield (one, read.tensor), ((one, kernel.writes),), True
         elif read.unit is None:
-            yield f"f {read.tensor}", None, True
+            yield (FLOAT, read.tensor), (), False
         else:
-            yield f"f {read.tensor}", f"x {read.unit}", False
-            yield f"i {read.tensor}", f"x {read.unit}", True
+            units = _units(read.unit, narrow)
+            yield (FLOAT, read.tensor), units, False
+            for one, unit in zip(narrow, units, strict=True):
+                yield (one, read.tensor), (unit,), True
+
+
+def _units(layer: str, precisions: Sequence[str]) -> tuple[Variable, ...]:
+    return tuple(("x", unit_of(layer, one)) for one in precisions)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Prices of one network's work on a GPU; `precision` is what is not INT8: fp16 or fp32."""
+    """Prices of one network's work on a GPU; `precision` is what is not quantized: fp16 or fp32.
+
+    `precisions` are those that layers may be quantized to.
+    """
 
     work: Work
     target: Target
@@ -196,6 +219,7 @@ class Costs:
     times: Times = field(default_factory=dict)
     source: str = "the kernels of the model with the expected fusions"
     fp32_ms: float | None = None
+    precisions: tuple[str, ...] = ("int8",)
 
     @property
     def label(self) -> str:
@@ -212,77 +236,92 @@ class Costs:
 
     @property
     def float_bytes(self) -> int:
-        """Bytes of a value that is not INT8."""
+        """Bytes of a value that is not quantized."""
         return FLOAT_BYTES[self.precision]
 
     def memory_ms(self, size_bytes: float) -> float:
         """Return how long it takes to move bytes."""
         return size_bytes / self.target.bandwidth_gb_s / 1e6
 
-    def compute_ms(self, kernel: Kernel, is_int8: bool) -> float:
-        """Return how long a kernel multiplies."""
+    def compute_ms(self, kernel: Kernel, precision: str) -> float:
+        """Return how long a kernel multiplies in a precision; that of weights only is float's."""
         gpu = self.target  # TensorRT takes TF32 for float32 layers where the GPU has it
         floats = gpu.fp16_tflops if self.precision == "fp16" else gpu.tf32_tflops or gpu.fp32_tflops
-        return 2 * kernel.macs / (gpu.int8_tops if is_int8 else floats) / 1e9
+        rates = {"int8": gpu.int8_tops, "fp8": gpu.fp8_tflops or floats}
+        return 2 * kernel.macs / rates.get(precision, floats) / 1e9
 
-    def plan_ms(self, int8: Collection[str]) -> float:
-        """Return what a plan takes with these layers in INT8."""
-        stored = self.stored(int8)
+    def plan_ms(self, plan: Collection[Unit]) -> float:
+        """Return what a plan takes."""
+        stored = self.stored(plan)
         pairs = zip(self.work.kernels, self.moved_bytes, strict=True)
         kernels = sum(self._kernel_ms(one, *moved, stored) for one, moved in pairs)
-        return kernels + sum(
-            self.cast_ms(name) for name in self.work.sizes if _is_cast(name, stored)
+        return kernels + sum(self.cast_ms(name) * _casts(name, stored) for name in self.work.sizes)
+
+    def size_mb(self, plan: Collection[Unit]) -> float:
+        """Return what the weights of all layers take in the file of a plan, in 10^6 bytes."""
+        chosen = dict(map(split, plan))
+        return (
+            sum(
+                one.weights * FILE_BYTES.get(chosen.get(one.unit or "", ""), self.float_bytes)
+                for one in self.work.kernels
+            )
+            / 1e6
         )
 
     def cast_ms(self, tensor: str) -> float:
         """Return what a cast takes: it reads the float values; what it writes is stored anyway."""
         return self.memory_ms(self.work.sizes[tensor] * self.float_bytes)
 
-    def stored(self, int8: Collection[str]) -> set[str]:
+    def stored(self, plan: Collection[Unit]) -> set[Variable]:
         """Return the variables that are 1 in a plan, from the last reader to the first."""
-        found = {*(f"x {name}" for name in int8), *(f"f {name}" for name in self.work.shown)}
+        found: set[Variable] = {*(("x", one) for one in plan)}
+        found |= {(FLOAT, name) for name in self.work.shown}
         for kernel in reversed(self.work.kernels):
-            for stored, decides, value in storage_rules(kernel):
-                if decides is None or (decides in found) == value:
+            for stored, decides, value in storage_rules(kernel, self.precisions):
+                if (not found.isdisjoint(decides)) == value:
                     found.add(stored)
         return found
 
     @functools.cached_property
     def moved_bytes(self) -> list[tuple[Terms, float]]:
-        """What each kernel moves by variable (less where a layer is in INT8), and in any case."""
+        """What each kernel moves by variable (less where a layer is quantized), and in any case."""
         return list(map(self._moved_by, self.work.kernels))
 
     def _moved_by(self, kernel: Kernel) -> tuple[Terms, float]:
         terms: Terms = defaultdict(float)
         less, fixed = 1.0 - self.float_bytes, float(kernel.weights * self.float_bytes)
-        if kernel.unit is not None:
-            terms[f"x {kernel.unit}"] = kernel.weights * less
+        narrow = [one for one in READ if one in self.precisions]
+        for one in self.precisions if kernel.unit is not None else ():
+            spared = MOVED_BYTES[one] - self.float_bytes
+            terms["x", unit_of(str(kernel.unit), one)] = kernel.weights * spared
         passed = [read.tensor for read in kernel.reads] if kernel.moves else []
         for size in (self.work.sizes[name] for name in (kernel.writes, *passed)):
-            terms[f"i {kernel.writes}"] += size
-            terms[f"f {kernel.writes}"] += size * self.float_bytes
+            for one in narrow:
+                terms[one, kernel.writes] += size
+            terms[FLOAT, kernel.writes] += size * self.float_bytes
         for read in () if kernel.moves else kernel.reads:
             size = self.work.sizes[read.tensor]
             fixed += size * self.float_bytes
-            if read.unit is not None:
-                terms[f"x {read.unit}"] += size * less
+            for variable in _units(read.unit, narrow) if read.unit is not None else ():
+                terms[variable] += size * less
         return terms, fixed
 
     def _kernel_ms(
-        self, kernel: Kernel, terms: Terms, fixed: float, stored: Collection[str]
+        self, kernel: Kernel, terms: Terms, fixed: float, stored: Collection[Variable]
     ) -> float:
-        is_int8 = kernel.unit is not None and f"x {kernel.unit}" in stored
         if kernel.free:
             return 0.0
+        units = ((one, ("x", unit_of(kernel.unit or "", one))) for one in self.precisions)
+        precision = next((one for one, variable in units if variable in stored), FLOAT)
         if kernel.unit in self.times:
-            return self.times[str(kernel.unit)][0 if is_int8 else 1]
+            return self.times[str(kernel.unit)][precision]
         moved = fixed + sum(one for name, one in terms.items() if name in stored)
-        return max(self.memory_ms(moved), self.compute_ms(kernel, is_int8))
+        return max(self.memory_ms(moved), self.compute_ms(kernel, precision))
 
 
-def _is_cast(tensor: str, stored: Collection[str]) -> bool:
-    """Tell whether a cast makes one form of a tensor from the other."""
-    return f"i {tensor}" in stored and f"f {tensor}" in stored
+def _casts(tensor: str, stored: Collection[Variable]) -> int:
+    """Return how many casts make the forms of a tensor from the first of them."""
+    return max(sum((one, tensor) in stored for one in (FLOAT, *READ)) - 1, 0)
 
 
 def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Times:
@@ -290,24 +329,27 @@ def measured_times(units: Collection[str], int8: Engine, floats: Engine) -> Time
 
     A kernel's time goes to the first of its layers, as the others are computed in it.
     """
-    pair = [_times(units, engine) for engine in (int8, floats)]
-    return {name: (pair[0][name], pair[1][name]) for name in pair[0] if name in pair[1]}
+    pair = {"int8": _times(units, int8), FLOAT: _times(units, floats)}
+    known = pair["int8"].keys() & pair[FLOAT].keys()
+    return {
+        name: {one: times[name] for one, times in pair.items()} for name in units if name in known
+    }
 
 
-def listed_times(costs: Costs, int8: Listed, floats: Listed) -> Times:
-    """Return estimates for the layers that a compiler made, of an all-INT8 and of an all-float engine.
+def listed_times(costs: Costs, made: Mapping[str, Listed]) -> Times:
+    """Return estimates for the layers that a compiler made, of an engine all in each precision.
 
     They have the copies and the steps of Q/DQ that it did not fuse. A layer that comes from no kernel
     of ours goes to the one before it. Multiplications are counted as in `work`.
     """
     kernels = {one.unit: one for one in costs.work.kernels if one.unit is not None}
-    moved = [_moved(set(kernels), layers) for layers in (int8, floats)]
+    moved = {one: _moved(set(kernels), layers) for one, layers in made.items()}
 
-    def longest(unit: str, is_int8: bool) -> float:
-        memory = costs.memory_ms(moved[0 if is_int8 else 1].get(unit, 0))
-        return max(memory, costs.compute_ms(kernels[unit], is_int8))
+    def longest(unit: str, precision: str) -> float:
+        memory = costs.memory_ms(moved[precision].get(unit, 0))
+        return max(memory, costs.compute_ms(kernels[unit], precision))
 
-    return {unit: (longest(unit, True), longest(unit, False)) for unit in kernels}
+    return {unit: {one: longest(unit, one) for one in made} for unit in kernels}
 
 
 def _moved(units: Collection[str], layers: Listed) -> dict[str, int]:

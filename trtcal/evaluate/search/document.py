@@ -12,8 +12,9 @@ from trtcal import __version__
 from trtcal.data import Dataset
 from trtcal.documents import Document, write_document
 from trtcal.evaluate.metrics import Loss
-from trtcal.evaluate.search.limits import Limits, Point, Relief
-from trtcal.evaluate.search.methods import Chosen
+from trtcal.evaluate.search.limits import Choice, Limits, Point, Relief, split, unit_of
+from trtcal.evaluate.search.limits import Plan as Chosen
+from trtcal.evaluate.search.methods import Chosen as Methods
 from trtcal.evaluate.search.pipeline import Result, SearchOptions
 from trtcal.model import Model
 from trtcal.quantization import Plan, write_plan
@@ -31,7 +32,7 @@ def write_search(
     model: Model,
     calibration: tuple[Path, Calibration, Path | None],
     dataset: Dataset,
-    chosen: Chosen | None = None,
+    chosen: Methods | None = None,
 ) -> Document:
     """Write the plans of the front and `search.json` into a folder; older plans there are kept.
 
@@ -83,6 +84,11 @@ def write_search(
         "coverage": _coverage(result).to_document(),
         "measured_plans": [_point(point, result) for point in found.measured],
         "sensitivities": [one.to_document() for one in result.sensitivities.layers],
+        "goal": settings.goal,
+        "precisions": list(result.costs.precisions),
+        "other_sensitivities": {
+            name: [one.to_document() for one in seen.layers] for name, seen in result.others.items()
+        },
         "methods": None if chosen is None else _methods(chosen),
         "measured": {"seconds": round(result.seconds, 3)},
     }
@@ -90,19 +96,26 @@ def write_search(
 
 
 def _plan(point: Point, result: Result, settings: SearchOptions) -> Plan:
-    return Plan("int8", dict.fromkeys(_floats(point.int8, result), settings.precision))
+    layers = dict.fromkeys(_floats(point.plan, result), settings.precision)
+    return Plan("int8", layers | _narrow(point.plan))
 
 
-def _floats(int8: frozenset[str], result: Result) -> list[str]:
-    seen = result.sensitivities
-    layers = (*(one.layer for one in seen.layers), *seen.missing)
-    return [name for name in layers if name not in int8]
+def _floats(plan: Chosen, result: Result) -> list[str]:
+    quantized = {split(one).layer for one in plan}
+    return [name for name in result.layers if name not in quantized]
+
+
+def _narrow(plan: Chosen) -> dict[str, str]:
+    """Return the layers in another narrow precision than INT8."""
+    return dict(sorted(one for one in plan if isinstance(one, Choice)))
 
 
 def _point(point: Point, result: Result) -> dict[str, Any]:
-    built = result.builds.get(point.int8)
+    built = result.builds.get(point.plan)
     return {
-        "float_layers": _floats(point.int8, result),
+        "float_layers": _floats(point.plan, result),
+        "narrow_layers": _narrow(point.plan),
+        "size_mb": point.size_mb,
         "finite": point.loss.is_fit,
         **_loss(point.loss),
         "int8_macs": point.int8_macs,
@@ -114,9 +127,9 @@ def _point(point: Point, result: Result) -> dict[str, Any]:
 
 def _coverage(result: Result) -> Coverage:
     """Return how much of the compute the recommended plan asks in INT8, else that of all layers."""
-    found, layers = result.found, result.sensitivities.layers
-    every = {one.layer for one in layers} | set(result.sensitivities.missing)
-    return result.costs.work.coverage(found.recommended.int8 if found.recommended else every)
+    found, first = result.found, result.costs.precisions[0]
+    every = {unit_of(name, first) for name in result.sensitivities.names}
+    return result.costs.work.coverage(found.recommended.plan if found.recommended else every)
 
 
 def _loss(loss: Loss) -> dict[str, Any]:
@@ -128,14 +141,15 @@ def _held_back(result: Result, limits: Limits) -> dict[str, Any] | None:
     found = result.held_back
     if found is None:
         return None
-    points = {point.int8: point for point in result.found.measured}
+    points = {point.plan: point for point in result.found.measured}
     plans = [
         {
-            "float_layers": _floats(pair.int8, result),
+            "float_layers": _floats(pair.plan, result),
+            "narrow_layers": _narrow(pair.plan),
             "chosen_on": _loss(pair.chosen_on),
             "held_back": _loss(pair.held_back),
             "differs": pair.differs(result.measure),
-            "broken_limits": limits.broken(replace(points[pair.int8], loss=pair.held_back)),
+            "broken_limits": limits.broken(replace(points[pair.plan], loss=pair.held_back)),
         }
         for pair in found.pairs
     ]
@@ -168,7 +182,7 @@ def _relief(one: Relief) -> dict[str, Any]:
     }
 
 
-def _methods(chosen: Chosen) -> dict[str, Any]:
+def _methods(chosen: Methods) -> dict[str, Any]:
     return {
         "calibration": chosen.calibration.digest,
         "method": chosen.calibration.method,

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.search.costs import Costs
-from trtcal.evaluate.search.limits import Limits, Plan, Point, Relief, pareto, reliefs
+from trtcal.evaluate.search.limits import (
+    FASTEST,
+    SMALLEST,
+    Limits,
+    Plan,
+    Point,
+    Relief,
+    Unit,
+    pareto,
+    reliefs,
+    split,
+    with_unit,
+)
 from trtcal.evaluate.search.milp import Programme, Surrogate
 from trtcal.limits import INT8_MACS
 
@@ -25,7 +37,7 @@ class Found:
     """The front, cheapest first, all plans measured, the recommended one, and why it is that.
 
     Where no plan holds the limits, none is recommended, and `reliefs` are the limits that would have
-    to be relaxed. `int8_pays` if a plan with INT8 takes less time than the one without.
+    to be relaxed. `int8_pays` if a quantized plan takes less time than the float one.
     """
 
     front: tuple[Point, ...]
@@ -38,14 +50,15 @@ class Found:
 
 
 class Search:
-    """One search; `evaluate` measures the loss of a plan by the layers that are in INT8.
+    """One search; `evaluate` measures the loss of a plan, `shares` foresee it by its units.
 
-    Layers in `always` are not left out of INT8, but in the plan that leaves all of them.
+    Layers in `always` are not left in float, but in the plan that leaves all of them. The `goal` is
+    what limits of loss leave free: the shortest time or the smallest file.
     """
 
     def __init__(
         self,
-        shares: Mapping[str, float],
+        shares: Mapping[Unit, float],
         costs: Costs,
         evaluate: Callable[[Plan], Loss],
         measure: str,
@@ -53,8 +66,13 @@ class Search:
         evaluations: int = EVALUATIONS,
         may: Callable[[], bool] = lambda: True,
         always: Plan = frozenset(),
+        goal: str = FASTEST,
     ) -> None:
-        self.units = list(shares)
+        self.units, self.goal = list(shares), goal
+        self.wholes: dict[str, set[Unit]] = {}
+        for one in self.units:
+            self.wholes.setdefault(split(one).precision, set()).add(one)
+        self.word = "INT8" if set(self.wholes) == {"int8"} else "quantization"
         self.costs, self.evaluate, self.measure, self.limits = costs, evaluate, measure, limits
         least = (limits.bound(INT8_MACS) or 0.0) / 100 * costs.work.coverage(()).macs
         self.programme = Programme(self.units, costs, always, least)
@@ -62,11 +80,12 @@ class Search:
         self.points: dict[Plan, Point] = {}
         self.left, self.may, self.always = evaluations, may, always
         self.float_ms = costs.baseline_ms
-        self.asked, self.is_single = bool(limits.asked), len(self.units) == 1
+        self.asked = bool(limits.asked)
+        self.is_single = len({split(one).layer for one in self.units}) == 1
 
     def run(self) -> Found:
         """Do all there is time and leave for; the extremes are always measured."""
-        whole = self._measure(frozenset(self.units))
+        whole, *_ = [self._measure(frozenset(units)) for units in self.wholes.values()]
         self._measure(frozenset())
         asked = self.asked
         if not asked:
@@ -74,9 +93,9 @@ class Search:
         self._sweep(whole)
         self._aim()
         best = self._exchange()
-        front = pareto(self._fit, self.measure)
+        front = pareto(self._fit, self.measure, self.goal)
         if best is not None and best not in front:  # what a limit asks for may cost both
-            front = sorted([*front, best], key=lambda one: one.cost_ms)
+            front = sorted([*front, best], key=lambda one: one.price(self.goal))
         reason = self._reason(best, whole, asked)
         relief = () if best else tuple(reliefs(self._fit, self.limits))
         measured = tuple(self.points.values())
@@ -95,8 +114,10 @@ class Search:
         if plan not in self.points:
             self.left -= 1
             cost, macs = self.costs.plan_ms(plan), self.costs.work.coverage(plan).share
-            self.points[plan] = Point(plan, self.evaluate(plan), cost, self.float_ms / cost, macs)
-            self.surrogate.learn([(one.int8, one.loss.of(self.measure)) for one in self._fit])
+            size = self.costs.size_mb(plan)
+            loss, speedup = self.evaluate(plan), self.float_ms / cost
+            self.points[plan] = Point(plan, loss, cost, speedup, macs, size)
+            self.surrogate.learn([(one.plan, one.loss.of(self.measure)) for one in self._fit])
         return self.points[plan]
 
     def _try(self, plan: Plan | None) -> Point | None:
@@ -106,10 +127,11 @@ class Search:
 
     def _sweep(self, whole: Point) -> None:
         """Measure the cheapest plan for each of several losses, so that the front is known roughly."""
-        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.int8)
+        lost = whole.loss.of(self.measure) if whole.loss.is_fit else self.surrogate.loss(whole.plan)
         for share in SWEEP:
             most = share * lost
-            self._try(self.programme.cheapest(self.surrogate.by_unit(), most))
+            shares = self.surrogate.by_unit()
+            self._try(self.programme.cheapest(shares, most, goal=self.goal))
 
     def _aim(self) -> None:
         """Solve for the limits, again with what each plan taught, while there is one to hope for.
@@ -126,8 +148,9 @@ class Search:
         """Return the best plan not measured yet, by what is known; None if it would be no better."""
         shares, best = self.surrogate.by_unit(), self._best()
         if self.limits.on_loss:
-            plan = self.programme.cheapest(shares, slack * self._most_loss(), self.points)
-            small = None if plan is None else self.costs.plan_ms(plan)
+            most = slack * self._most_loss()
+            plan = self.programme.cheapest(shares, most, self.points, self.goal)
+            small = None if plan is None else self._price(plan)
         else:
             most_ms = self.limits.most_ms(self.float_ms)
             plan = self.programme.best(shares, most_ms, self.points)
@@ -153,14 +176,17 @@ class Search:
 
     def _key(self, point: Point) -> tuple[float, float]:
         """Return what is to be small: the cost under a limit of loss, else the loss."""
-        pair = point.cost_ms, point.loss.of(self.measure)
+        pair = point.price(self.goal), point.loss.of(self.measure)
         return pair if self.limits.on_loss else pair[::-1]
+
+    def _price(self, plan: Plan) -> float:
+        return self.costs.size_mb(plan) if self.goal == SMALLEST else self.costs.plan_ms(plan)
 
     def _best(self) -> Point | None:
         """Return the best plan that holds the limits.
 
-        One without INT8 stands back where nothing was asked and INT8 pays, and where it would leave
-        the only layer that INT8 is for in float.
+        One all in float stands back where nothing was asked and quantizing pays, and where it would
+        leave the only layer that can be quantized in float.
         """
         holding = [one for one in self._fit if not self.limits.broken(one)]
         faster = [one for one in holding if self._pays([one])]
@@ -169,10 +195,10 @@ class Search:
         return min(holding, key=self._key, default=None)
 
     def _pays(self, points: Iterable[Point]) -> bool:
-        """Tell whether one of some plans has INT8 and takes less time than the network without."""
+        """Tell whether one of some plans quantizes and costs less than the network in float."""
         plain = self.points[frozenset()]
-        most = plain.cost_ms if plain.loss.is_fit else float("inf")
-        return any(one.int8 and one.cost_ms < most for one in points)
+        most = plain.price(self.goal) if plain.loss.is_fit else float("inf")
+        return any(one.plan and one.price(self.goal) < most for one in points)
 
     def _exchange(self) -> Point | None:
         """Change one layer, or swap two, while that gives a better plan that holds the limits."""
@@ -195,15 +221,16 @@ class Search:
         found = []
         high = max(self._bracket()) if self.limits.on_loss else float("inf")
         most_ms = self.limits.most_ms(self.float_ms)
-        for plan in _changed(best.int8, self.units):
+        for plan in _changed(best.plan, self.units):
             if plan in self.points or not plan >= self.always:
                 continue
-            cost, loss = self.costs.plan_ms(plan), self.surrogate.loss(plan)
-            better = cost < best.cost_ms if self.limits.on_loss else cost <= most_ms
+            loss = self.surrogate.loss(plan)
+            cost = self._price(plan) if self.limits.on_loss else self.costs.plan_ms(plan)
+            better = cost < best.price(self.goal) if self.limits.on_loss else cost <= most_ms
             if better and loss <= 1.5 * high:
                 found.append((loss, cost, plan))
         if not self.limits.on_loss:
-            now = max(self.surrogate.loss(best.int8), best.loss.of(self.measure))
+            now = max(self.surrogate.loss(best.plan), best.loss.of(self.measure))
             found = [one for one in found if one[0] < 1.1 * now]
         return [plan for *_, plan in sorted(found, key=lambda one: one[:2])][: len(self.units)]
 
@@ -213,16 +240,18 @@ class Search:
             return self._no_int8() if spared else NONE_HOLDS
         lost = whole.loss.of(self.measure)
         share = best.loss.of(self.measure) / lost if lost else 0.0
-        what = "the shortest time" if self.limits.on_loss else "the smallest loss"
+        cheap = "the smallest file" if self.goal == SMALLEST else "the shortest time"
+        what = cheap if self.limits.on_loss else "the smallest loss"
         among = (
             "that hold the limits"
             if asked
             else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
         )
-        of_loss = f"{share:.0%} of the loss with all layers in INT8 ({self.measure})"
+        narrow = next(iter(self.wholes)).upper()
+        of_loss = f"{share:.0%} of the loss with all layers in {narrow} ({self.measure})"
         if not whole.loss.is_fit:
-            of_loss = "finite outputs, which the network with all layers in INT8 does not give"
-        if not best.int8:
+            of_loss = f"finite outputs, which the network with all layers in {narrow} does not give"
+        if not best.plan:
             return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
         return (
             f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole)}, with "
@@ -230,18 +259,18 @@ class Search:
         )
 
     def _no_int8(self) -> str:
-        """Return why the network is better off without INT8."""
-        plain = self.points[frozenset()]
-        ms = f"the network takes {plain.cost_ms:.4g} ms in {self.costs.precision} without INT8"
-        with_int8 = [one for one in self._fit if one.int8]
-        if not with_int8:
-            return f"INT8 is not worth it: no plan with it gives finite outputs; {ms}"
-        ms += f" and {min(one.cost_ms for one in with_int8):.4g} ms with INT8 at best"
-        if not self._pays(with_int8):
-            return f"INT8 is not worth it: {ms}"
-        if not any(self._pays([one]) and not self.limits.broken(one) for one in with_int8):
-            return f"no plan with INT8 is faster and holds the limits: {ms}"
-        return f"INT8 is not worth it under these limits, which hold without it too: {ms}"
+        """Return why the network is better off in float."""
+        plain, word = self.points[frozenset()], self.word
+        ms = f"the network takes {plain.cost_ms:.4g} ms in {self.costs.precision} without {word}"
+        quantized = [one for one in self._fit if one.plan]
+        if not quantized:
+            return f"{word} is not worth it: no plan with it gives finite outputs; {ms}"
+        ms += f" and {min(one.cost_ms for one in quantized):.4g} ms with {word} at best"
+        if not self._pays(quantized):
+            return f"{word} is not worth it: {ms}"
+        if not any(self._pays([one]) and not self.limits.broken(one) for one in quantized):
+            return f"no plan with {word} is faster and holds the limits: {ms}"
+        return f"{word} is not worth it under these limits, which hold without it too: {ms}"
 
 
 def _kept(best: Point, whole: Point) -> str:
@@ -254,8 +283,11 @@ def _kept(best: Point, whole: Point) -> str:
     return f"{kept:.0%} of the INT8 speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 
 
-def _changed(int8: Plan, units: Sequence[str]) -> Iterator[Plan]:
-    inside = [name for name in units if name in int8]
-    outside = [name for name in units if name not in int8]
-    yield from (int8 ^ {name} for name in units)
-    yield from (int8 ^ set(pair) for pair in itertools.product(inside, outside))
+def _changed(plan: Plan, units: Sequence[Unit]) -> Iterator[Plan]:
+    """Yield the plans in which one layer changes, or one goes to float and another one changes."""
+    inside = [one for one in units if one in plan]
+    outside = [one for one in units if one not in plan]
+    yield from (with_unit(plan, one) for one in units)
+    for first, second in itertools.product(inside, outside):
+        if split(first).layer != split(second).layer:
+            yield with_unit(plan - {first}, second)

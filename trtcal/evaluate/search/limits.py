@@ -5,27 +5,63 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trtcal.errors import InputError
 from trtcal.evaluate.metrics import Loss
 from trtcal.limits import HOLDS, INT8_MACS, Figure, Judgement, Limit, parse_limits
 
-Plan = frozenset[str]
-"""The layers that are in INT8."""
+FASTEST, SMALLEST = "fastest", "smallest"
+GOALS = (FASTEST, SMALLEST)
+
+
+class Choice(NamedTuple):
+    """A layer in another narrow precision than INT8."""
+
+    layer: str
+    precision: str
+
+
+Unit = str | Choice
+"""A layer in a narrow precision: in INT8 if only its name is given."""
+Plan = frozenset[Unit]
+"""The layers that are quantized, none twice; all others are in float."""
+
+
+def unit_of(layer: str, precision: str) -> Unit:
+    """Return what stands in a plan for a layer in a precision."""
+    return layer if precision == "int8" else Choice(layer, precision)
+
+
+def split(unit: Unit) -> Choice:
+    """Return the layer and the precision of a unit."""
+    return unit if isinstance(unit, Choice) else Choice(unit, "int8")
+
+
+def with_unit(plan: Plan, unit: Unit) -> Plan:
+    """Return the plan with a layer's choice changed to this one, or taken out if it is that already."""
+    others = frozenset(one for one in plan if split(one).layer != split(unit).layer)
+    return others if unit in plan else others | {unit}
 
 
 @dataclass(frozen=True)
 class Point:
     """A measured plan: its time (an estimate, or of measured layers) and its speed-up over FP32.
 
-    `int8_macs` is the percentage of multiply-accumulates in INT8, None where none are known.
+    `int8_macs` is the percentage of multiply-accumulates in INT8, None where none are known, `size_mb`
+    what the weights of its layers take in a file, in 10^6 bytes.
     """
 
-    int8: Plan
+    plan: Plan
     loss: Loss
     cost_ms: float
     speedup: float
     int8_macs: float | None = None
+    size_mb: float = math.nan
+
+    def price(self, goal: str) -> float:
+        """Return what a goal wants small: the time, or the size of the file."""
+        return self.size_mb if goal == SMALLEST else self.cost_ms
 
 
 def _lost(lost: float | None) -> float:
@@ -118,7 +154,7 @@ class Relief:
 
     limit: Limit
     needed: float
-    int8: Plan
+    plan: Plan
 
     @property
     def by(self) -> float:
@@ -138,14 +174,14 @@ def reliefs(points: Iterable[Point], limits: Limits) -> list[Relief]:
         others = [point for point in points if set(limits.broken(point)) <= {one.metric}]
         if others:
             best = (max if one.relation == ">=" else min)(others, key=FIGURES[_form(one)])
-            found.append(Relief(one, FIGURES[_form(one)](best), best.int8))
+            found.append(Relief(one, FIGURES[_form(one)](best), best.plan))
     return sorted(found, key=lambda one: one.by / max(abs(one.limit.bound), 1e-9))
 
 
-def pareto(points: Iterable[Point], measure: str) -> list[Point]:
+def pareto(points: Iterable[Point], measure: str, goal: str = FASTEST) -> list[Point]:
     """Return the plans that no other dominates, the cheapest first; of equal ones the first."""
     kept: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.cost_ms, one.loss.of(measure))):
+    for point in sorted(points, key=lambda one: (one.price(goal), one.loss.of(measure))):
         if not kept or point.loss.of(measure) < kept[-1].loss.of(measure):
             kept.append(point)
     return kept

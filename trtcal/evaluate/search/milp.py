@@ -1,38 +1,47 @@
-"""The integer programme: which layers to put into INT8, by what they lose and what they cost.
+"""The integer programme: which layers to quantize to what, by what they lose and what they cost.
 
-A layer is a variable that is 1 for INT8. Casts are no separate choice: a tensor's storage in INT8 and
-in float follows from who reads it and who makes it, and a kernel's time from what it reads and writes,
-all as in `Costs`. Losses are taken to add up over layers, which holds for small errors that do not
-depend on each other; what a plan really loses is measured afterwards.
+A layer in a precision is a variable that is 1 or 0. Casts are no separate choice: how a tensor is
+stored follows from who reads it and who makes it, and a kernel's time from what it reads and
+writes, all as in `Costs`. Losses are taken to add up over layers, which holds for small errors that
+do not depend on each other; what a plan really loses is measured afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from trtcal.evaluate.search.costs import Costs, Kernel, Terms, storage_rules
-from trtcal.evaluate.search.limits import Plan
+from trtcal.evaluate.search.costs import (
+    FILE_BYTES,
+    FLOAT,
+    READ,
+    Costs,
+    Kernel,
+    Terms,
+    Variable,
+    storage_rules,
+)
+from trtcal.evaluate.search.limits import FASTEST, SMALLEST, Plan, Unit, split, unit_of
 
 TRUST = 0.03  # relative error at which a measured plan counts as much as one layer's own figure
 
 
 class Surrogate:
-    """Shares of the loss by layer, none below 0."""
+    """Shares of the loss by layer and precision, none below 0."""
 
-    def __init__(self, shares: Mapping[str, float]) -> None:
+    def __init__(self, shares: Mapping[Unit, float]) -> None:
         self.units = list(shares)
         given = np.array([max(one, 0.0) for one in shares.values()])
         least = float(given.sum()) * 1e-6 or 1e-12
         self.prior = np.maximum(given, least)
         self.shares: npt.NDArray[np.float64] = self.prior
 
-    def learn(self, measured: Sequence[tuple[Collection[str], float]]) -> None:
-        """Move the shares as little as measured plans ask: (layers in INT8, loss) each.
+    def learn(self, measured: Sequence[tuple[Collection[Unit], float]]) -> None:
+        """Move the shares as little as measured plans ask: (plan, loss) each.
 
         Least squares with relative weights: a layer's share may double as easily as another's.
         """
@@ -48,77 +57,100 @@ class Surrogate:
         change = np.linalg.lstsq(system, wanted, rcond=None)[0]
         self.shares = self.prior * np.maximum(1.0 + change, 0.01)
 
-    def by_unit(self) -> dict[str, float]:
-        """Return each layer's share."""
+    def by_unit(self) -> dict[Unit, float]:
+        """Return the share of each layer in each precision."""
         return dict(zip(self.units, self.shares.tolist(), strict=True))
 
-    def loss(self, int8: Collection[str]) -> float:
+    def loss(self, plan: Collection[Unit]) -> float:
         """Return what a plan will probably lose."""
-        return float(sum(one for name, one in self.by_unit().items() if name in int8))
+        return float(sum(one for name, one in self.by_unit().items() if name in plan))
 
 
 SOLVER_S = 10.0
 
 
 class Programme:
-    """Solves for plans of one network; layers in `always` are in INT8 in all of them.
+    """Solves for plans of one network; layers in `always` are quantized in all of them.
 
     At least `int8_macs` multiply-accumulates are in INT8.
     """
 
     def __init__(
         self,
-        units: Iterable[str],
+        units: Iterable[Unit],
         costs: Costs,
-        always: Collection[str] = frozenset(),
+        always: Collection[Unit] = frozenset(),
         int8_macs: float = 0.0,
     ) -> None:
         self.units, self.costs, self.always = list(units), costs, always
-        self.places: dict[str, int] = {}
+        self.known = set(self.units)
+        self.places: dict[Variable, int] = {}
         self.rows: list[tuple[Terms, float]] = []  # sum of terms >= number
         self.price: Terms = {}
-        for name in self.units:
-            self._place(f"x {name}")
+        for one in self.units:
+            self._place(("x", one))
         for kernel in costs.work.kernels:
-            self._place(f"f {kernel.writes}"), self._place(f"i {kernel.writes}")
-            for stored, decides, value in storage_rules(kernel):
-                sign = -1.0 if value else 1.0
-                terms = {} if decides is None else {decides: sign}
-                self._least({stored: 1.0, **terms}, 0.0 if decides and value else 1.0)
+            for stored, decides, value in storage_rules(kernel, costs.precisions):
+                terms = dict.fromkeys(decides, -1.0 if value else 1.0)
+                self._least({stored: 1.0, **terms}, 0.0 if value else 1.0)
         for name in costs.work.shown:
-            self._least({f"f {name}": 1.0}, 1.0)
+            self._least({(FLOAT, name): 1.0}, 1.0)
+        self._once()
         self._cast()
         for kernel, moved in zip(costs.work.kernels, costs.moved_bytes, strict=True):
             self._time(kernel, *moved)
         if int8_macs:
             layers = [one for one in costs.work.kernels if one.unit]
-            self._least({f"x {one.unit}": one.macs / int8_macs for one in layers}, 1.0)
+            self._least({("x", str(one.unit)): one.macs / int8_macs for one in layers}, 1.0)
+        self.size = dict(self._sizes())
+
+    def _once(self) -> None:
+        """State that a layer has one precision."""
+        units: dict[str, list[Unit]] = {}
+        for one in self.units:
+            units.setdefault(split(one).layer, []).append(one)
+        for several in units.values():
+            if len(several) > 1:
+                self._least({("x", one): -1.0 for one in several}, -1.0)
 
     def _cast(self) -> None:
-        """State that a tensor that is stored in both types is cast."""
+        """State that a tensor that is stored in several types is cast."""
         for name in self.costs.work.sizes:
-            if f"i {name}" in self.places and f"f {name}" in self.places:
-                self._least({f"b {name}": 1.0, f"i {name}": -1.0, f"f {name}": -1.0}, -1.0)
-                self.price[f"b {name}"] = self.costs.cast_ms(name)
+            forms = [(one, name) for one in (FLOAT, *READ) if (one, name) in self.places]
+            if len(forms) > 1:
+                self._least({("cast", name): 1.0, **dict.fromkeys(forms, -1.0)}, -1.0)
+                self.price["cast", name] = self.costs.cast_ms(name)
+
+    def _sizes(self) -> Iterator[tuple[Variable, float]]:
+        """Yield what each unit spares of the file, in 10^6 bytes."""
+        weights = {one.unit: one.weights / 1e6 for one in self.costs.work.kernels if one.unit}
+        for unit in self.units:
+            layer, precision = split(unit)
+            spared = FILE_BYTES[precision] - self.costs.float_bytes
+            yield ("x", unit), weights.get(layer, 0.0) * spared
 
     def cheapest(
-        self, losses: Mapping[str, float], most: float, but: Iterable[Plan] = ()
+        self,
+        losses: Mapping[Unit, float],
+        most: float,
+        but: Iterable[Plan] = (),
+        goal: str = FASTEST,
     ) -> Plan | None:
         """Return the cheapest plan that loses no more than `most`, None if there is none.
 
-        Plans in `but` are left out.
+        Plans in `but` are left out. With the goal `smallest` it is the one of the smallest file.
         """
-        terms = {f"x {name}": loss for name, loss in losses.items()}
-        return self._solve(self.price, terms, most, but)
+        terms: Terms = {("x", one): loss for one, loss in losses.items()}
+        return self._solve(self.size if goal == SMALLEST else self.price, terms, most, but)
 
     def best(
-        self, losses: Mapping[str, float], most_ms: float, but: Iterable[Plan] = ()
+        self, losses: Mapping[Unit, float], most_ms: float, but: Iterable[Plan] = ()
     ) -> Plan | None:
         """Return the plan of the least loss that takes no longer than `most_ms`."""
-        terms = {f"x {name}": loss for name, loss in losses.items()}
+        terms: Terms = {("x", one): loss for one, loss in losses.items()}
         return self._solve(terms, self.price, most_ms, but)
 
-    def _place(self, name: str) -> int:
+    def _place(self, name: Variable) -> int:
         return self.places.setdefault(name, len(self.places))
 
     def _least(self, terms: Terms, number: float) -> None:
@@ -130,19 +162,25 @@ class Programme:
         """State that a kernel takes at least as long as its bytes, and as its multiplications."""
         if kernel.free:
             return
-        time, costs = f"t {kernel.name}", self.costs
+        time, costs = ("time", kernel.name), self.costs
+        units = {} if kernel.unit is None else self._units_of(kernel.unit)
         self.price[time] = 1.0
         if kernel.unit in costs.times:
-            int8_ms, float_ms = costs.times[str(kernel.unit)]
-            self._slower(time, {f"x {kernel.unit}": int8_ms - float_ms}, float_ms)
+            ms = costs.times[str(kernel.unit)]
+            self._slower(time, {x: ms[one] - ms[FLOAT] for one, x in units.items()}, ms[FLOAT])
             return
         terms = {name: costs.memory_ms(one) for name, one in moved.items()}
         self._slower(time, terms, costs.memory_ms(fixed))
         if kernel.macs:
-            slow, quick = (costs.compute_ms(kernel, is_int8) for is_int8 in (False, True))
-            self._slower(time, {f"x {kernel.unit}": quick - slow} if kernel.unit else {}, slow)
+            slow = costs.compute_ms(kernel, FLOAT)
+            quicker = {x: costs.compute_ms(kernel, one) - slow for one, x in units.items()}
+            self._slower(time, quicker, slow)
 
-    def _slower(self, time: str, terms: Terms, fixed: float) -> None:
+    def _units_of(self, layer: str) -> dict[str, Variable]:
+        """Return the variable of a layer in each precision, those that it cannot have among them."""
+        return {one: ("x", unit_of(layer, one)) for one in self.costs.precisions}
+
+    def _slower(self, time: Variable, terms: Terms, fixed: float) -> None:
         self._least({time: 1.0, **{name: -one for name, one in terms.items()}}, fixed)
 
     def _solve(
@@ -151,7 +189,7 @@ class Programme:
         scale = max((abs(one) for one in bounded.values()), default=1.0) or 1.0
         rows = [*self.rows, ({n: -one / scale for n, one in bounded.items()}, -most / scale)]
         for plan in but:
-            unlike = {f"x {name}": -1.0 if name in plan else 1.0 for name in self.units}
+            unlike: Terms = {("x", one): -1.0 if one in plan else 1.0 for one in self.units}
             rows.append((unlike, 1.0 - len(plan)))
         entries = [
             (i, self._place(n), one)
@@ -161,13 +199,13 @@ class Programme:
         at, columns, values = zip(*entries, strict=True)
         matrix = csr_array((values, (at, columns)), shape=(len(rows), len(self.places)))
         weights = np.zeros(len(self.places))
-        top = max(objective.values(), default=1.0) or 1.0
+        top = max(map(abs, objective.values()), default=1.0) or 1.0
         for name, one in objective.items():
             weights[self._place(name)] = one / top
-        whole = np.array([name.startswith("x ") for name in self.places], np.int64)
+        whole = np.array([kind == "x" for kind, _ in self.places], np.int64)
         lower = np.zeros(len(self.places))
-        lower[[self.places[f"x {name}"] for name in self.always]] = 1.0
-        upper = np.array([np.inf if name.startswith("t ") else 1.0 for name in self.places])
+        lower[[self.places["x", one] for one in self.always]] = 1.0
+        upper = np.array([self._most(*name) for name in self.places])
         found = milp(
             weights,
             integrality=whole,
@@ -177,4 +215,10 @@ class Programme:
         )
         if found.x is None:
             return None
-        return frozenset(name for name in self.units if found.x[self.places[f"x {name}"]] > 0.5)
+        return frozenset(one for one in self.units if found.x[self.places["x", one]] > 0.5)
+
+    def _most(self, kind: str, what: Unit) -> float:
+        """Return the largest value of a variable: 0 of a layer in a precision that it cannot have."""
+        if kind in ("time", "cast"):
+            return np.inf
+        return float(kind != "x" or what in self.known)

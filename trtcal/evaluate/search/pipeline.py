@@ -21,9 +21,9 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.metrics import Loss
 from trtcal.evaluate.placement_search import Measured
 from trtcal.evaluate.replay import Reporter, silent
-from trtcal.evaluate.search.costs import Costs, Times, listed_times, work_of
+from trtcal.evaluate.search.costs import FLOAT, Costs, Listed, Times, listed_times, work_of
 from trtcal.evaluate.search.exchange import EVALUATIONS, Found, Search
-from trtcal.evaluate.search.limits import Limits, Plan, Point
+from trtcal.evaluate.search.limits import FASTEST, Limits, Plan, Point, split, unit_of
 from trtcal.evaluate.search.plan_loss import Evaluator, Plans, Reference
 from trtcal.evaluate.search.sensitivity import (
     SAMPLES,
@@ -48,7 +48,7 @@ BATCH = 32
 class Pair:
     """A plan's loss on the samples that it was chosen on, and on those held back."""
 
-    int8: Plan
+    plan: Plan
     chosen_on: Loss
     held_back: Loss
 
@@ -86,8 +86,10 @@ def check_held_back(
     samples -= samples % (fixed_batch(plans.model) or 1)
     if samples < LEAST:
         return None
-    known = {point.int8: point.loss for point in found.measured}
-    judged = [frozenset(plans.units), *([found.recommended.int8] if found.recommended else [])]
+    known = {point.plan: point.loss for point in found.measured}
+    first = split(plans.units[0]).precision
+    whole = frozenset(one for one in plans.units if split(one).precision == first)
+    judged = [whole, *([found.recommended.plan] if found.recommended else [])]
     with Reference(plans.model, dataset, samples, evaluated, reader) as reference:
         evaluator = Evaluator(plans, reference, cache)
         pairs = [Pair(plan, known[plan], evaluator.loss(plan)) for plan in dict.fromkeys(judged)]
@@ -103,7 +105,8 @@ class SearchOptions:
 
     `gpu` is the GPU to estimate times for: a name, or a TOML file of datasheet numbers. `samples`
     is the number for sensitivities, `evaluated` that for whole plans; `batch` is the batch size of
-    times. `build` compiles a quantized model, `reader` has the task that is judged.
+    times. `build` compiles a quantized model, `reader` has the task that is judged. `precisions` are
+    those that layers may have besides float; `goal` is fastest or smallest, within the limits.
 
     >>> SearchOptions(gpu="l4").gpu
     'l4'
@@ -121,6 +124,8 @@ class SearchOptions:
     build: Callable[[QuantizedModel], Measured] | None = None
     clock: Callable[[], float] = time.monotonic
     reader: TaskReader = field(default_factory=TaskReader)
+    precisions: tuple[str, ...] = ("int8",)
+    goal: str = FASTEST
 
 
 @dataclass(frozen=True)
@@ -140,19 +145,27 @@ class Result:
     `held_back` are samples that had no part in the search; `missing` is what there was no time for.
     `tested` holds the recommended plan against the limits as `trtcal ab` does, on samples held back, or
     where there are none on those of the search; `shared_samples` are calibration samples.
+    `sensitivities` are those of the first precision, `others` those of further ones.
     """
 
     sensitivities: Sensitivities
     measure: str
     costs: Costs
     found: Found
-    builds: dict[frozenset[str], Built]
+    builds: dict[Plan, Built]
     always: frozenset[str]
     held_back: HeldBack | None
     missing: tuple[str, ...]
     seconds: float
     tested: ABTest | None = None
     shared_samples: Overlap | None = None
+    others: Mapping[str, Sensitivities] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[str]:
+        """All layers that a plan decides on, in graph order for each precision."""
+        seen = (self.sensitivities, *self.others.values())
+        return list(dict.fromkeys(name for one in seen for name in one.names))
 
 
 def cache_beside(
@@ -180,20 +193,19 @@ def find_plans(
     def may() -> bool:
         return settings.clock() < started + settings.time_limit_s
 
-    layers = sum(1 for _ in find_layers(model).layers)
-    with reporter("sensitivity of layers", layers) as advance:
-        seen = measure_sensitivities(
-            model,
-            calibration,
-            dataset,
-            Sampling(settings.samples, may=may, reader=settings.reader),
-            cache,
-            advance,
-        )
+    every = _sensitivities(model, calibration, dataset, settings, cache, reporter, may)
+    seen, *_ = every.values()
+    settings = replace(settings, limits=_limits(seen, settings))
     measure = _measure(seen, settings.limits)
-    shares = seen.shares(measure)
-    work = work_of(model, shares, next(dataset.batches(settings.batch)))
-    costs = Costs(work, find_target(settings.gpu), settings.precision, settings.times)
+    shares = {
+        unit_of(name, precision): share
+        for precision, one in every.items()
+        for name, share in one.shares(measure).items()
+    }
+    layers = {split(one).layer for one in shares}
+    work = work_of(model, layers, next(dataset.batches(settings.batch)))
+    target = find_target(settings.gpu)
+    costs = Costs(work, target, settings.precision, settings.times, precisions=tuple(every))
     if settings.times:
         costs = replace(costs, source="layer times as given")
     evaluated = whole_batches(settings.evaluated, model)
@@ -204,13 +216,13 @@ def find_plans(
             costs = _as_built(costs, plans, settings.build, may)
         with reporter("measuring plans", settings.evaluations) as advance:
 
-            def evaluate(int8: frozenset[str]) -> Loss:
-                loss = evaluator.loss(int8)
+            def evaluate(plan: Plan) -> Loss:
+                loss = evaluator.loss(plan)
                 advance(1)
                 return loss
 
             always = evaluator.overflowing()
-            wanted = (settings.limits, settings.evaluations, may, always)
+            wanted = (settings.limits, settings.evaluations, may, always, settings.goal)
             search = Search(shares, costs, evaluate, measure, *wanted)
             found = search.run()
         builds = _build_all(found.front, plans, settings, reporter, may)
@@ -225,7 +237,48 @@ def find_plans(
     shared = overlap(calibration.sample_digests, numbers_of(dataset))
     seconds = settings.clock() - started
     known = found, builds, always, held_back, missing, seconds, tested, shared
-    return Result(seen, measure, costs, *known)
+    others = {name: one for name, one in every.items() if one is not seen}
+    return Result(seen, measure, costs, *known, others)
+
+
+def _sensitivities(
+    model: Model,
+    calibration: Calibration,
+    dataset: Dataset,
+    settings: SearchOptions,
+    cache: EvaluationCache,
+    reporter: Reporter,
+    may: Callable[[], bool],
+) -> dict[str, Sensitivities]:
+    """Measure the layers in every precision that any of them can have."""
+    layers = sum(1 for _ in find_layers(model).layers)
+    sampling = Sampling(settings.samples, may=may, reader=settings.reader)
+    found, failed = dict[str, Sensitivities](), list[InputError]()
+    for precision in settings.precisions:
+        what = "sensitivity of layers" + ("" if precision == "int8" else f" in {precision}")
+        with reporter(what, layers) as advance:
+            try:
+                found[precision] = measure_sensitivities(
+                    model, calibration, dataset, sampling, cache, advance, precision
+                )
+            except InputError as error:
+                failed.append(error)
+    if not found:
+        raise failed[0]
+    return found
+
+
+def _limits(seen: Sensitivities, settings: SearchOptions) -> Limits:
+    """Return the limits; those of a goal are half a point where none is about what is lost."""
+    if settings.goal == FASTEST or settings.limits.on_loss:
+        return settings.limits
+    for metric, lost in (("top1", seen.whole.top1_drop), ("agreement", seen.whole.disagreement)):
+        if lost is not None:
+            return Limits((*settings.limits.asked, *Limits.of(f"{metric} >= -0.5").asked))
+    raise InputError(
+        f"the goal {settings.goal!r} needs a limit on what is lost",
+        'give one, such as --limit "sqnr_db >= 30"',
+    )
 
 
 def _tested(
@@ -243,10 +296,10 @@ def _tested(
     if held_back is not None:
         span = (held_back.first, held_back.first + held_back.samples)
     samples = Subset(dataset.name, dataset, (span,))
-    return hold(plans, found.recommended.int8, samples, settings)
+    return hold(plans, found.recommended.plan, samples, settings)
 
 
-def hold(plans: Plans, int8: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
+def hold(plans: Plans, plan: Plan, dataset: Dataset, settings: SearchOptions) -> ABTest:
     """Test as `trtcal ab` does whether a plan can replace FP32: by its limits, else the task's.
 
     Limits on times are left out, as times are estimates here. Outputs are those of the whole model.
@@ -255,7 +308,7 @@ def hold(plans: Plans, int8: Plan, dataset: Dataset, settings: SearchOptions) ->
     with Workplace() as name:
         paths = Path(name) / "fp32.onnx", Path(name) / "plan.onnx"
         write_onnx(paths[0], plans.model.reference)
-        write_onnx(paths[1], plans.quantized(int8).proto)
+        write_onnx(paths[1], plans.quantized(plan).proto)
         both = [open_variant(path) for path in paths]
         given = settings.reader
         size = fixed_batch(plans.model) or BATCH
@@ -271,7 +324,7 @@ def _in(wanted: Sequence[str], one: Variant) -> tuple[str, ...]:
 def _missing(
     seen: Sensitivities,
     found: Found,
-    builds: Mapping[frozenset[str], Built],
+    builds: Mapping[Plan, Built],
     settings: SearchOptions,
 ) -> Iterator[str]:
     """Yield a phrase for everything that a limit cut short."""
@@ -305,21 +358,22 @@ def _as_built(
 
     Where there is no time to build them, they are those given.
     """
-    layers = []
-    for plan, precision in (
-        (frozenset(plans.units), None),
-        (frozenset[str](), None),
-        (frozenset[str](), "fp32"),
-    ):
+    wanted: dict[str, tuple[Plan, str | None]] = {
+        one: (frozenset(unit for unit in plans.units if split(unit).precision == one), None)
+        for one in costs.precisions
+    }
+    wanted |= {FLOAT: (frozenset(), None), "fp32": (frozenset(), "fp32")}
+    made: dict[str, Listed] = {}
+    for name, (plan, precision) in wanted.items():
         if not may():
             return replace(
                 costs, source=f"{costs.source}, because the time limit left no time to build"
             )
-        layers.append(build(plans.quantized(plan, precision)).layers)
-    int8, floats, plain = layers
+        made[name] = build(plans.quantized(plan, precision)).layers
+    plain = made.pop("fp32")
     slow = replace(costs, precision="fp32")
-    slow = replace(slow, times=listed_times(slow, int8, plain))
-    times = listed_times(costs, int8, floats)
+    slow = replace(slow, times=listed_times(slow, {**made, FLOAT: plain}))
+    times = listed_times(costs, made)
     source = "bytes of the layers that the compiler lists"
     return replace(costs, times=times, source=source, fp32_ms=slow.plan_ms(()))
 
@@ -330,7 +384,7 @@ def _build_all(
     settings: SearchOptions,
     reporter: Reporter,
     may: Callable[[], bool],
-) -> dict[frozenset[str], Built]:
+) -> dict[Plan, Built]:
     """Build plans of the front while there is time."""
     if settings.build is None:
         return {}
@@ -338,43 +392,43 @@ def _build_all(
     with reporter("building the front", len(front)) as advance:
         for point in itertools.takewhile(lambda _: may(), front):
             try:
-                made = settings.build(plans.quantized(point.int8))
-                found[point.int8] = Built(made.float_heavy, made.bytes_moved)
+                made = settings.build(plans.quantized(point.plan))
+                found[point.plan] = Built(made.float_heavy, made.bytes_moved)
             except BackendError as error:
-                found[point.int8] = Built(None, None, error.message)
+                found[point.plan] = Built(None, None, error.message)
             advance(1)
     return found
 
 
 def _without_dominated(
-    found: Found, builds: dict[frozenset[str], Built], measure: str, limits: Limits
+    found: Found, builds: dict[Plan, Built], measure: str, limits: Limits
 ) -> Found:
     """Return the front without plans for which the compiler moves more bytes than for a better one.
 
     If the recommended plan is one of them, the better one that holds the limits takes its place.
     """
     beaten = {
-        point.int8: rivals
+        point.plan: rivals
         for point in found.front
         if (rivals := [one for one in found.front if _beats(one, point, builds, measure)])
     }
     best, reason = found.recommended, found.reason
-    if best is not None and best.int8 in beaten:
-        holding = [one for one in beaten[best.int8] if one.int8 and not limits.broken(one)]
+    if best is not None and best.plan in beaten:
+        holding = [one for one in beaten[best.plan] if one.plan and not limits.broken(one)]
         if holding:
             best = min(holding, key=lambda one: (_bytes(builds, one), one.loss.of(measure)))
             reason += "; replaced by a plan that loses less and moves fewer bytes in its engine"
-    front = tuple(one for one in found.front if one.int8 not in beaten or one is best)
+    front = tuple(one for one in found.front if one.plan not in beaten or one is best)
     return replace(found, front=front, recommended=best, reason=reason)
 
 
-def _beats(one: Point, other: Point, builds: dict[frozenset[str], Built], measure: str) -> bool:
+def _beats(one: Point, other: Point, builds: dict[Plan, Built], measure: str) -> bool:
     moved = _bytes(builds, one), _bytes(builds, other)
     if one is other or moved[0] is None or moved[1] is None:
         return False
     return one.loss.of(measure) <= other.loss.of(measure) and moved[0] < moved[1]
 
 
-def _bytes(builds: dict[frozenset[str], Built], point: Point) -> int | None:
-    built = builds.get(point.int8)
+def _bytes(builds: dict[Plan, Built], point: Point) -> int | None:
+    built = builds.get(point.plan)
     return None if built is None else built.bytes_moved

@@ -17,7 +17,8 @@ from trtcal.evaluate.caches import EvaluationCache
 from trtcal.evaluate.collectors import batch_of_rows
 from trtcal.evaluate.metrics import Loss, Rows, joined, task_rows, total
 from trtcal.evaluate.replay import Batch, Recording, quantized_runner, runner
-from trtcal.evaluate.search.limits import Plan as Int8
+from trtcal.evaluate.search.limits import Plan as Chosen
+from trtcal.evaluate.search.limits import Unit, split
 from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.quantization import Plan, QuantizedModel, fp16, quantize
@@ -54,24 +55,27 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Plans:
-    """All plans of a prepared model, of which each leaves some of the `units` out of INT8.
+    """All plans of a prepared model, of which each quantizes some of the `units`.
 
-    `precision` is that of the layers that are left out: fp16 or fp32.
+    `precision` is that of the layers that are left in float: fp16 or fp32.
     """
 
     model: Model
     calibration: Calibration
-    units: Sequence[str] = ()
+    units: Sequence[Unit] = ()
     precision: str = "fp32"
 
-    def plan(self, int8: Int8, precision: str | None = None) -> Plan:
-        """Return the plan that has these layers in INT8, the others in another precision if named."""
-        others = precision or self.precision
-        return Plan("int8", {name: others for name in self.units if name not in int8})
+    def plan(self, chosen: Chosen, precision: str | None = None) -> Plan:
+        """Return the plan with these units, other layers in float, of another precision if given."""
+        layers = dict.fromkeys(
+            (split(one).layer for one in self.units), precision or self.precision
+        )
+        layers |= dict(map(split, chosen))
+        return Plan("int8", {name: one for name, one in layers.items() if one != "int8"})
 
-    def quantized(self, int8: Int8, precision: str | None = None) -> QuantizedModel:
+    def quantized(self, chosen: Chosen, precision: str | None = None) -> QuantizedModel:
         """Return the model that a plan gives."""
-        return quantize(self.model, self.calibration, self.plan(int8, precision))
+        return quantize(self.model, self.calibration, self.plan(chosen, precision))
 
 
 class Reference:
@@ -144,26 +148,26 @@ class Evaluator:
         self.made = {name for node in proto.graph.node for name in node.output}
         self.peaks: dict[str, float] = {}
 
-    def loss(self, int8: Int8 = frozenset()) -> Loss:
+    def loss(self, plan: Chosen = frozenset()) -> Loss:
         """Return what a plan loses, measured once."""
         what = {
-            "plan": self.plans.plan(int8).to_document()["digest"],
+            "plan": self.plans.plan(plan).to_document()["digest"],
             "samples": self.reference.samples,
             "start": self.reference.start,
             "calibration": self.plans.calibration.digest,
         }
-        return self.cache.recall(what, lambda: self._measured(int8))
+        return self.cache.recall(what, lambda: self._measured(plan))
 
     def overflowing(self) -> frozenset[str]:
         """Return the layers that can't be left in float alone: float16 ends below their values."""
-        everything = frozenset(self.plans.units)
+        everything = frozenset(one for one in self.plans.units if isinstance(one, str))
         if not self._beyond(self.plans.quantized(frozenset())):
             return frozenset()
-        alone = {name: self.plans.quantized(everything - {name}) for name in self.plans.units}
+        alone = {name: self.plans.quantized(everything - {name}) for name in everything}
         return frozenset(name for name, made in alone.items() if self._beyond(made))
 
-    def _measured(self, int8: Int8) -> Loss:
-        made = self.plans.quantized(int8)
+    def _measured(self, plan: Chosen) -> Loss:
+        made = self.plans.quantized(plan)
         if self._beyond(made):
             return Loss(self.reference.samples, math.inf)
         return self.reference.measure(made.proto)

@@ -29,8 +29,10 @@ from trtcal.evaluate.tasks import TaskReader
 from trtcal.model import Model
 from trtcal.model.files import embedded, stand_in
 from trtcal.model.graph import reads
+from trtcal.model.ops import MULTIPLIES, QDQ
 from trtcal.model.tensors import producers_of
-from trtcal.quantization import find_layers, quantize
+from trtcal.quantization import Plan, find_layers, quantize
+from trtcal.quantization.qdq import in_opset_of
 from trtcal.ranges import Calibration
 
 LEAST_UNITS = 3  # of a segment: a border costs reordering, a long segment is run more often
@@ -141,9 +143,8 @@ class PairedGraph:
             dequantize = self.producers.get(name)
             if dequantize is None or dequantize.op_type != "DequantizeLinear":
                 continue
-            quantize = self.producers.get(dequantize.input[0])
-            if quantize is not None and quantize.op_type == "QuantizeLinear":
-                yield quantize
+            before = (self.producers.get(name) for name in dequantize.input[:2])
+            yield from (one for one in before if one is not None and one.op_type in QDQ)
             yield dequantize
 
     def _value(self, name: str) -> onnx.ValueInfoProto:
@@ -200,7 +201,7 @@ def scale_of(amax: float, like: onnx.TensorProto) -> onnx.TensorProto:
 
 
 class Rerun:
-    """All-float and all-INT8 runs of one network, kept up to one segment. A context manager.
+    """All-float and all-quantized runs of one network, kept up to one segment. A context manager.
 
     `ops` are the operators of the layers that a plan decides on. `tolerance` is the relative standard
     error that suffices for a loss; 0 takes all samples.
@@ -214,12 +215,20 @@ class Rerun:
         samples: int,
         tolerance: float = TOLERANCE,
         reader: TaskReader | None = None,
+        precision: str = "int8",
     ) -> None:
         self.tolerance, self.reader = tolerance, reader or TaskReader()
-        self.pair = PairedGraph(model, quantize(model, calibration).proto)
+        plan = Plan(precision)
+        made = quantize(model, calibration, plan)
+        self.pair = PairedGraph(in_opset_of(model, plan), made.proto)
         self.placement = find_layers(model)
         layers = self.placement.layers
-        self.ops = {one.name: one.op for one in layers if one.name in self.pair.quantizable}
+        self.ops = {
+            one.name: one.op
+            for one in layers
+            if one.name in self.pair.quantizable
+            and (one.op not in MULTIPLIES or made.asked.get(one.name) == precision)
+        }
         self.parts = self.pair.segments(self.ops)
         self.batch = batch_of_rows(self.reader, model, dataset, BATCH)
         self.samples = min(samples, len(dataset))

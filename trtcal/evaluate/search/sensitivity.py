@@ -59,6 +59,11 @@ class Sensitivities:
     missing: tuple[str, ...] = ()
 
     @property
+    def names(self) -> list[str]:
+        """The layers, those not measured too."""
+        return [*(one.layer for one in self.layers), *self.missing]
+
+    @property
     def measure(self) -> str:
         """What adds up best: divergence where outputs are class scores, else noise."""
         return "noise" if self.whole.kl is None else "kl"
@@ -109,8 +114,9 @@ def measure_sensitivities(
     settings: Sampling | None = None,
     cache: EvaluationCache | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    precision: str = "int8",
 ) -> Sensitivities:
-    """Measure every layer of a prepared model.
+    """Measure every layer of a prepared model that can be quantized to `precision`.
 
     Nodes that are quantized only because their neighbours are stay quantized in `left`.
     """
@@ -118,10 +124,15 @@ def measure_sensitivities(
     tolerance = settings.tolerance
     found = dict[str, Sensitivity]()
     samples = whole_batches(settings.samples, model)
-    with Rerun(model, calibration, dataset, samples, tolerance, settings.reader) as rerun:
+    given = samples, tolerance, settings.reader, precision
+    with Rerun(model, calibration, dataset, *given) as rerun:
         if not rerun.ops:
-            raise InputError("no layer has the ranges that INT8 needs", "calibrate the model again")
+            word = precision.upper()
+            raise InputError(
+                f"no layer has the ranges that {word} needs", "calibrate the model again"
+            )
         of = {"calibration": calibration.digest, "samples": rerun.samples, "tolerance": tolerance}
+        of |= {} if precision == "int8" else {"precision": precision}
         for name, alone, left in _measured(rerun, cache, of, settings.may):
             found[name] = Sensitivity(name, rerun.ops[name], alone, left, rerun.whole(left.samples))
             progress(1)

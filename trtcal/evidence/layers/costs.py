@@ -248,7 +248,7 @@ GPUS = {
 }
 """Target of a build -> the GPUs of that compute capability; source: developer.nvidia.com/cuda-gpus."""
 DATASHEETS = {"t4": "t4", "a100": "a100-sxm4-40gb", "orin": "orin-agx-64gb", "l4": "l4"}
-DATASHEETS |= {"agxorin": "orin-agx-64gb", "rtx4090": "rtx-4090"}
+DATASHEETS |= {"agxorin": "orin-agx-64gb", "rtx4090": "rtx-4090", "rtx5090": "rtx-5090"}
 """Of those GPUs -> the datasheet that trtcal has; the first of a capability stands for it."""
 MAKERS = re.compile(r"^(nvidia|geforce|tesla|jetson)+")
 SIZES = re.compile(r"(ti|super|laptop|gpu|mobile|maxq|sxm\d?|pcie|nvl|generation|\d+gb)+$")
@@ -297,6 +297,7 @@ class Target:
     fp16_tflops: float = key(RATE)
     fp32_tflops: float = key(RATE)
     tf32_tflops: float | None = key(RATE, None)
+    fp8_tflops: float | None = key(RATE, None)
     capability: str | None = key(TEXT, None)
     platform: str | None = key(TEXT, None)
     cuda: str | None = key(TEXT, None)
@@ -307,7 +308,8 @@ class Target:
         if precision == "fp32" and self.tf32_tflops and "tf32" in (layer.tactic or "").lower():
             return self.tf32_tflops
         rates = {"int8": self.int8_tops, "fp16": self.fp16_tflops, "fp32": self.fp32_tflops}
-        return {**rates, "bf16": self.fp16_tflops}.get(precision)
+        rates |= {"bf16": self.fp16_tflops, "int4": self.fp16_tflops}  # products are in float
+        return self.fp8_tflops if precision == "fp8" else rates.get(precision)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,213 @@
+"""Q/DQ that no compiler takes: each is one error with the node's name and a hint."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trtcal.cli.main import run_command
+from trtcal.errors import InputError
+from trtcal.model import load_model
+
+FP8, INT4, FP4 = ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.float4_e2m1fn
+ROWS, COLUMNS, BLOCK = 32, 8, 16
+NODE = "weight/dequantize"
+
+
+def product(values, scale, zero=None, opset=23, activation=None, **attributes):
+    """A MatMul with dequantized weights, and a pair of this type on its activation if one is given."""
+    constants = {"values": values, "scale": scale} | ({} if zero is None else {"zero": zero})
+    dequantize = helper.make_node("DequantizeLinear", [*constants], ["w"], NODE, **attributes)
+    nodes, read = [dequantize], "x"
+    if activation is not None:
+        constants |= {"x_scale": np.float32(0.1), "x_zero": np.zeros((), activation)}
+        pair = ["x_scale", "x_zero"]
+        nodes += [
+            helper.make_node("QuantizeLinear", ["x", *pair], ["q"], "x/quantize"),
+            helper.make_node("DequantizeLinear", ["q", *pair], ["d"], "x/dequantize"),
+        ]
+        read = "d"
+    nodes.append(helper.make_node("MatMul", [read, "w"], ["y"], "product"))
+    return model_of(nodes, constants, opset)
+
+
+def model_of(nodes, constants, opset):
+    initializers = [
+        numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, ROWS])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, COLUMNS])]
+    graph = helper.make_graph(nodes, "test", inputs, outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+
+
+def ones(dtype, *shape):
+    return np.ones(shape or (ROWS, COLUMNS)).astype(dtype)
+
+
+def scales(*shape):
+    return np.full(shape, 0.5, np.float32)
+
+
+def coded(code):
+    values = ones(FP8)
+    values.view(np.uint8)[3, 4] = code
+    return values
+
+
+BLOCKS = {"axis": 0, "block_size": BLOCK}
+FP8_WEIGHT, FP8_SCALE = ones(FP8), np.float32(0.5)
+INT4_WEIGHT, INT4_SCALE = ones(INT4), scales(ROWS // BLOCK, COLUMNS)
+
+GOOD = {
+    "fp8 per tensor": product(FP8_WEIGHT, FP8_SCALE, np.zeros((), FP8), 19, FP8),
+    "fp8 per channel": product(FP8_WEIGHT, scales(COLUMNS), np.zeros(COLUMNS, FP8), 19, axis=1),
+    "fp8 with an axis from the end": product(FP8_WEIGHT, scales(COLUMNS), opset=19, axis=-1),
+    "int4 blocks": product(INT4_WEIGHT, INT4_SCALE, opset=21, **BLOCKS),
+    "int4 with one block larger than the axis": product(
+        INT4_WEIGHT, scales(1, COLUMNS), opset=21, axis=0, block_size=128
+    ),
+    "fp4 blocks": product(ones(FP4), INT4_SCALE, **BLOCKS),
+    "a subnormal float16": product(FP8_WEIGHT, np.float16(1e-7), opset=19),
+    "int8 with a subnormal scale": product(ones(np.int8), np.float32(1e-42)),
+    "the largest code of fp8": product(coded(0x7E), FP8_SCALE),
+}
+BAD = {
+    "fp8 under opset 19": (product(FP8_WEIGHT, FP8_SCALE, opset=18), "opset 19", "has opset 18"),
+    "int4 under opset 21": (
+        product(INT4_WEIGHT, np.float32(0.5), opset=20),
+        "type int4",
+        "opset 21",
+    ),
+    "fp4 under opset 23": (product(ones(FP4), INT4_SCALE, opset=22, **BLOCKS), "float4e2m1", "23"),
+    "e5m2": (product(ones(ml_dtypes.float8_e5m2), FP8_SCALE), "float8e5m2", "does not take"),
+    "e4m3fnuz": (product(ones(ml_dtypes.float8_e4m3fnuz), FP8_SCALE), "float8e4m3fnuz", "e4m3fn"),
+    "asymmetric uint4": (
+        product(ones(ml_dtypes.uint4), INT4_SCALE, ones(ml_dtypes.uint4, 2, COLUMNS), **BLOCKS),
+        "uint4",
+        "int4 with zero point 0",
+    ),
+    "an int4 zero point": (
+        product(INT4_WEIGHT, INT4_SCALE, ones(INT4, 2, COLUMNS), **BLOCKS),
+        "zero points other than 0 ('zero')",
+        "symmetrically",
+    ),
+    "an fp8 zero point": (
+        product(FP8_WEIGHT, FP8_SCALE, np.ones((), FP8)),
+        "zero points other than 0",
+        "float8e4m3fn",
+    ),
+    "blocks that do not divide": (
+        product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=20),
+        "the block size 20",
+        "does not divide the 32 values along axis 0",
+    ),
+    "odd blocks": (
+        product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=15),
+        "odd block size 15",
+        "64 or 128",
+    ),
+    "negative blocks": (
+        product(INT4_WEIGHT, INT4_SCALE, axis=0, block_size=-16),
+        "negative block size -16",
+        "",
+    ),
+    "no block size": (product(INT4_WEIGHT, INT4_SCALE, axis=0), "[2, 8]", "no block_size"),
+    "scales along another axis": (
+        product(INT4_WEIGHT, scales(ROWS, 1), **BLOCKS),
+        "scales of shape [32, 1] for values of shape [32, 8]",
+        "blocks of 16 along axis 0 need [2, 8]",
+    ),
+    "too few scales": (product(FP8_WEIGHT, scales(COLUMNS - 1), axis=1), "shape [7]", "its axis"),
+    "an axis outside": (product(FP8_WEIGHT, scales(COLUMNS), axis=2), "axis 2", "[32, 8]"),
+    "nan, 0x7f": (product(coded(0x7F), FP8_SCALE), "NaN: 1 of the 256 values", "448"),
+    "nan, 0xff": (product(coded(0xFF), FP8_SCALE), "NaN: 1 of the 256 values", "'values'"),
+}
+
+
+def with_scale(kind, value):
+    scale = INT4_SCALE.copy() if kind in (INT4, FP4) else scales(COLUMNS)
+    scale.flat[-1] = value
+    attributes = BLOCKS if kind in (INT4, FP4) else {"axis": 1}
+    return product(ones(kind), scale, **attributes)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_compilers_take_is_loaded(name):
+    assert load_model(GOOD[name]).proto.graph.node
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_no_compiler_takes_is_one_error_that_names_the_node(name, tmp_path, capsys):
+    proto, *said = BAD[name]
+    onnx.save(proto, tmp_path / "m.onnx")
+    assert run_command(["prepare", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "p.onnx")]) == 2
+    first, hint, *_ = capsys.readouterr().err.splitlines()
+    text = first + hint
+    assert first.startswith("error: model ")
+    assert hint.startswith("hint: ")
+    assert all(part in text for part in (NODE, *said))
+    assert not (tmp_path / "p.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", [FP8, INT4, FP4, np.int8])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0, "is 0"), (-0.5, "negative"), (np.nan, "not a number"), (np.inf, "infinite")],
+)
+def test_one_unusable_scale_among_many_is_an_error(kind, value, said):
+    with pytest.raises(InputError, match=f"{NODE}.*{said}.*'scale'") as caught:
+        load_model(with_scale(kind, value))
+    assert "positive scale" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [FP8, INT4, FP4])
+def test_a_subnormal_scale_of_a_narrow_type_is_an_error(kind):
+    with pytest.raises(InputError, match=r"subnormal, 1e-42 .'scale', one of"):
+        load_model(with_scale(kind, 1e-42))
+
+
+def test_pairs_on_activations_are_checked_too():
+    proto = product(FP8_WEIGHT, FP8_SCALE, activation=FP8, opset=18)
+    del proto.graph.node[0]
+    proto.graph.node[-1].input[1] = "float"
+    proto.graph.initializer.append(numpy_helper.from_array(ones(np.float32), "float"))
+    with pytest.raises(InputError, match="QuantizeLinear 'x/quantize'"):
+        load_model(proto)
+
+
+def test_scales_that_are_dequantized_themselves_are_checked_by_their_own_shape():
+    codes = ones(FP8, ROWS // BLOCK, COLUMNS)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "step"], ["scale"], "steps"),
+        helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE, **BLOCKS),
+        helper.make_node("MatMul", ["x", "w"], ["y"], "product"),
+    ]
+    constants = {"codes": codes, "step": np.float32(0.5), "values": ones(FP4)}
+    assert load_model(model_of(nodes, constants, 23))
+    constants["codes"] = ones(FP8, ROWS // BLOCK, 4)
+    with pytest.raises(InputError, match=r"\[2, 4\] for values of shape \[32, 8\]"):
+        load_model(model_of(nodes, constants, 23))
+
+
+def test_subgraphs_are_checked_with_the_constants_around_them():
+    inner = [
+        helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE),
+        helper.make_node("MatMul", ["x", "w"], ["branch"], "product"),
+    ]
+    shape = helper.make_tensor_value_info("branch", TensorProto.FLOAT, [2, COLUMNS])
+    branch = helper.make_graph(inner, "branch", [], [shape])
+    node = helper.make_node("If", ["is"], ["y"], "either", then_branch=branch, else_branch=branch)
+    constants = {"values": coded(0x7F), "scale": FP8_SCALE, "is": np.bool_(True)}
+    with pytest.raises(InputError, match=f"{NODE}.*NaN"):
+        load_model(model_of([node], constants, 23))
+
+
+@pytest.mark.parametrize(("dtype", "cut"), [(FP8, 1), (INT4, 1), (FP4, 1)])
+def test_narrow_values_that_are_cut_short_are_an_error(dtype, cut):
+    proto = product(ones(dtype), scales())
+    values = proto.graph.initializer[0]
+    values.raw_data = values.raw_data[:-cut]
+    with pytest.raises(InputError, match=r"'values' has .* bytes"):
+        load_model(proto)

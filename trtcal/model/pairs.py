@@ -1,0 +1,265 @@
+"""Checks of Q/DQ pairs that ONNX's own checker does not do: types, blocks, scales and codes.
+
+What is refused here fails later in every tool, mostly without the name of the node, or computes NaN.
+Only scales, zero points and weights in FP8 are read. The bodies of functions are left out.
+Sources: ONNX, "QuantizeLinear" and "DequantizeLinear"; NVIDIA, "Working with Quantized Types".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto, TensorProto
+
+from trtcal.errors import InputError
+from trtcal.model.files import array_of, subgraphs_of
+
+STANDARD = ("", "ai.onnx")
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+OPSETS: dict[int, int] = {
+    TensorProto.FLOAT8E4M3FN: 19,
+    TensorProto.FLOAT8E4M3FNUZ: 19,
+    TensorProto.FLOAT8E5M2: 19,
+    TensorProto.FLOAT8E5M2FNUZ: 19,
+    TensorProto.INT4: 21,
+    TensorProto.UINT4: 21,
+    TensorProto.FLOAT4E2M1: 23,
+}
+"""The first opset in which a type can be quantized."""
+REFUSED: dict[int, str] = {
+    TensorProto.FLOAT8E4M3FNUZ: "float8e4m3fn",
+    TensorProto.FLOAT8E5M2: "float8e4m3fn",
+    TensorProto.FLOAT8E5M2FNUZ: "float8e4m3fn",
+    TensorProto.UINT4: "int4 with zero point 0",
+}
+"""Types that TensorRT does not take, and what it takes in their place."""
+FOUR_BITS = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
+TAKEN = (TensorProto.FLOAT8E4M3FN, *FOUR_BITS)
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+TINY = float(np.finfo(np.float32).tiny)
+AGAIN = "quantize the float model again"
+Shape = tuple[int, ...]
+
+
+def check_pairs(proto: onnx.ModelProto, path: Path, opset: int) -> None:
+    """`InputError` for the first Q/DQ node of a model that no compiler takes, with its name."""
+    for scope in _scopes(proto.graph):
+        for node in scope.nodes:
+            _Check(node, scope, path, opset).run()
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What the nodes of a graph can read: constants, and the Q/DQ nodes that make tensors."""
+
+    constants: ChainMap[str, TensorProto]
+    makers: ChainMap[str, NodeProto]
+    nodes: tuple[NodeProto, ...]
+
+
+def _scopes(graph: onnx.GraphProto, outer: _Scope | None = None) -> Iterator[_Scope]:
+    """Yield a graph and its subgraphs, which see what is outside of them."""
+    outside = outer or _Scope(ChainMap(), ChainMap(), ())
+    nodes = tuple(one for one in graph.node if one.op_type in PAIR and len(one.input) > 1)
+    makers = {name: node for node in nodes for name in node.output}
+    constants = outside.constants.new_child(_constants(graph))
+    scope = _Scope(constants, outside.makers.new_child(makers), nodes)
+    yield scope
+    for node in graph.node:
+        for part in subgraphs_of(node):
+            yield from _scopes(part, scope)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    found = {one.name: one for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            held = [one.t for one in node.attribute if one.name == "value"]
+            if held:
+                found[node.output[0]] = held[0]
+    return found
+
+
+class _Check:
+    """Checks one Q/DQ node."""
+
+    def __init__(self, node: NodeProto, scope: _Scope, path: Path, opset: int) -> None:
+        self.node, self.scope, self.path, self.opset = node, scope, path, opset
+        self.attributes = {one.name: one.i for one in node.attribute}
+
+    def run(self) -> None:
+        """`InputError` with what is wrong first."""
+        self._check_type()
+        self._check_shape()
+        self._check_scale()
+        self._check_zero_point()
+        self._check_codes()
+
+    def fail(self, what: str, hint: str) -> NoReturn:
+        """Raise `InputError` on the node."""
+        made = f"that makes {next(iter(self.node.output), '')!r}"
+        name = repr(self.node.name) if self.node.name else made
+        raise InputError(f"model {self.path}: {self.node.op_type} {name} {what}", hint)
+
+    @cached_property
+    def kind(self) -> int:
+        """The type of the quantized values, 0 if it is not known here."""
+        return _kind(self.node, self.scope)
+
+    @property
+    def zero_point(self) -> TensorProto | None:
+        """The constant zero point, None without one."""
+        return self.scope.constants.get(self.node.input[2]) if len(self.node.input) > 2 else None
+
+    def _check_type(self) -> None:
+        named, opset = _type_name(self.kind), OPSETS.get(self.kind, 0)
+        if self.opset < opset and self.node.domain in STANDARD:
+            self.fail(
+                f"has values of type {named}, which need opset {opset}, and the model has opset "
+                f"{self.opset}",
+                f"export the model with opset {opset} or later",
+            )
+        if taken := REFUSED.get(self.kind):
+            self.fail(
+                f"has values of type {named}, which TensorRT does not take",
+                f"{AGAIN}, to {taken}",
+            )
+
+    def _check_shape(self) -> None:
+        """Check the shape of the scales against that of constant values."""
+        values, scales = (_shape(name, self.scope) for name in self.node.input[:2])
+        size, axis = self.attributes.get("block_size", 0), self.attributes.get("axis", 1)
+        if size < 0 or (size % 2 and self.kind in FOUR_BITS):
+            kind = "negative" if size < 0 else "odd"
+            self.fail(f"has the {kind} block size {size}", f"{AGAIN}, in blocks of 64 or 128")
+        if scales is None or (values is None and size):
+            return
+        has_axis = size or math.prod(scales) > 1
+        if values is not None and has_axis and not -len(values) <= axis < len(values):
+            self.fail(f"has axis {axis} of values of shape {_shown(values)}", AGAIN)
+        wanted = self._blocked(values, axis, size) if values and size else None
+        wrong = scales != wanted if wanted else not _fits(scales, values, axis)
+        if wrong:
+            self.fail(
+                self._misfit(scales, values, wanted),
+                f"{AGAIN}, or correct axis and block_size of the node",
+            )
+
+    def _blocked(self, values: Shape, axis: int, size: int) -> Shape:
+        """Return the shape of scales by block; one block may be larger than what it holds."""
+        count = -(-values[axis] // size)
+        if values[axis] % size and count > 1:
+            self.fail(
+                f"has the block size {size}, which does not divide the {values[axis]} values along "
+                f"axis {axis}",
+                f"{AGAIN}, in blocks that divide {values[axis]}, or leave the layer in float",
+            )
+        axis %= len(values)
+        return (*values[:axis], count, *values[axis + 1 :])
+
+    def _misfit(self, scales: Shape, values: Shape | None, wanted: Shape | None) -> str:
+        text = f"has scales of shape {_shown(scales)}"
+        if values is not None:
+            text += f" for values of shape {_shown(values)}"
+        if wanted:
+            axis, size = self.attributes.get("axis", 1), self.attributes["block_size"]
+            return f"{text}: blocks of {size} along axis {axis} need {_shown(wanted)}"
+        return f"{text}, and no block_size" if len(scales) > 1 else f"{text} along its axis"
+
+    def _check_scale(self) -> None:
+        name = self.node.input[1]
+        scale = self.scope.constants.get(name)
+        if scale is None or scale.data_type not in FLOATS:
+            return
+        values = np.asarray(array_of(scale), np.float32)
+        wrong = _wrong_scale(values, self.kind in TAKEN)
+        if wrong:
+            count = f", one of {values.size}" if values.size > 1 else ""
+            self.fail(
+                f"has a scale that is {wrong} ({name!r}{count})",
+                "quantize the model again, with data that reach the layer; a channel of zeros takes "
+                "any positive scale",
+            )
+
+    def _check_zero_point(self) -> None:
+        zero = self.zero_point
+        if zero is not None and self.kind in TAKEN and np.any(_floats(zero) != 0):
+            self.fail(
+                f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
+                f"{_type_name(self.kind)}",
+                f"{AGAIN}, symmetrically",
+            )
+
+    def _check_codes(self) -> None:
+        stored = self.scope.constants.get(self.node.input[0])
+        if stored is None or stored.data_type != TensorProto.FLOAT8E4M3FN:
+            return
+        codes = array_of(stored).view(np.uint8)
+        count = int(np.count_nonzero(codes & 0x7F == 0x7F))
+        if count:
+            self.fail(
+                f"reads NaN: {count} of the {codes.size} values of {stored.name!r} are 0x7F or 0xFF",
+                f"{AGAIN}: limit values to 448 times the scale before they become float8e4m3fn",
+            )
+
+
+def _kind(node: NodeProto, scope: _Scope) -> int:
+    """Return the type of the quantized values of a Q/DQ node, 0 if it is not known."""
+    if node.op_type == "QuantizeLinear":
+        zero = scope.constants.get(node.input[2]) if len(node.input) > 2 else None
+        named = (one.i for one in node.attribute if one.name == "output_dtype")
+        return zero.data_type if zero is not None else next(named, 0)
+    stored, maker = scope.constants.get(node.input[0]), scope.makers.get(node.input[0])
+    if stored is not None:
+        return stored.data_type
+    return _kind(maker, scope) if maker and maker.op_type == "QuantizeLinear" else 0
+
+
+def _shape(name: str, scope: _Scope) -> Shape | None:
+    """Return the shape of a constant, or of one that is quantized or dequantized; else None."""
+    for _ in PAIR:
+        if (found := scope.constants.get(name)) is not None:
+            return tuple(found.dims)
+        if (maker := scope.makers.get(name)) is None:
+            return None
+        name = maker.input[0]
+    found = scope.constants.get(name)
+    return None if found is None else tuple(found.dims)
+
+
+def _fits(scales: Shape, values: Shape | None, axis: int) -> bool:
+    """Tell whether scales without blocks are one, or one for each index along the axis."""
+    if math.prod(scales) == 1:
+        return True
+    return len(scales) == 1 and (values is None or values[axis] == scales[0])
+
+
+def _wrong_scale(values: npt.NDArray[np.float32], is_narrow: bool) -> str:
+    """Return what is wrong with the worst of some scales, "" if nothing is."""
+    if not np.isfinite(values).all():
+        return "not a number" if np.isnan(values).any() else "infinite"
+    least = float(values.min(initial=1.0))
+    if least <= 0:
+        return "0" if least == 0 else f"negative, {least:.3g}"
+    return f"subnormal, {least:.3g}" if is_narrow and least < TINY else ""
+
+
+def _floats(tensor: TensorProto) -> npt.NDArray[Any]:
+    return np.asarray(array_of(tensor)).astype(np.float32)
+
+
+def _type_name(kind: int) -> str:
+    return TensorProto.DataType.Name(kind).lower() if kind else ""
+
+
+def _shown(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
