@@ -21,8 +21,8 @@ class Format:
 
     `lowest` is its lowest value where that is not -`top`: INT4 has one more below zero, which TensorRT
     takes. A float format has `mantissa` bits, with steps that shrink down to its smallest `normal`
-    number. `bits` counts a value with its share of block scales. `blocks` are the block sizes of weights along
-    the summed axis, the usual one first; a format with blocks is for weights only.
+    number. `bits` counts a value with its share of block scales. `blocks` are the block sizes of
+    weights along the summed axis, the usual one first; a format with blocks is for weights only.
     """
 
     name: str
