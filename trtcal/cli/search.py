@@ -173,7 +173,7 @@ class Search(
     )
     precisions: str = option(
         "Precisions to choose from, besides float: of int8, fp8, int4 and nvfp4, or all that the "
-        "target of --build has.",
+        "target of --build, else the --gpu, has.",
         default="int8",
         metavar="A,B,...|all",
     )
@@ -297,10 +297,14 @@ def _settings(options: Search, model: Model, prepared: Model) -> SearchOptions:
 
 def _precisions(options: Search) -> tuple[str, ...]:
     """Return the precisions to choose from, the first of which others are compared with."""
+    from trtcal.backends.capabilities import check_precisions, has
+    from trtcal.evidence.layers.costs import find_target
     from trtcal.quantization.formats import NARROW
 
+    gpu = find_target(options.gpu or _gpu_of(options.target)).capability
+    target = options.target or gpu or ""
     if options.precisions == "all":
-        return NARROW
+        return tuple(one for one in NARROW if has(target, one))
     found = tuple(dict.fromkeys(one.strip() for one in options.precisions.split(",")))
     unknown = [one for one in found if one not in NARROW]
     if unknown:
@@ -312,6 +316,7 @@ def _precisions(options: Search) -> tuple[str, ...]:
             "--times gives times in INT8 and in float only",
             "leave --precisions out, or use --build",
         )
+    check_precisions(found, [target] if target else [])
     return found
 
 

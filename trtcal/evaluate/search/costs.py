@@ -75,8 +75,15 @@ class Work:
 
     def coverage(self, plan: Collection[Unit]) -> Coverage:
         """Return how much of the compute a plan asks for in INT8."""
-        kept = {one.name: "left out of INT8 by this plan" for one in self.kernels if one.unit}
-        return cover(self.counted, dict(map(split, plan)), kept)
+        chosen = dict(map(split, plan))
+        units = (one.name for one in self.kernels if one.unit)
+        kept = {
+            name: f"in {chosen[name].upper()} by this plan"
+            if name in chosen
+            else "left in float by this plan"
+            for name in units
+        }
+        return cover(self.counted, chosen, kept)
 
 
 def work_of(model: Model, units: Collection[str], feeds: Feeds) -> Work:

@@ -240,21 +240,21 @@ class Search:
             return self._no_int8() if spared else NONE_HOLDS
         lost = whole.loss.of(self.measure)
         share = best.loss.of(self.measure) / lost if lost else 0.0
+        narrow = next(iter(self.wholes)).upper()
         cheap = "the smallest file" if self.goal == SMALLEST else "the shortest time"
         what = cheap if self.limits.on_loss else "the smallest loss"
         among = (
             "that hold the limits"
             if asked
-            else f"that keep {KEPT_SPEEDUP:.0%} of the INT8 speed-up"
+            else f"that keep {KEPT_SPEEDUP:.0%} of the {narrow} speed-up"
         )
-        narrow = next(iter(self.wholes)).upper()
         of_loss = f"{share:.0%} of the loss with all layers in {narrow} ({self.measure})"
         if not whole.loss.is_fit:
             of_loss = f"finite outputs, which the network with all layers in {narrow} does not give"
         if not best.plan:
             return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
         return (
-            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole)}, with "
+            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole, narrow)}, with "
             f"{of_loss}"
         )
 
@@ -273,14 +273,12 @@ class Search:
         return f"{word} is not worth it under these limits, which hold without it too: {ms}"
 
 
-def _kept(best: Point, whole: Point) -> str:
-    """Return how much of the speed-up of all of INT8 a plan keeps."""
+def _kept(best: Point, whole: Point, narrow: str) -> str:
+    """Return how much of the speed-up of all layers in a precision a plan keeps."""
     if best.speedup > whole.speedup:
-        return (
-            f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} times with all in INT8)"
-        )
+        return f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} times with all in {narrow})"
     kept = best.speedup / whole.speedup
-    return f"{kept:.0%} of the INT8 speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
+    return f"{kept:.0%} of the {narrow} speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 
 
 def _changed(plan: Plan, units: Sequence[Unit]) -> Iterator[Plan]:
