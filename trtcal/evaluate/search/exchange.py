@@ -254,8 +254,8 @@ class Search:
         if not best.plan:
             return f"{self._no_int8()}; {what} of the {len(self.points)} measured plans {among}"
         return (
-            f"{what} of the {len(self.points)} measured plans {among}: {_kept(best, whole, narrow)}, with "
-            f"{of_loss}"
+            f"{what} of the {len(self.points)} measured plans {among}: "
+            f"{_kept(best, whole, narrow)}, with {of_loss}"
         )
 
     def _no_int8(self) -> str:
@@ -276,7 +276,8 @@ class Search:
 def _kept(best: Point, whole: Point, narrow: str) -> str:
     """Return how much of the speed-up of all layers in a precision a plan keeps."""
     if best.speedup > whole.speedup:
-        return f"{best.speedup:.3g} times as fast as FP32 ({whole.speedup:.3g} times with all in {narrow})"
+        every = f"{whole.speedup:.3g} times with all in {narrow}"
+        return f"{best.speedup:.3g} times as fast as FP32 ({every})"
     kept = best.speedup / whole.speedup
     return f"{kept:.0%} of the {narrow} speed-up ({best.speedup:.3g} of {whole.speedup:.3g})"
 

@@ -12,7 +12,6 @@ from trtcal.evaluate.metrics import Loss
 from trtcal.limits import HOLDS, INT8_MACS, Figure, Judgement, Limit, parse_limits
 
 FASTEST, SMALLEST = "fastest", "smallest"
-GOALS = (FASTEST, SMALLEST)
 
 
 class Choice(NamedTuple):
