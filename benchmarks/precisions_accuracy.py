@@ -1,9 +1,10 @@
 """What a model loses in every precision, beside files that another quantizer made of it.
 
-    python -m benchmarks.precisions_accuracy MODEL --calibration NPZ --test NPZ [--samples N] [--peers ONNX ...]
+    python -m benchmarks.precisions_accuracy MODEL --calibration NPZ --test NPZ
+        [--samples N] [--peers ONNX ...]
 
-A line each: SQNR of the first output against FP32 (dB), top-1 (%), perplexity, and the file's size (kB).
-Labels are classes, or tokens if the scores have one more axis. trtcal calibrates by `percentile`; all
+A line each: SQNR of the first output against FP32 (dB), top-1 (%), perplexity, and the file's size
+(kB). Labels are classes, or tokens if the scores have one more axis. trtcal calibrates by `percentile`; all
 files run on ONNX Runtime's CPU by the same code, FP4 weights folded.
 """
 
