@@ -124,8 +124,8 @@ def test_layers_that_a_calibrator_gave_int8_are_counted_without_qdq_in_the_model
 def test_a_failed_build_says_what_its_log_means(here, capsys):
     proto = wrong_axis().proto()
     for tensor in proto.graph.initializer:
-        if tuple(tensor.dims) == (8,) and tensor.data_type == onnx.TensorProto.FLOAT:
-            tensor.raw_data = b"\0" * 32
+        if tuple(tensor.dims) == (8,) and tensor.data_type == onnx.TensorProto.INT8:
+            tensor.raw_data = b"\1" * 8  # zero points, which the parser wants to be 0
     onnx.save(proto, here / "model.onnx")
     assert run_command(["build", "model.onnx", "--target", "sm89", "-o", "made"]) == 3
     err = capsys.readouterr().err
