@@ -182,7 +182,9 @@ def _named(layer: Layer, decisions: Mapping[str, Decision]) -> bool:
 
 def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[str, str]:
     pairs = ((layer.name, decisions[layer.name]) for layer in placement.layers)
-    return {name: str(one) for name, one in pairs if one.precision != "int8" and not one.is_default}
+    return {
+        name: str(one) for name, one in pairs if one.precision not in NARROW and not one.is_default
+    }
 
 
 def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> _Ranges:

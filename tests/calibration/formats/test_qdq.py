@@ -246,3 +246,13 @@ def test_models_of_onnxruntime_fit_the_float_model(tmp_path, kind, symmetric):
     assert found.ranges["x"].amax == pytest.approx(reader.largest, abs=step)
     if kind == QuantType.QInt8:  # uint8's middle is 127.5: versions round it to either side
         assert (found.ranges["x"].note is None) == symmetric
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_our_own_ranges_come_back_from_a_model_whose_rest_is_fp16(tmp_path, precision):
+    model = load_model(conv_net(tmp_path / "net.onnx"))
+    ranges = calibration(AMAXES, model=model.fingerprint)
+    made = quantize(prepare(model), ranges, Plan(precision, rest="fp16"))
+    write_quantized(tmp_path / "q.onnx", made)
+    found = import_calibration(tmp_path / "q.onnx", model)
+    assert set(found.ranges) == set(AMAXES)

@@ -29,6 +29,7 @@ LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT16: (-32768, 32767),
     TensorProto.UINT16: (0, 65535),
 }
+FP16 = "/fp16"  # our own suffix for a tensor of the float model that `--rest fp16` put into float16
 RENAMED = "_QuantizeLinear_Input"  # ONNX Runtime's suffix for a float output that became Q/DQ
 
 
@@ -85,8 +86,10 @@ class _Graph:
             node = self.producers.get(name)
         if name in known or node is None:
             return name
-        is_cast = node.op_type == "Cast" and node.input[0] in known
-        return node.input[0] if is_cast else name.removesuffix(RENAMED)
+        if node.op_type == "Cast" and node.input[0] in known:
+            return str(node.input[0])
+        in_float32 = name.removesuffix(FP16)
+        return in_float32 if in_float32 in known else name.removesuffix(RENAMED)
 
     def range_of(self, node: onnx.NodeProto) -> TensorRange | str:
         """Return a QuantizeLinear's range, or why it has none that INT8 or FP8 could use."""
