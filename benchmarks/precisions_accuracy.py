@@ -4,7 +4,8 @@
         [--samples N] [--peers ONNX ...]
 
 A line each: SQNR of the first output against FP32 (dB), top-1 (%), perplexity, and the file's size
-(kB). Labels are classes, or tokens if the scores have one more axis. trtcal calibrates by `percentile`; all
+(kB). Labels are classes, or tokens if the scores have one more axis.
+trtcal calibrates by `percentile`; all
 files run on ONNX Runtime's CPU by the same code, FP4 weights folded.
 """
 
