@@ -15,7 +15,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evidence.diagnosis.build_diagnosis import check_build
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.model import load_model
-from trtcal.quantization import Plan, prepare, quantize, write_quantized
+from trtcal.quantization import Plan, Rule, prepare, quantize, write_quantized
 
 RTX = BACKENDS["tensorrt-rtx"]
 needs_rtx = pytest.mark.skipif(not RTX.availability().works, reason="TensorRT-RTX is missing")
@@ -118,7 +118,7 @@ def test_nvfp4_is_stored_but_the_product_is_one_of_floats(scenes, tmp_path):
 @needs_rtx
 def test_fp8_stays_off_wide_filters_and_transposed_convolutions(scenes, tmp_path):
     made = scenes["convolutions"]
-    found, model = quantized(made, Plan("fp8"), tmp_path)
+    found, model = quantized(made, Plan("fp8", rules=(Rule("fp8", op="Conv"),)), tmp_path)
     assert "32 taps" in found.skipped["wide"]
     assert "ConvTranspose" in found.skipped["up"]
     engine = build(model, RTX, BuildOptions("sm89"), tmp_path / "build")
@@ -128,7 +128,9 @@ def test_fp8_stays_off_wide_filters_and_transposed_convolutions(scenes, tmp_path
 @needs_rtx
 def test_the_compiler_raises_a_wide_filter_in_fp8_to_float(scenes, tmp_path, monkeypatch):
     monkeypatch.setattr("trtcal.quantization.weighted_ops.FP8_TAPS", 49)
-    engine = built(scenes["convolutions"], Plan("fp8"), "sm120", tmp_path)
+    engine = built(
+        scenes["convolutions"], Plan("fp8", rules=(Rule("fp8", op="Conv"),)), "sm120", tmp_path
+    )
     outcome = next(one for one in engine.outcomes if one.node == "wide")
     assert (outcome.asked, outcome.got) == ("fp8", "fp32")
     assert "expands its FP8 weights" in outcome.reason

@@ -542,3 +542,13 @@ def test_a_layer_named_for_a_format_that_has_no_place_in_it_is_an_error(tmp_path
     with pytest.raises(InputError, match="int4 in layer 'first': int4 is for the constant matrix"):
         quantize(model, None, Plan("fp32", {"first": "int4"}))
     assert quantize(model, None, Plan("fp32", rules=(Rule("int4", op="Conv"),))).skipped
+
+
+def test_the_first_convolution_of_an_image_stays_out_of_fp8_unless_it_is_named(digits):
+    model = prepare(load_model(digits / "digits.onnx"))
+    dataset = open_dataset(digits / "calibration.npz", model)
+    ranges = calibrate(observe(model, dataset, tensors_to_observe(find_layers(model))), "minmax")
+    made = quantize(model, ranges, Plan("fp8"))
+    assert made.asked["stem/conv"] == "fp32"
+    assert "1 input channels" in made.skipped["stem/conv"]
+    assert quantize(model, ranges, Plan("fp8", {"stem/conv": "fp8"})).asked["stem/conv"] == "fp8"

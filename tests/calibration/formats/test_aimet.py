@@ -19,7 +19,7 @@ from trtcal.calibration.formats.convert import (
 )
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.quantization import Plan, prepare, quantize
+from trtcal.quantization import Plan, Rule, prepare, quantize
 
 PER_TENSOR = {"dtype": "INT", "bw": 8, "enc_type": "PER_TENSOR"}
 OLD = {
@@ -103,7 +103,7 @@ def test_int8_takes_no_range_that_is_for_fp8_alone(tmp_path):
     found = import_calibration(path, model)
     made = quantize(prepare(model), found)
     assert "for FP8 alone" in made.skipped["first"]
-    made = quantize(prepare(model), found, Plan("fp8"))
+    made = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     assert made.asked["first"] == "fp8"
     with pytest.raises(InputError, match="for FP8 alone: x, b, g"):
         export_calibration(tmp_path / "out.json", found, AIMET)

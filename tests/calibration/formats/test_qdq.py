@@ -17,7 +17,7 @@ from trtcal.calibration.formats.convert import import_calibration, read_ranges
 from trtcal.calibration.formats.qdq import read_qdq
 from trtcal.errors import InputError
 from trtcal.model import load_model
-from trtcal.quantization import Plan, prepare, quantize, write_quantized
+from trtcal.quantization import Plan, Rule, prepare, quantize, write_quantized
 from trtcal.ranges import TensorRange
 
 AMAXES = {"x": 2.7, "b": 1.3, "g": 0.9}
@@ -112,12 +112,12 @@ def test_a_tensor_in_int8_and_in_fp8_has_both_ranges(tmp_path):
 def test_our_own_scales_in_fp8_come_back_to_the_bit(tmp_path):
     model = load_model(conv_net(tmp_path / "net.onnx"))
     ranges = calibration(AMAXES, model=model.fingerprint)
-    made = quantize(prepare(model), ranges, Plan("fp8"))
+    made = quantize(prepare(model), ranges, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     write_quantized(tmp_path / "fp8.onnx", made)
     found = import_calibration(tmp_path / "fp8.onnx", model)
     scales = {name: np.float32(one.fp8_scale) for name, one in found.ranges.items()}
     assert scales == {name: np.float32(amax / 448) for name, amax in AMAXES.items()}
-    again = quantize(prepare(model), found, Plan("fp8"))
+    again = quantize(prepare(model), found, Plan("fp8", rules=(Rule("fp8", op="Conv"),)))
     assert again.proto.graph == made.proto.graph
 
 
@@ -252,7 +252,8 @@ def test_models_of_onnxruntime_fit_the_float_model(tmp_path, kind, symmetric):
 def test_our_own_ranges_come_back_from_a_model_whose_rest_is_fp16(tmp_path, precision):
     model = load_model(conv_net(tmp_path / "net.onnx"))
     ranges = calibration(AMAXES, model=model.fingerprint)
-    made = quantize(prepare(model), ranges, Plan(precision, rest="fp16"))
+    plan = Plan(precision, rules=(Rule(precision, op="Conv"),), rest="fp16")
+    made = quantize(prepare(model), ranges, plan)
     write_quantized(tmp_path / "q.onnx", made)
     found = import_calibration(tmp_path / "q.onnx", model)
     assert set(found.ranges) == set(AMAXES)
