@@ -41,15 +41,15 @@ def show(document: dict[str, Any], folder: Path) -> None:
     from trtcal.documents import from_fields
     from trtcal.quantization.coverage import Coverage
 
-    others: Columns = {"other": lambda row: _narrow(row["narrow_layers"])}
+    is_mixed = document["precisions"] != ["int8"] or document["goal"] == "smallest"
+    others: Columns = {"other": lambda row: _narrow(row["narrow_layers"]), "MB": "{size_mb:.3g}"}
     columns: Columns = {
         "plan": lambda row: f"{row['plan']}{' *' if row['recommended'] else ''}",
         "left in float": lambda row: _named(row["float_layers"]),
-        **(others if document["precisions"] != ["int8"] else {}),
+        **(others if is_mixed else {}),
         "INT8 MACs %": "{int8_macs:.3g}",
         "ms": "{cost_ms:.4g}",
         "speed-up": "{speedup:.3g}",
-        "MB": "{size_mb:.3g}",
         "SQNR dB": lambda row: "inf" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}",
         "KL": "{loss[kl]:.3g}",
         "drop": lambda row: _drop(row["loss"]),
