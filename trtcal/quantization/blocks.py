@@ -15,12 +15,11 @@ from trtcal.model.model import Floats
 from trtcal.quantization.formats import FORMATS, Format
 
 LEAST_SCALE = 2.0**-14  # the smallest normal float16
-# Shares of the scale that reaches the largest values. Lower ones lose less of the weights but more of the
-# output: in trained networks the few largest weights matter more than their number says.
+# Shares of the scale that reaches the largest values; at 1.5 FP4's largest value is 4, whose neighbours
+# are nearer. Lower ones lose less of the weights but more of the output: in trained networks the few
+# largest weights matter more than their number says.
 SHARES = np.linspace(1.0, 0.96, 5)
-SHARES_FP4 = np.linspace(
-    1.5, 0.96, 10
-)  # at 1.5 the largest value is 4, whose neighbours are nearer
+SHARES_FP4 = np.linspace(1.5, 0.96, 10)
 CHUNK = 1 << 16  # weights at a time, which stay in the cache of a CPU
 
 
