@@ -198,3 +198,18 @@ def test_a_float16_layer_beside_a_concat_of_int8_runs(tmp_path):
     lowered = run_session(open_session(lower(mixed), threads=1), None, feeds)[0]
     noise = np.square(lowered - expected).sum() / np.square(expected).sum()
     assert noise < 10**-2.5
+
+
+def test_a_relu_before_uint8_quantization_without_a_zero_point_stays():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "relu"),
+        helper.make_node("QuantizeLinear", ["r", "s"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["y"], "dequantize"),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "y")
+    ]
+    scale = onnx.numpy_helper.from_array(np.float32(0.1), "s")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [scale])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    assert lower(proto) is proto

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import fold_fp4, keep_relus
+from trtcal.backends.narrow import adapt
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
@@ -20,15 +20,13 @@ from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
 from trtcal.model.frameworks.formats import format_of
-from trtcal.model.graph import constant, export_model, import_graph, sigmoid_outputs
+from trtcal.model.graph import export_model, import_graph, sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
 from trtcal.quantization.coverage import Coverage, asked_coverage
-from trtcal.quantization.formats import FORMATS
+from trtcal.quantization.formats import is_narrow
 from trtcal.quantization.qdq import provenance, quantization_record, record_in
-
-FP8 = FORMATS["fp8"].dtype
 
 
 @dataclass(frozen=True)
@@ -159,11 +157,9 @@ def _literal(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """
     graph = import_graph(proto)
     quantizers = [node for node in graph.nodes if node.op == "QuantizeLinear"]
-    zeros = [constant(node.inputs[2]) for node in quantizers if len(node.inputs) > 2]
-    if len(zeros) == len(quantizers) and all(one is not None and one.dtype == FP8 for one in zeros):
+    if all(map(is_narrow, quantizers)):
         return None
-    changed = any([fold_fp4(graph), keep_relus(graph)])
-    return export_model(graph, proto) if changed else proto
+    return export_model(graph, proto) if adapt(graph) else proto
 
 
 def literal_model(variant: Variant) -> Model | None:

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from trtcal.model.graph import constant, expanded
 from trtcal.model.ops import BOUNDED, SELECTS, WITHIN_ONE, output_axis
-from trtcal.quantization.formats import FORMATS
+from trtcal.quantization.formats import format_of
 
 Bounds = dict[str, float]
 
@@ -115,7 +115,7 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
     "MatMul": _matmul,
     "Mul": lambda node, values: math.prod(values),
     "Pad": lambda node, values: max(values[0], values[2] if _has(node, 2) else 0.0),
-    "QuantizeLinear": lambda node, values: _most_steps(node),
+    "QuantizeLinear": lambda node, values: found.most if (found := format_of(node)) else None,
     "Sub": lambda node, values: sum(values),
     "Sum": lambda node, values: sum(values),
     "Where": lambda node, values: max(values[1:]),
@@ -125,9 +125,3 @@ RULES: dict[str, Callable[[gs.Node, list[float]], float | None]] = {
 def _has(node: gs.Node, place: int) -> bool:
     """Tell whether an input that may be left out is there."""
     return len(node.inputs) > place and not node.inputs[place].is_empty()
-
-
-def _most_steps(node: gs.Node) -> float | None:
-    """Return the largest magnitude of what a Q node gives, None if its type is not known."""
-    dtype = node.inputs[2].dtype if len(node.inputs) > 2 else None
-    return 128.0 if dtype == np.int8 else 448.0 if dtype == FORMATS["fp8"].dtype else None

@@ -7,11 +7,15 @@ Types", which gives the block sizes that TensorRT takes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
 
+from calibrators.fp8 import FP8_MOST
 from trtcal.model.model import Floats
 
 
@@ -19,10 +23,10 @@ from trtcal.model.model import Floats
 class Format:
     """A narrow format: `top` is its largest value, `opset` the first of ONNX that has it.
 
-    `lowest` is its lowest value where that is not -`top`: INT4 has one more below zero, which TensorRT
-    takes. A float format has `mantissa` bits, with steps that shrink down to its smallest `normal`
-    number. `bits` counts a value with its share of block scales. `blocks` are the block sizes of
-    weights along the summed axis, the usual one first; a format with blocks is for weights only.
+    `lowest` is its lowest value where that is not -`top`: integers have one more below zero. A float
+    format has `mantissa` bits, with steps that shrink down to its smallest `normal` number. `bits`
+    counts a value with its share of block scales. `blocks` are the block sizes of weights along the
+    summed axis, the usual one first; a format with blocks is for weights only.
     """
 
     name: str
@@ -34,6 +38,11 @@ class Format:
     lowest: float | None = None
     mantissa: int | None = None
     normal: float = 1.0
+
+    @property
+    def most(self) -> float:
+        """The largest magnitude of its values."""
+        return max(self.top, -(self.lowest or 0.0))
 
     @property
     def weights_only(self) -> bool:
@@ -76,9 +85,9 @@ class Format:
 FORMATS = {
     one.name: one
     for one in (
-        Format("int8", np.dtype(np.int8), 127.0, 8.0, 13),
+        Format("int8", np.dtype(np.int8), 127.0, 8.0, 13, lowest=-128.0),
         Format(
-            "fp8", np.dtype(ml_dtypes.float8_e4m3fn), 448.0, 8.0, 19, mantissa=3, normal=2.0**-6
+            "fp8", np.dtype(ml_dtypes.float8_e4m3fn), FP8_MOST, 8.0, 19, mantissa=3, normal=2.0**-6
         ),
         Format("int4", np.dtype(ml_dtypes.int4), 7.0, 4.125, 21, (128, 64), lowest=-8.0),
         Format("nvfp4", np.dtype(ml_dtypes.float4_e2m1fn), 6.0, 4.5, 23, (16,), mantissa=1),
@@ -86,3 +95,25 @@ FORMATS = {
 }
 NARROW = tuple(FORMATS)
 WEIGHTS_ONLY = tuple(name for name, one in FORMATS.items() if one.weights_only)
+BY_DTYPE: dict[np.dtype[Any] | None, Format] = {one.dtype: one for one in FORMATS.values()}
+
+
+def format_of(node: gs.Node) -> Format | None:
+    """Return the format that a Q or DQ node quantizes to, None for other types and unknown ones."""
+    tensors = (node.inputs[0], *node.inputs[2:3], *node.outputs)
+    types = (*(tensor.dtype for tensor in tensors), node.attrs.get("output_dtype"))
+    found = (BY_DTYPE.get(_numpy_type(one)) for one in types)
+    return next(filter(None, found), None)
+
+
+def _numpy_type(dtype: Any) -> np.dtype[Any] | None:
+    """Return a type of numpy: onnx-graphsurgeon gives ONNX's number of those that numpy lacks."""
+    if isinstance(dtype, int):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype) if dtype else None
+    return None if dtype is None else np.dtype(dtype)
+
+
+def is_narrow(node: gs.Node) -> bool:
+    """Tell whether a Q or DQ node is known to quantize to FP8 or to four bits."""
+    found = format_of(node)
+    return found is not None and found.name != "int8"

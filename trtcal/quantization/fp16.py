@@ -14,7 +14,7 @@ import scipy
 
 from trtcal.model.graph import FP16_OPSET, captured, constant, is_op
 from trtcal.model.ops import HEAVY, QDQ, SENSITIVE, SHAPE_ONLY, TYPED
-from trtcal.quantization.formats import FORMATS
+from trtcal.quantization.formats import FORMATS, format_of
 from trtcal.quantization.plan import Decision
 from trtcal.quantization.weights import as_scale
 
@@ -22,7 +22,6 @@ FP32, FP16 = "fp32", "fp16"
 MOST = 65504.0
 NORMAL = 2.0**-14  # smaller values lose digits
 LEAST_SCALE = 2.0**-17  # a smaller scale would be wrong by more than half a step at 127
-MOST_STEPS = {one.dtype: one.top for one in FORMATS.values() if one.name != "int8"}
 FLOAT16_TENSOR = "tensor(float16)"
 FIRST_ONLY = frozenset(("Resize", "Upsample"))  # their other inputs are regions and factors
 
@@ -134,13 +133,9 @@ def takes_fp16_scale(node: gs.Node, opset: int) -> bool:
     if scale.dtype != np.float32:
         return False
     is_exact = bool((scale.astype(np.float16) == scale).all())
-    fits = bool((scale * _most_steps(node) <= MOST).all())
+    kind = format_of(node) or FORMATS["int8"]
+    fits = bool((scale * kind.most <= MOST).all())
     return fits and (is_exact or bool((scale >= LEAST_SCALE).all()))
-
-
-def _most_steps(node: gs.Node) -> float:
-    types = (tensor.dtype for tensor in (*node.inputs[:1], *node.inputs[2:3]))
-    return max(MOST_STEPS.get(np.dtype(one), 128.0) for one in types if one is not None)
 
 
 def fp16_scale(node: gs.Node) -> Array:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,33 +35,16 @@ from trtcal.quantization.weights import (
     quantize_weight,
     step_above,
 )
-
-if TYPE_CHECKING:  # a higher room: its type is known here, its code is not
-    from trtcal.ranges import Calibration, TensorRange
+from trtcal.ranges import Calibration
 
 METADATA = "trtcal.quantization"
+NONE = "none"  # what a record says of a calibration where weights alone are quantized
 BY_TYPE = {onnx.helper.np_dtype_to_tensor_dtype(one.dtype): name for name, one in FORMATS.items()}
 BY_OPERATOR = {  # in the domain trt, as ModelOpt exports from PyTorch
     "TRT_FP8DequantizeLinear": "fp8",
     "TRT_INT4DequantizeLinear": "int4",
     "TRT_FP4QDQ": "nvfp4",
 }
-
-
-@dataclass(frozen=True)
-class NoCalibration:
-    """What stands in a record in place of a calibration where weights alone are quantized."""
-
-    model: str
-    digest: str = "none"
-    method: str = "none"
-    ranges: Mapping[str, TensorRange] = field(default_factory=dict)
-    unranged: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    sample_digests: str = ""
-
-
-_Ranges: TypeAlias = "Calibration | NoCalibration"
 
 
 @dataclass(frozen=True)
@@ -211,7 +194,7 @@ def _excluded(placement: Placement, decisions: Mapping[str, Decision]) -> dict[s
     }
 
 
-def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> _Ranges:
+def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> Calibration:
     """Return what is known of activations; `InputError` if it is of another model, or too little."""
     if calibration is not None:
         _check_same_model(model, calibration)
@@ -222,7 +205,7 @@ def _ranges_of(model: Model, calibration: Calibration | None, plan: Plan) -> _Ra
             "ranges of activations",
             "give the calibration.json of `trtcal calibrate`; int4 and nvfp4 alone need none",
         )
-    return NoCalibration(model.fingerprint)
+    return Calibration(NONE, {}, model.fingerprint, NONE, 0, NONE, {}, {})
 
 
 def _check_same_model(model: Model, calibration: Calibration) -> None:
@@ -240,7 +223,7 @@ class _Writer:
     def __init__(
         self,
         graph: gs.Graph,
-        calibration: _Ranges,
+        calibration: Calibration,
         placement: Placement,
         plan: Plan,
         overrides: Int8Overrides | None = None,
@@ -423,7 +406,7 @@ def _scale_above(tensor: str, scale: Scale) -> Scale:
 
 def _describe(
     result: QuantizedModel,
-    calibration: _Ranges,
+    calibration: Calibration,
     plan: Plan,
     done: dict[str, str],
     moved: Collection[str],
@@ -431,7 +414,7 @@ def _describe(
     """Record in the model what was asked of it, so that a later command needs nothing else."""
     record: dict[str, Any] = {
         "model": calibration.model,
-        "calibration": calibration.digest,
+        "calibration": NONE if calibration.method == NONE else calibration.digest,
         "method": calibration.method,
         "plan": plan.to_document()["digest"],
         "layers": done,

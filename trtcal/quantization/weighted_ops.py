@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.errors import InputError
 from trtcal.model.graph import constant, is_op
 from trtcal.model.model import Floats
 from trtcal.model.ops import CARRIES, CONVOLUTIONS, HEAVY, INTEGER, RECURRENT, output_axis
-from trtcal.quantization.formats import FORMATS, WEIGHTS_ONLY
+from trtcal.quantization.formats import format_of
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,8 @@ def _quantized_already(node: gs.Node) -> str | None:
     """Return why a node with dequantized operands is none to quantize, None if it has none."""
     far = [one for one in map(_dequantizer, node.inputs[:2]) if one is not None]
     near = [one for one in far if one.outputs[0] in node.inputs]
-    packed = [name for one in far if (name := _four_bits(one))]
+    kinds = [kind for one in far if (kind := format_of(one))]
+    packed = [kind.name for kind in kinds if kind.weights_only]
     if len(far) == 2 and (near or packed):
         return "it is already quantized"
     return f"its weights are already in {packed[0]}" if packed else ONE_SIDED if near else None
@@ -233,14 +233,6 @@ def _dequantizer(tensor: gs.Tensor) -> gs.Node | None:
         tensor = tensor.inputs[0].inputs[0]
     maker = tensor.inputs[0] if tensor.inputs else None
     return maker if maker is not None and maker.op == "DequantizeLinear" else None
-
-
-def _four_bits(dequantizer: gs.Node) -> str | None:
-    """Return the format of a DQ node's constant weights if a byte holds two of them."""
-    dtype = dequantizer.inputs[0].dtype
-    if isinstance(dtype, int):  # onnx-graphsurgeon gives the number of types that numpy lacks
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-    return next((name for name in WEIGHTS_ONLY if FORMATS[name].dtype == dtype), None)
 
 
 def weight_count(node: gs.Node) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtcal.evidence.layers.layer import FLOATS, UNKNOWN, Layer, TensorInfo
+from trtcal.quantization.formats import WEIGHTS_ONLY
 
 STORED = {"nvfp4": "fp4"}
 """What the layer list calls the values of a format, where that is another word."""
-FOUR_BITS = ("int4", "nvfp4")
 EXPANDED = "weights_expanded"
 
 
@@ -31,7 +31,7 @@ def loss_of(asked: str, layer: Layer, layers: Sequence[Layer]) -> Loss:
         hint = f"cast the inputs of the node to {asked}, or allow {asked} in the build"
         return Loss(reason, hint)
     expander = None if asked == "int8" else expander_of(asked, layer, layers)
-    if asked in FOUR_BITS:
+    if asked in WEIGHTS_ONLY:
         return _of_weights(reason, asked, layer, expander)
     if expander is not None:
         return _of_fp8_weights(reason)

@@ -13,9 +13,10 @@ from trtcal.model import Model
 from trtcal.model.shapes import Shape
 from trtcal.model.work import NodeWork, Work, count_work
 from trtcal.quantization.coverage import Coverage, cover, kept_out, usual_sizes
+from trtcal.quantization.formats import NARROW
 from trtcal.quantization.qdq import quantization_record
 
-ANSWERS = ("int8", "fp8", "int4", "nvfp4", "fp16", "fp32")
+ANSWERS = (*NARROW, "fp16", "fp32")
 
 
 @dataclass(frozen=True)
