@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.networks import conv_net, samples, save, transposed_net, weight
+from trtcal.backends.lowering import lower
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.model import load_model
+from trtcal.model.graph import fingerprint, import_graph
 from trtcal.quantization import (
     Plan,
     Rule,
@@ -552,3 +554,34 @@ def test_the_first_convolution_of_an_image_stays_out_of_fp8_unless_it_is_named(d
     assert made.asked["stem/conv"] == "fp32"
     assert "1 input channels" in made.skipped["stem/conv"]
     assert quantize(model, ranges, Plan("fp8", {"stem/conv": "fp8"})).asked["stem/conv"] == "fp8"
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int4", "nvfp4"])
+def test_narrow_weights_in_a_file_beside_the_model_are_the_same(tmp_path, precision):
+    path = save(
+        tmp_path / "net.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        {"w": weight(256, 64)},
+        {"x": ["n", 256]},
+        {"y": ["n", 64]},
+    )
+    model = prepare(load_model(path))
+    ranges = Calibration(
+        "m", {}, model.fingerprint, "d", 1, "h", {"x": TensorRange(4.0, 4.0, 0)}, {}
+    )
+    made = quantize(model, ranges, Plan(precision)).proto
+    for threshold in (0, 1 << 20):
+        onnx.save(
+            made,
+            tmp_path / f"{threshold}.onnx",
+            save_as_external_data=True,
+            location=f"{threshold}.bin",
+            size_threshold=threshold,
+        )
+    beside, inside = (load_model(tmp_path / f"{one}.onnx").proto for one in (0, 1 << 20))
+    x = np.ones((1, 256), np.float32)
+    first, second = (
+        run_session(open_session(lower(one)), ["y"], {"x": x})[0] for one in (beside, inside)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert fingerprint(import_graph(beside)) == fingerprint(import_graph(inside))

@@ -25,19 +25,10 @@ from onnx.external_data_helper import uses_external_data
 
 from trtcal.documents.bounds import raising, scaled, seconds_for, too_slow
 from trtcal.errors import InputError
-from trtcal.model.files import ITEM_BYTES, all_nodes, size_of, subgraphs_of, tensors_of
+from trtcal.model.files import ITEM_BITS, NARROW_BITS, all_nodes, size_of, subgraphs_of, tensors_of
 
 MODEL_BYTES = 2 << 30  # protobuf reads no more
 MEMORY_BYTES = 4 << 30  # that a check may take besides what this process has
-BITS: dict[int, int] = {
-    onnx.TensorProto.FLOAT8E4M3FN: 8,
-    onnx.TensorProto.FLOAT8E4M3FNUZ: 8,
-    onnx.TensorProto.FLOAT8E5M2: 8,
-    onnx.TensorProto.FLOAT8E5M2FNUZ: 8,
-    onnx.TensorProto.INT4: 4,
-    onnx.TensorProto.UINT4: 4,
-    onnx.TensorProto.FLOAT4E2M1: 4,
-}
 TYPES = frozenset(onnx.TensorProto.DataType.values())
 WAIT_S = 60.0  # beyond the time of a processor that it may take
 HINT = "export it again; `python -m onnx.checker` lists what is wrong"
@@ -70,8 +61,8 @@ def check_sizes(proto: onnx.ModelProto) -> None:
     for tensor in tensors_of(proto):
         if tensor.data_type not in TYPES or min(tensor.dims, default=0) < 0:
             raise ValueError(f"tensor {tensor.name!r} is of type {tensor.data_type}{tensor.dims}")
-        given, wanted = len(tensor.raw_data), _bytes_of(tensor)
-        if tensor.HasField("raw_data") and wanted is not None and given != wanted:
+        given, wanted = len(tensor.raw_data), size_of(tensor)
+        if tensor.HasField("raw_data") and tensor.data_type in ITEM_BITS and given != wanted:
             raise ValueError(
                 f"tensor {tensor.name!r} has {given} bytes, its type and shape need {wanted}"
             )
@@ -79,14 +70,6 @@ def check_sizes(proto: onnx.ModelProto) -> None:
     for value in _annotations(proto):
         if value.type.tensor_type.elem_type not in TYPES:
             raise ValueError(f"{value.name!r} is of type {value.type.tensor_type.elem_type}")
-
-
-def _bytes_of(tensor: onnx.TensorProto) -> int | None:
-    """Return the bytes that a tensor's type and shape need, None for types of no fixed size."""
-    if tensor.data_type in ITEM_BYTES:
-        return size_of(tensor)
-    bits = BITS.get(tensor.data_type)
-    return None if bits is None else -(-math.prod(map(int, tensor.dims)) * bits // 8)
 
 
 def _annotations(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
@@ -101,12 +84,12 @@ def _check_values(tensor: onnx.TensorProto) -> None:
     """Check how many values a tensor lists that has neither bytes nor external data."""
     if tensor.HasField("raw_data") or uses_external_data(tensor):
         return
-    if tensor.data_type not in (*ITEM_BYTES, *BITS, onnx.TensorProto.STRING):
+    if tensor.data_type not in (*ITEM_BITS, onnx.TensorProto.STRING):
         return  # others lie packed in their field
     given = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
     wanted = math.prod(map(int, tensor.dims))
-    if tensor.data_type in BITS:
-        wanted = _bytes_of(tensor) or 0  # an entry holds a byte
+    if tensor.data_type in NARROW_BITS:
+        wanted = size_of(tensor)  # an entry holds a byte
     if given != wanted:
         raise ValueError(f"tensor {tensor.name!r} lists {given} values, its shape needs {wanted}")
 

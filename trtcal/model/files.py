@@ -48,11 +48,22 @@ ITEM_BYTES: dict[int, int] = {
     TensorProto.INT64: 8,
     TensorProto.UINT64: 8,
 }
+"""Bytes of a value, of the types that numpy has, and BFLOAT16."""
+NARROW_BITS: dict[int, int] = {
+    TensorProto.FLOAT8E4M3FN: 8,
+    TensorProto.FLOAT8E4M3FNUZ: 8,
+    TensorProto.FLOAT8E5M2: 8,
+    TensorProto.FLOAT8E5M2FNUZ: 8,
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+}
+ITEM_BITS = {kind: 8 * count for kind, count in ITEM_BYTES.items()} | NARROW_BITS
 
 
 def size_of(tensor: TensorProto) -> int:
-    """Return the bytes that a tensor's type and shape want, 0 for types of other than whole bytes."""
-    return ITEM_BYTES.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims))
+    """Return the bytes that a tensor's type and shape want, 0 for types of no fixed size."""
+    return -(-ITEM_BITS.get(tensor.data_type, 0) * math.prod(map(int, tensor.dims)) // 8)
 
 
 def is_weight(tensor: TensorProto) -> bool:
@@ -104,7 +115,8 @@ def _copy_fields(source: Any, target: Any, but: str) -> None:
 def array_of(tensor: TensorProto) -> Array:
     """Return a tensor's values, read-only; those in a file are mapped, not read."""
     shape = tuple(tensor.dims)
-    if tensor.data_type == TensorProto.BFLOAT16 or not is_weight(tensor):
+    is_numpys = tensor.data_type in ITEM_BYTES and tensor.data_type != TensorProto.BFLOAT16
+    if not is_numpys or not is_weight(tensor):
         return np.asarray(onnx.numpy_helper.to_array(embedded(tensor)))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
     if uses_external_data(tensor):

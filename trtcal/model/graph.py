@@ -67,17 +67,14 @@ class Weight(LazyValues):  # type: ignore[misc]  # graphsurgeon has no types
     def digest(self) -> str:
         """Digest of the values."""
         if isinstance(self.source, np.ndarray):
-            return digest_bytes(np.ascontiguousarray(self.source).data)
+            return digest_bytes(np.ascontiguousarray(self.source).view(np.uint8).data)
         return digest_of(self.source)
 
     def fill(self, tensor: TensorProto, inner: bool) -> None:
         """Give a tensor the values; an `inner` one, of a subgraph, holds its bytes itself."""
         name = tensor.name
         if isinstance(self.source, np.ndarray):
-            packed = numpy_helper.from_array(
-                self.source
-            )  # two values a byte, where they have 4 bits
-            tensor.raw_data = packed.raw_data
+            tensor.raw_data = numpy_helper.from_array(self.source).raw_data  # 4 bits are packed
         else:
             tensor.CopyFrom(embedded(self.source) if inner else self.source)
             tensor.name = name
