@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from tests.networks import conv_net, samples, save, transposed_net, weight
 from trtcal.backends.lowering import lower
@@ -557,7 +558,7 @@ def test_the_first_convolution_of_an_image_stays_out_of_fp8_unless_it_is_named(d
 
 
 @pytest.mark.parametrize("precision", ["fp8", "int4", "nvfp4"])
-def test_narrow_weights_in_a_file_beside_the_model_are_the_same(tmp_path, precision):
+def test_narrow_weights_stay_in_the_file_beside_the_model_and_are_the_same(tmp_path, precision):
     path = save(
         tmp_path / "net.onnx",
         [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
@@ -578,7 +579,10 @@ def test_narrow_weights_in_a_file_beside_the_model_are_the_same(tmp_path, precis
             location=f"{threshold}.bin",
             size_threshold=threshold,
         )
-    beside, inside = (load_model(tmp_path / f"{one}.onnx").proto for one in (0, 1 << 20))
+    beside = load_model(tmp_path / "0.onnx", embedded=0).proto
+    inside = load_model(tmp_path / f"{1 << 20}.onnx").proto
+    stored = next(one for one in beside.graph.initializer if one.name == f"w/{precision}")
+    assert uses_external_data(stored)
     x = np.ones((1, 256), np.float32)
     first, second = (
         run_session(open_session(lower(one)), ["y"], {"x": x})[0] for one in (beside, inside)

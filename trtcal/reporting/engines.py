@@ -88,9 +88,9 @@ def _counts(build: View) -> tuple[int, int]:
 
 
 def _formats(build: View) -> str:
-    """Return the narrow formats asked for, as a list in capitals; INT8 where none is."""
+    """Return the narrow formats asked for, as a list in capitals."""
     asked = {one["asked"] for one in build["outcomes"]}
-    return ", ".join(one.upper() for one in NARROW if one in asked) or "INT8"
+    return ", ".join(one.upper() for one in NARROW if one in asked)
 
 
 def coverage_of(build: View) -> Coverage | None:
@@ -102,13 +102,9 @@ def coverage_of(build: View) -> Coverage | None:
 def summary_of(build: View) -> str:
     """Return how much of a build's compute is in INT8, the largest of the rest, and what was asked."""
     (asked, met), coverage = _counts(build), coverage_of(build)
-    plan = (
-        f"{met} of {text.count(asked, NODE, NODES)} requested in {_formats(build)} run so"
-        if _formats(build) != "INT8"
-        else f"{met} of {text.count(asked, NODE, NODES)} requested in INT8 run in INT8"
-        if asked
-        else NONE_ASKED
-    )
+    formats, nodes = _formats(build), text.count(asked, NODE, NODES)
+    given = "them" if ", " in formats else formats
+    plan = f"{met} of {nodes} requested in {formats} run in {given}" if asked else NONE_ASKED
     shown = plan if coverage is None else f"{coverage.headline} ({plan})"
     return f"On {build['target']}: {shown}."
 
