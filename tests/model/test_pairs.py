@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trtcal.cli.main import run_command
 from trtcal.errors import InputError
 from trtcal.model import load_model
+from trtcal.model.pairs import _scopes
 
 FP8, INT4, FP4 = ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.float4_e2m1fn
 ROWS, COLUMNS, BLOCK = 32, 8, 16
@@ -103,6 +104,18 @@ BAD = {
         "the block size 20",
         "does not divide the 32 values along axis 0",
     ),
+    "an unknown type": (
+        model_of(
+            [
+                helper.make_node("QuantizeLinear", ["x", "s"], ["q"], NODE, output_dtype=999),
+                helper.make_node("DequantizeLinear", ["q", "s"], ["y"], "x/dequantize"),
+            ],
+            {"s": np.float32(0)},
+            23,
+        ),
+        "a scale that is 0",
+        "",
+    ),
     "odd blocks": (
         product(INT4_WEIGHT, scales(2, COLUMNS), axis=0, block_size=15),
         "odd block size 15",
@@ -121,6 +134,11 @@ BAD = {
     ),
     "too few scales": (product(FP8_WEIGHT, scales(COLUMNS - 1), axis=1), "shape [7]", "its axis"),
     "an axis outside": (product(FP8_WEIGHT, scales(COLUMNS), axis=2), "axis 2", "[32, 8]"),
+    "zero points of another shape": (
+        product(INT4_WEIGHT, INT4_SCALE, np.zeros(3, INT4), **BLOCKS),
+        "zero points of shape [3] ('zero') for scales of shape [2, 8]",
+        "each scale its zero point",
+    ),
     "nan, 0x7f": (product(coded(0x7F), FP8_SCALE), "NaN: 1 of the 256 values", "448"),
     "nan, 0xff": (product(coded(0xFF), FP8_SCALE), "NaN: 1 of the 256 values", "'values'"),
 }
@@ -211,3 +229,70 @@ def test_narrow_values_that_are_cut_short_are_an_error(dtype, cut):
     values.raw_data = values.raw_data[:-cut]
     with pytest.raises(InputError, match=r"'values' has .* bytes"):
         load_model(proto)
+
+
+def called(body, constants, passed=(), attributes=(), **given):
+    """A model that calls a function: the constants `passed` are arguments, others lie in its body."""
+    inner = [name for name in constants if name not in passed]
+    held = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(constants[name]))
+        for name in inner
+    ]
+    product = helper.make_node("MatMul", ["a", "w"], ["b"], "product")
+    opsets = [helper.make_opsetid("", 18 if "old" in given else 23)]
+    function = helper.make_function(
+        "own", "Layer", ["a", *passed], ["b"], [*held, body, product], opsets, list(attributes)
+    )
+    given.pop("old", None)
+    call = helper.make_node("Layer", ["x", *passed], ["y"], "call", domain="own", **given)
+    proto = model_of([call], {name: constants[name] for name in passed}, 23)
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+@pytest.mark.parametrize("passed", [(), ("values",), ("values", "scale")])
+def test_functions_are_checked_with_the_constants_of_their_calls(passed):
+    body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
+    constants = {"values": coded(0x7F), "scale": np.asarray(FP8_SCALE)}
+    with pytest.raises(InputError, match=f"'{NODE}' of function 'Layer' reads NaN"):
+        load_model(called(body, constants, passed))
+    assert load_model(called(body, constants | {"values": FP8_WEIGHT}, passed))
+
+
+def test_functions_are_checked_under_their_own_opset():
+    body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
+    constants = {"values": FP8_WEIGHT, "scale": np.asarray(FP8_SCALE)}
+    with pytest.raises(InputError, match=r"of function 'Layer' has .* opset 19, .* has opset 18"):
+        load_model(called(body, constants, old=True))
+
+
+@pytest.mark.parametrize(("size", "is_good"), [(BLOCK, True), (BLOCK - 1, False)])
+def test_functions_are_checked_with_the_attributes_of_their_calls(size, is_good):
+    body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE, axis=0)
+    reference = onnx.AttributeProto(name="block_size", ref_attr_name="size")
+    reference.type = onnx.AttributeProto.INT
+    body.attribute.append(reference)
+    constants = {"values": INT4_WEIGHT, "scale": INT4_SCALE}
+    proto = called(body, constants, attributes=["size"], size=size)
+    if is_good:
+        assert load_model(proto)
+        return
+    with pytest.raises(InputError, match="has the odd block size 15"):
+        load_model(proto)
+
+
+def test_functions_that_call_others_are_each_checked_once_with_the_same_constants():
+    body = helper.make_node("DequantizeLinear", ["values", "scale"], ["w"], NODE)
+    proto = called(body, {"values": FP8_WEIGHT, "scale": np.asarray(FP8_SCALE)})
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("own", 1)]
+    below = "Layer"
+    for level in range(40):  # each calls the one below twice: 2 to the power of 40 calls
+        twice = [
+            helper.make_node(below, ["a"], ["b"], domain="own"),
+            helper.make_node(below, ["a"], ["unused"], domain="own"),
+        ]
+        below = f"Level{level}"
+        proto.functions.append(helper.make_function("own", below, ["a"], ["b"], twice, opsets))
+    proto.graph.node[0].op_type = below
+    assert len(list(_scopes(proto, 23))) == 2 + 40

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,32 @@ def with_inner(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         yield node
         for part in subgraphs_of(node):
             pending.extend(reversed(part.node))
+
+
+def with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
+    """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
+    given = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
+    for node in function.node:
+        filled = [_filled(one, given) for one in node.attribute]
+        if any(one.ref_attr_name for one in node.attribute):
+            copied = NodeProto()
+            copied.CopyFrom(node)
+            del copied.attribute[:]
+            copied.attribute.extend(one for one in filled if one is not None)
+            node = copied
+        yield node
+
+
+def _filled(
+    attribute: onnx.AttributeProto, given: Mapping[str, onnx.AttributeProto]
+) -> onnx.AttributeProto | None:
+    """Return an attribute, or what it refers to under its own name; None if that is not given."""
+    if not attribute.ref_attr_name or attribute.ref_attr_name not in given:
+        return None if attribute.ref_attr_name else attribute
+    found = onnx.AttributeProto()
+    found.CopyFrom(given[attribute.ref_attr_name])
+    found.name = attribute.name
+    return found
 
 
 def subgraphs_of(node: NodeProto) -> Iterator[onnx.GraphProto]:

@@ -1,7 +1,8 @@
 """Checks of Q/DQ pairs that ONNX's own checker does not do: types, blocks, scales and codes.
 
 What is refused here fails later in every tool, mostly without the name of the node, or computes NaN.
-Only scales, zero points and weights in FP8 are read. The bodies of functions are left out.
+Only scales, zero points and weights in FP8 are read. The body of a function is checked with the
+constants and attributes of its calls, of the first `MOST_CALLS` that differ in them.
 Sources: ONNX, "QuantizeLinear" and "DequantizeLinear"; NVIDIA, "Working with Quantized Types".
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from trtcal.errors import InputError
-from trtcal.model.files import array_of, subgraphs_of
+from trtcal.model.files import array_of, subgraphs_of, with_attributes, with_inner
 
 STANDARD = ("", "ai.onnx")
 PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -46,42 +47,87 @@ FOUR_BITS = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
 TAKEN = (TensorProto.FLOAT8E4M3FN, *FOUR_BITS)
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 TINY = float(np.finfo(np.float32).tiny)
+MOST_CALLS = 10_000  # functions that call others may stand for any number
 AGAIN = "quantize the float model again"
 Shape = tuple[int, ...]
 
 
 def check_pairs(proto: onnx.ModelProto, path: Path, opset: int) -> None:
     """`InputError` for the first Q/DQ node of a model that no compiler takes, with its name."""
-    for scope in _scopes(proto.graph):
+    for scope in _scopes(proto, opset):
         for node in scope.nodes:
-            _Check(node, scope, path, opset).run()
+            _Check(node, scope, path).run()
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """What the nodes of a graph can read: constants, and the Q/DQ nodes that make tensors."""
+    """What the nodes of a graph can read: constants, and the Q/DQ nodes that make tensors.
 
-    constants: ChainMap[str, TensorProto]
-    makers: ChainMap[str, NodeProto]
-    nodes: tuple[NodeProto, ...]
+    `function` is the name of the function that holds the nodes, "" in a graph.
+    """
 
-
-def _scopes(graph: onnx.GraphProto, outer: _Scope | None = None) -> Iterator[_Scope]:
-    """Yield a graph and its subgraphs, which see what is outside of them."""
-    outside = outer or _Scope(ChainMap(), ChainMap(), ())
-    nodes = tuple(one for one in graph.node if one.op_type in PAIR and len(one.input) > 1)
-    makers = {name: node for node in nodes for name in node.output}
-    constants = outside.constants.new_child(_constants(graph))
-    scope = _Scope(constants, outside.makers.new_child(makers), nodes)
-    yield scope
-    for node in graph.node:
-        for part in subgraphs_of(node):
-            yield from _scopes(part, scope)
+    opset: int
+    constants: ChainMap[str, TensorProto] = field(default_factory=ChainMap)
+    makers: ChainMap[str, NodeProto] = field(default_factory=ChainMap)
+    nodes: tuple[NodeProto, ...] = ()
+    function: str = ""
 
 
-def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    found = {one.name: one for one in graph.initializer}
-    for node in graph.node:
+def _scopes(proto: onnx.ModelProto, opset: int) -> Iterator[_Scope]:
+    """Yield the graph, its subgraphs, which see what is outside of them, and the functions called."""
+    functions = {(one.domain, one.name): one for one in proto.functions}
+    if not any(node.op_type in PAIR for one in proto.functions for node in with_inner(one.node)):
+        functions = {}
+    called: dict[Any, Any] = {}  # with the constants, so that their identities stay theirs
+    initial = {one.name: one for one in proto.graph.initializer}
+    pending = [(list(proto.graph.node), initial, _Scope(opset))]
+    while pending:
+        nodes, constants, outside = pending.pop()
+        scope = _scope(nodes, constants, outside)
+        yield scope
+        for node in nodes:
+            for part in subgraphs_of(node):
+                initial = {one.name: one for one in part.initializer}
+                pending.append((list(part.node), initial, scope))
+            function = functions.get((node.domain, node.op_type))
+            if function is None or len(called) == MOST_CALLS:
+                continue
+            pairs = zip(function.input, node.input, strict=False)
+            given = {own: scope.constants[name] for own, name in pairs if name in scope.constants}
+            held = [(own, id(one)) for own, one in given.items()]
+            settings = [(one.name, one.i, one.f, one.s) for one in node.attribute]
+            key = (function.domain, function.name, *held, *settings)
+            if key not in called:
+                called[key] = given
+                body = list(with_attributes(function, node))
+                pending.append((body, given, _Scope(_opset_of(function), function=function.name)))
+
+
+def _scope(nodes: Sequence[NodeProto], given: dict[str, TensorProto], outside: _Scope) -> _Scope:
+    """Return a scope within another; `given` are its constants that no node of it makes."""
+    pairs = tuple(one for one in nodes if _is_pair(one))
+    makers = {name: node for node in pairs for name in node.output}
+    return replace(
+        outside,
+        constants=outside.constants.new_child(given | _constants(nodes)),
+        makers=outside.makers.new_child(makers),
+        nodes=pairs,
+    )
+
+
+def _is_pair(node: NodeProto) -> bool:
+    """Tell whether a node is a Q or DQ; some in subgraphs of functions have attributes of a call."""
+    is_known = not any(one.ref_attr_name for one in node.attribute)
+    return node.op_type in PAIR and len(node.input) > 1 and is_known
+
+
+def _opset_of(function: onnx.FunctionProto) -> int:
+    return max((one.version for one in function.opset_import if one.domain in STANDARD), default=1)
+
+
+def _constants(nodes: Sequence[NodeProto]) -> dict[str, TensorProto]:
+    found = {}
+    for node in nodes:
         if node.op_type == "Constant" and node.output:
             held = [one.t for one in node.attribute if one.name == "value"]
             if held:
@@ -92,8 +138,8 @@ def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
 class _Check:
     """Checks one Q/DQ node."""
 
-    def __init__(self, node: NodeProto, scope: _Scope, path: Path, opset: int) -> None:
-        self.node, self.scope, self.path, self.opset = node, scope, path, opset
+    def __init__(self, node: NodeProto, scope: _Scope, path: Path) -> None:
+        self.node, self.scope, self.path = node, scope, path
         self.attributes = {one.name: one.i for one in node.attribute}
 
     def run(self) -> None:
@@ -108,7 +154,8 @@ class _Check:
         """Raise `InputError` on the node."""
         made = f"that makes {next(iter(self.node.output), '')!r}"
         name = repr(self.node.name) if self.node.name else made
-        raise InputError(f"model {self.path}: {self.node.op_type} {name} {what}", hint)
+        where = f" of function {self.scope.function!r}" if self.scope.function else ""
+        raise InputError(f"model {self.path}: {self.node.op_type} {name}{where} {what}", hint)
 
     @cached_property
     def kind(self) -> int:
@@ -122,10 +169,10 @@ class _Check:
 
     def _check_type(self) -> None:
         named, opset = _type_name(self.kind), OPSETS.get(self.kind, 0)
-        if self.opset < opset and self.node.domain in STANDARD:
+        if self.scope.opset < opset and self.node.domain in STANDARD:
             self.fail(
                 f"has values of type {named}, which need opset {opset}, and the model has opset "
-                f"{self.opset}",
+                f"{self.scope.opset}",
                 f"export the model with opset {opset} or later",
             )
         if taken := REFUSED.get(self.kind):
@@ -191,7 +238,13 @@ class _Check:
             )
 
     def _check_zero_point(self) -> None:
-        zero = self.zero_point
+        zero, scales = self.zero_point, _shape(self.node.input[1], self.scope)
+        if zero is not None and scales is not None and math.prod(zero.dims) != math.prod(scales):
+            self.fail(
+                f"has zero points of shape {_shown(tuple(zero.dims))} ({zero.name!r}) for scales of "
+                f"shape {_shown(scales)}",
+                f"{AGAIN}, or give each scale its zero point",
+            )
         if zero is not None and self.kind in TAKEN and np.any(_floats(zero) != 0):
             self.fail(
                 f"has zero points other than 0 ({zero.name!r}), which TensorRT does not take in "
@@ -258,7 +311,8 @@ def _floats(tensor: TensorProto) -> npt.NDArray[Any]:
 
 
 def _type_name(kind: int) -> str:
-    return TensorProto.DataType.Name(kind).lower() if kind else ""
+    known = kind in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(kind).lower() if known else f"number {kind}"
 
 
 def _shown(shape: Shape) -> str:

@@ -15,7 +15,13 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from trtcal.model.files import stand_in, subgraphs_of, weights_of, without_bytes
+from trtcal.model.files import (
+    stand_in,
+    subgraphs_of,
+    weights_of,
+    with_attributes,
+    without_bytes,
+)
 from trtcal.model.graph import STANDARD
 from trtcal.model.macs import count_macs
 from trtcal.model.model import Model, uniquely_named
@@ -194,7 +200,7 @@ class _Counter:
         own = dict(zip(function.input, inputs, strict=False))
         inner = replace(self.inference, opsets=_opsets(function.opset_import), stated={})
         counter = replace(self._inside(name, "function"), inference=inner)
-        found = counter.nodes(_with_attributes(function, node), own)
+        found = counter.nodes(with_attributes(function, node), own)
         return known_in(own, function.output), found
 
     def _if(self, node: NodeProto, name: str, inputs: Sequence[Tensor], scope: Scope) -> Counted:
@@ -342,29 +348,3 @@ def _slice_of(tensor: Tensor, axis: int) -> Tensor:
     sizes = list(tensor.shape or ())
     del sizes[axis : axis + 1 or None]
     return Tensor(tensor.kind, None if tensor.shape is None else tuple(sizes))
-
-
-def _with_attributes(function: onnx.FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
-    """Yield a function's nodes with the attributes of a call, or their defaults, in their places."""
-    given = {one.name: one for one in (*function.attribute_proto, *call.attribute)}
-    for node in function.node:
-        filled = [_filled(one, given) for one in node.attribute]
-        if any(one.ref_attr_name for one in node.attribute):
-            copied = NodeProto()
-            copied.CopyFrom(node)
-            del copied.attribute[:]
-            copied.attribute.extend(one for one in filled if one is not None)
-            node = copied
-        yield node
-
-
-def _filled(
-    attribute: onnx.AttributeProto, given: Mapping[str, onnx.AttributeProto]
-) -> onnx.AttributeProto | None:
-    """Return an attribute, or what it refers to under its own name; None if that is not given."""
-    if not attribute.ref_attr_name or attribute.ref_attr_name not in given:
-        return None if attribute.ref_attr_name else attribute
-    found = onnx.AttributeProto()
-    found.CopyFrom(given[attribute.ref_attr_name])
-    found.name = attribute.name
-    return found
