@@ -28,6 +28,7 @@ from trtcal.quantization import (
     write_plan,
     write_quantized,
 )
+from trtcal.quantization.formats import FORMATS
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 from trtcal.quantization.weights import quantize_weight, step_above
 from trtcal.ranges import Calibration, TensorRange
@@ -589,3 +590,45 @@ def test_narrow_weights_stay_in_the_file_beside_the_model_and_are_the_same(tmp_p
     )
     np.testing.assert_array_equal(first, second)
     assert fingerprint(import_graph(beside)) == fingerprint(import_graph(inside))
+
+
+@pytest.mark.parametrize(
+    ("precision", "amax", "is_small"),
+    [
+        ("fp8", 1e-36, True),
+        ("fp8", 1e-34, False),
+        ("int4", 4e-4, True),
+        ("int4", 5e-4, False),
+        ("nvfp4", 5e-9, True),
+        ("nvfp4", 6e-9, False),
+    ],
+)
+def test_weights_too_small_for_any_scale_stay_float_and_say_so(tmp_path, precision, amax, is_small):
+    nodes = [
+        helper.make_node("MatMul", ["x", "small"], ["h"], "small"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "usual"),
+    ]
+    values = weight(128, 128)
+    small = values * np.float32(amax / np.abs(values).max())
+    path = save(
+        tmp_path / "n.onnx",
+        nodes,
+        {"small": small.astype(np.float32), "w": values},
+        {"x": ["n", 128]},
+        {"y": ["n", 128]},
+    )
+    model = prepare(load_model(path))
+    one = TensorRange(1.0, 1.0, 0)
+    ranges = Calibration("m", {}, model.fingerprint, "d", 1, "h", {"x": one, "h": one}, {})
+    made = quantize(model, ranges, Plan(precision))
+    assert made.asked == {"small": "fp32" if is_small else precision, "usual": precision}
+    assert ("too small for" in made.skipped.get("small", "")) == is_small
+    if not is_small:
+        found = grids(made.proto, f"small/{precision}")
+        assert np.abs(found).max() > FORMATS[precision].top / 2
+
+
+def grids(proto, name):
+    """The stored values of a weight, float32."""
+    stored = next(one for one in proto.graph.initializer if one.name == name)
+    return numpy_helper.to_array(stored).astype(np.float32)

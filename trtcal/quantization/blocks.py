@@ -16,12 +16,20 @@ from trtcal.quantization.formats import FORMATS, Format
 
 LEAST_SCALE = 2.0**-14  # the smallest normal float16
 LEAST_STEP = 2.0**-24  # the smallest float16
+LEAST_FP8 = 2.0**-6  # the smallest normal E4M3
 # Shares of the scale that reaches the largest values; at 1.5 FP4's largest value is 4, whose neighbours
 # are nearer. Lower ones lose less of the weights but more of the output: in trained networks the few
 # largest weights matter more than their number says.
 SHARES = np.linspace(1.0, 0.96, 5)
 SHARES_FP4 = np.linspace(1.5, 0.96, 10)
 CHUNK = 1 << 16  # weights at a time, which stay in the cache of a CPU
+
+
+def least_scale(kind: Format) -> float:
+    """Return the smallest scale that weights get in a narrow float format or in blocks."""
+    if not kind.weights_only:
+        return float(np.finfo(np.float32).tiny)
+    return LEAST_STEP * LEAST_FP8 if kind.name == "nvfp4" else LEAST_SCALE
 
 
 def quantize_blocks(weight: Floats, kind: Format, axis: int, size: int) -> Grid:
@@ -75,8 +83,8 @@ def _scales(exact: Floats, kind: Format, step: float | None) -> Floats:
     """Return scales as the file holds them."""
     if step is None:
         return np.maximum(exact, np.float32(LEAST_SCALE)).astype(np.float16).astype(np.float32)
-    smallest = np.float32(2.0**-6)  # the smallest normal E4M3
-    return FORMATS["fp8"].floats(np.maximum(exact / np.float32(step), smallest)) * np.float32(step)
+    steps = np.maximum(exact / np.float32(step), np.float32(LEAST_FP8))
+    return FORMATS["fp8"].floats(steps) * np.float32(step)
 
 
 def _errors(blocks: Floats, scales: Floats, kind: Format) -> Floats:

@@ -21,7 +21,7 @@ from trtcal.model.model import Overrides
 from trtcal.model.ops import CARRIES, MULTIPLIES
 from trtcal.model.passes import raised
 from trtcal.model.passes.base import NotApplicable
-from trtcal.quantization.blocks import scale_step
+from trtcal.quantization.blocks import least_scale, scale_step
 from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.fp16_subgraphs import Fp16Subgraphs, make_fp16_subgraphs
 from trtcal.quantization.placement import Placement, find_layers
@@ -244,9 +244,11 @@ class _Writer:
         if precision != "int8" and layer.op not in MULTIPLIES:
             return f"{precision} is for layers that multiply; this one follows its neighbours"
         if precision in WEIGHTS_ONLY:
-            return None if self._block(layer, precision) else self._without_block(layer, precision)
-        if precision == "fp8" and (why := without_fp8(self.nodes[layer.name])):
-            return why
+            return self._without_block(layer, precision) or self._too_small(layer, precision)
+        if precision == "fp8":
+            why = without_fp8(self.nodes[layer.name]) or self._too_small(layer, precision)
+            if why:
+                return why
         for name in map(self.placement.range_of, layer.activations.values()):
             if name not in self.calibration.ranges:
                 why = self.calibration.unranged.get(name, "it was not observed")
@@ -268,13 +270,29 @@ class _Writer:
         sizes = [size for size in known if summed % size == 0]
         return next((size for size in sizes if size < summed), sizes[0] if sizes else None)
 
-    def _without_block(self, layer: Layer, precision: str) -> str:
+    def _without_block(self, layer: Layer, precision: str) -> str | None:
+        """Return why no block size fits a layer's weights, None if one does."""
+        if self._block(layer, precision):
+            return None
         axis = block_axis(self.nodes[layer.name])
         if axis is None or layer.weight is None:
             return f"{precision} is for the constant matrix of a MatMul or Gemm"
         summed = self.nodes[layer.name].inputs[1].shape[axis]
         sizes = " or ".join(map(str, sorted(FORMATS[precision].blocks)))
         return f"{precision} takes blocks of {sizes} weights, which do not divide {summed}"
+
+    def _too_small(self, layer: Layer, precision: str) -> str | None:
+        """Return why a weight has no scale: what is below the smallest one becomes zero."""
+        values = (
+            constant(self.nodes[layer.name].inputs[layer.weight.index]) if layer.weight else None
+        )
+        amax = 0.0 if values is None else float(np.abs(values).max(initial=0))
+        least = least_scale(FORMATS[precision]) * FORMATS[precision].top
+        if not 0 < amax < least:
+            return None
+        return (
+            f"its weights are too small for {precision}: at most {amax:.3g}, less than {least:.3g}"
+        )
 
     def unfit(self, layer: Layer, precision: str) -> str | None:
         """Return why a layer's optimizations do not fit a precision, None if they do or if none are."""
