@@ -15,13 +15,16 @@ from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.errors import InputError
 from trtcal.evaluate.judging import Judge
-from trtcal.model.model import Overrides
+from trtcal.model.graph import constant, import_graph
+from trtcal.model.model import Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps, rounded_steps
-from trtcal.ptq.artifact import read_optimizations, write_optimizations
+from trtcal.ptq.artifact import Optimizations, read_optimizations, write_optimizations
+from trtcal.ptq.changes import Changes
 from trtcal.ptq.improver import improve
 from trtcal.ptq.optimizations import ImproveOptions
 from trtcal.quantization import Plan, quantize
 from trtcal.quantization.formats import FORMATS, NARROW
+from trtcal.quantization.weights import nearest
 
 MIXED = Plan("int4", {"product": "fp8"})
 
@@ -120,6 +123,72 @@ def test_files_with_unknown_precisions_or_nan_are_refused(net, tmp_path, precisi
     np.savez(path, **arrays)
     with pytest.raises(InputError, match=said):
         read_optimizations(path)
+
+
+def blocked(size):
+    def change(grid):
+        rows, columns = grid.values.shape
+        return Grid(grid.values, np.ones((rows // size, columns), np.float32))
+
+    return change
+
+
+def scaled(make):
+    return lambda grid: Grid(grid.values, np.asarray(make(grid.scale), np.float32))
+
+
+BROKEN = {
+    "scales along the other axis": scaled(np.transpose),
+    "scales that do not divide the weights": scaled(lambda one: np.ones((5, one.shape[1]))),
+    "one scale": scaled(lambda one: 1.0),
+    "no scales": scaled(lambda one: one[:0]),
+    "negative scales": scaled(np.negative),
+    "scales of zero": scaled(np.zeros_like),
+    "other weights": lambda grid: Grid(grid.values[:64], grid.scale[:1]),
+    "no weights": lambda grid: Grid(grid.values[:0], grid.scale[:0]),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_weights_that_are_not_those_of_a_layer_are_refused(net, tmp_path, broken):
+    path, whole = tmp_path / "optimizations.npz", weights_in_blocks(net)
+    made = replace(
+        whole, overrides=replace(whole.overrides, weights=changed(whole, BROKEN[broken]))
+    )
+    write_optimizations(path, made)
+    with pytest.raises(InputError, match="do not fit the weights of layer 'product'"):
+        read_optimizations(path).apply(net.prepared)
+
+
+def test_blocks_of_any_size_that_divides_the_weights_are_taken(net):
+    whole = weights_in_blocks(net)
+    for size in (16, 32, 64):
+        overrides = replace(whole.overrides, weights=changed(whole, blocked(size)))
+        assert replace(whole, overrides=overrides).apply(net.prepared)
+
+
+@pytest.mark.parametrize("kind", ["weights", "biases", "precisions"])
+def test_optimizations_of_a_layer_that_the_model_lacks_are_refused(net, kind):
+    whole = weights_in_blocks(net)
+    grid = whole.overrides.weights["product"]
+    values = {"weights": grid, "biases": np.ones(8, np.float32), "precisions": "int4"}
+    more = {**getattr(whole.overrides, kind), "nowhere": values[kind]}
+    made = replace(whole, overrides=replace(whole.overrides, **{kind: more}))
+    with pytest.raises(InputError, match="no layer 'nowhere', which the optimizations change"):
+        made.apply(net.prepared)
+
+
+def weights_in_blocks(net):
+    """Return optimizations that give the product of a network its nearest INT4 weights."""
+    graph = import_graph(net.prepared.proto)
+    (node,) = [one for one in graph.nodes if one.name == "product"]
+    grid = nearest(constant(node.inputs[1]), "int4", 0, 64)
+    overrides = Overrides({"product": grid}, {}, frozenset(), {"product": "int4"})
+    return Optimizations(net.prepared.fingerprint, Changes({}, {}, (), frozenset()), overrides, {})
+
+
+def changed(whole, change):
+    return {"product": change(whole.overrides.weights["product"])}
 
 
 def run(capsys, *arguments):

@@ -27,11 +27,11 @@ from trtcal.model import Model, checked, unique
 from trtcal.model.graph import constant, export_model, import_graph, only_consumer, tensor_names
 from trtcal.model.model import Floats, Grid, Overrides
 from trtcal.ptq.adaptive_rounding import nearest_steps
-from trtcal.ptq.changes import HINT, Bounds, Changes
+from trtcal.ptq.changes import HINT, Bounds, Changes, missing
 from trtcal.quantization import find_layers
-from trtcal.quantization.formats import BY_DTYPE, FORMATS
+from trtcal.quantization.formats import BY_DTYPE, FORMATS, Format
 from trtcal.quantization.placement import Placement
-from trtcal.quantization.weighted_ops import Layer, bias_of, set_bias
+from trtcal.quantization.weighted_ops import Layer, Weight, bias_of, block_axis, set_bias
 from trtcal.ranges import Calibration
 
 KIND = "optimizations"
@@ -65,7 +65,8 @@ class Optimizations:
     def apply(self, prepared: Model) -> Model:
         """Return a prepared model with the optimizations; its fingerprint covers them.
 
-        `InputError` if they are for another model, or for one that was prepared otherwise.
+        `InputError` if they are for another model, for one that was prepared otherwise, or for other
+        layers and weights than it has.
         """
         if prepared.fingerprint != self.model:
             raise InputError(
@@ -80,6 +81,7 @@ class Optimizations:
             overrides=self.overrides,
             given=prepared.proto,
         )
+        _check_overrides(optimized)
         return checked(optimized)
 
     @property
@@ -111,6 +113,35 @@ class Optimizations:
             yield f"biases/{number}", bias
 
 
+def _check_overrides(model: Model) -> None:
+    """`InputError` if the quantized weights and biases of a model are not those of its layers."""
+    layers = {one.name: one for one in find_layers(model).layers}
+    nodes = {one.name: one for one in import_graph(model.proto).nodes}
+    overrides = model.overrides
+    for name in (*overrides.weights, *overrides.biases, *overrides.precisions):
+        if name not in layers:
+            raise missing(f"layer {name!r}")
+    for name, grid in overrides.weights.items():
+        precision = overrides.precisions.get(name, "int8")
+        if not _fits(grid, nodes[name], layers[name].weight, FORMATS[precision]):
+            raise InputError(f"the optimizations do not fit the weights of layer {name!r}", HINT)
+
+
+def _fits(grid: Grid, node: gs.Node, weight: Weight | None, kind: Format) -> bool:
+    """Tell whether a grid has a layer's shape, and positive scales: by block, by channel, or one."""
+    values = constant(node.inputs[weight.index]) if weight else None
+    shape, scales = grid.values.shape, grid.scale.shape
+    if weight is None or values is None or values.shape != shape or not np.all(grid.scale > 0):
+        return False
+    if not kind.weights_only:
+        own = () if weight.axis is None or kind.name != "int8" else (shape[weight.axis],)
+        return scales in ((), own)
+    axis = block_axis(node)
+    if axis is None or len(scales) != len(shape) or 0 in scales:
+        return False
+    return not shape[axis] % scales[axis] and scales[1 - axis] == shape[1 - axis]
+
+
 def optimized_fingerprint(model: str, optimizations: str) -> str:
     """Return the fingerprint of a model with optimizations, of its own and the digest of these."""
     return digest_bytes(canonical_json([model, optimizations]))
@@ -139,6 +170,8 @@ def read_optimizations(path: Path) -> Optimizations:
             }
 
         precisions = {str(name): str(one) for name, one in header.get("precisions", {}).items()}
+        if unknown := set(precisions.values()) - FORMATS.keys():
+            raise ValueError(f"it has the unknown precision {min(unknown)!r}")
         grids = {
             name: _grid(arrays[f"weights/{number}"], scale, precisions.get(name, "int8"))
             for number, (name, scale) in enumerate(floats("weights", "scales").items())

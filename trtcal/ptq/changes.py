@@ -73,7 +73,7 @@ def with_constants(proto: onnx.ModelProto, constants: Mapping[str, Floats]) -> o
             raise InputError(f"the optimizations do not fit the constant {one.name!r}", HINT)
         one.CopyFrom(numpy_helper.from_array(array, one.name))
     if left:
-        raise _missing(f"constant {min(left)!r}")
+        raise missing(f"constant {min(left)!r}")
     return changed
 
 
@@ -99,7 +99,7 @@ def with_bounds(proto: onnx.ModelProto, bounds: Mapping[str, Bounds]) -> onnx.Mo
         ]
         node.op, node.inputs = "Clip", [node.inputs[0], *given]
     if left:
-        raise _missing(f"node {min(left)!r}")
+        raise missing(f"node {min(left)!r}")
     return export_model(graph, proto)
 
 
@@ -118,7 +118,7 @@ def with_affines(proto: onnx.ModelProto, tensors: Collection[str]) -> onnx.Model
     for name in tensors:
         readers = affine_readers(known[name], layers) if name in known else []
         if not readers:
-            raise _missing(f"layers that read {name!r}")
+            raise missing(f"layers that read {name!r}")
         channels = _channels(readers[0], known[name])
         made = _put(graph, names, "Mul", known[name], np.ones(channels, np.float32))
         if all(own_bias(node) is not None for node in readers):
@@ -154,5 +154,6 @@ def _put(
     return made
 
 
-def _missing(what: str) -> InputError:
+def missing(what: str) -> InputError:
+    """Return the error that a model lacks what optimizations change."""
     return InputError(f"the model has no {what}, which the optimizations change", HINT)
