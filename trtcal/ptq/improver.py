@@ -33,6 +33,7 @@ from trtcal.ptq.optimizations import (
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
+from trtcal.quantization.formats import NARROW
 from trtcal.quantization.qdq import NONE, without_ranges
 from trtcal.ranges import Calibration
 
@@ -136,8 +137,14 @@ def improve(
     """Find the ranges and optimizations with which a prepared model loses least by the plan.
 
     A quarter of the samples (16 to 128) is held back: every try is judged on them, and nothing else
-    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples.
+    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples,
+    and for a plan that quantizes nothing.
     """
+    if options.plan.asked.isdisjoint(NARROW):
+        raise InputError(
+            "the plan quantizes nothing, so that there is nothing to improve",
+            f"ask for {', '.join(NARROW)} in a layer, or leave --improve out",
+        )
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, original, fit, options, reporter)
