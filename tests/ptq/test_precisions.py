@@ -92,6 +92,11 @@ def test_fp16_of_a_plan_changes_nothing_of_what_is_found(net):
     assert [one.value for one in floats.tries] == [one.value for one in halves.tries]
 
 
+def test_a_plan_that_quantizes_nothing_is_refused(net):
+    with pytest.raises(InputError, match="quantizes nothing"):
+        improved(net, Plan("fp16"))
+
+
 @pytest.mark.parametrize("name", NARROW)
 def test_rounded_weights_are_on_the_grid_and_weigh_errors_by_the_inputs(name):
     kind, draw = FORMATS[name], rng(3)

@@ -24,7 +24,9 @@ from trtcal.model import Model
 from trtcal.ptq.artifact import KIND, Optimizations, layer_changes, write_optimizations
 from trtcal.ptq.changes import Changes
 from trtcal.ptq.optimizations import (
+    NEAREST,
     OPTIMIZATIONS,
+    RANGES,
     Context,
     ImproveOptions,
     OutOfTimeError,
@@ -33,6 +35,7 @@ from trtcal.ptq.optimizations import (
 )
 from trtcal.ptq.reconstruction import samples_in_memory
 from trtcal.quantization import Plan, QuantizedModel, find_layers, quantize, tensors_to_observe
+from trtcal.quantization.formats import NARROW
 from trtcal.quantization.qdq import NONE, without_ranges
 from trtcal.ranges import Calibration
 
@@ -136,8 +139,14 @@ def improve(
     """Find the ranges and optimizations with which a prepared model loses least by the plan.
 
     A quarter of the samples (16 to 128) is held back: every try is judged on them, and nothing else
-    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples.
+    uses them. `original` is the model before it was prepared. `InputError` for fewer than 8 samples,
+    and for a plan that quantizes nothing.
     """
+    if options.plan.asked.isdisjoint(NARROW):
+        raise InputError(
+            "the plan quantizes nothing, so that there is nothing to improve",
+            f"ask for {', '.join(NARROW)} in a layer, or leave --improve out",
+        )
     fit, selection = split_samples(prepared, dataset)
     with Judge(prepared, selection, options.objective, options.metric) as judge:
         context = _context(prepared, original, fit, options, reporter)
@@ -166,8 +175,10 @@ def improve(
     }
     optimizations = Optimizations(prepared.fingerprint, best.changes, best.overrides, record)
     optimized = optimizations.apply(prepared)
-    sizes = size_ranges(prepared, dataset)
-    calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
+    calibration = without_ranges(optimized)
+    if options.plan.ranged:
+        sizes = size_ranges(prepared, dataset)
+        calibration = replace(best.calibration, model=optimized.fingerprint, sizes=sizes)
     return Improved(optimizations, optimized, calibration, progress.tries, warnings, options.plan)
 
 
@@ -231,7 +242,7 @@ def _try_all(context: Context, judge: Judge) -> _Progress:
         tables = {one: calibrate(observation, one) for one in METHODS[options.effort]}
     progress = _Progress()
     for method, table in tables.items():
-        name = "nearest weights" if method == NONE else f"ranges: {method}"
+        name = NEAREST if method == NONE else f"{RANGES}{method}"
         ranges = _Attempt(name, "", [State(table, tables)], now())
         progress = _judged(progress, context, judge, ranges)
     for one in filter(options.takes, OPTIMIZATIONS):
@@ -272,15 +283,11 @@ def _judged(progress: _Progress, context: Context, judge: Judge, attempt: _Attem
     )
 
 
-OPTIMIZATIONS_FILE = "optimizations/improved.npz"
-RECORD_FILE = "optimizations/improved.json"
-RANGES_FILE = "calibrations/improved.json"
-
-
-def write_improved(folder: Path, found: Improved) -> dict[str, str]:
-    """Write optimizations, the record of them and the ranges; return the digest of each by its path."""
-    files = (OPTIMIZATIONS_FILE, RECORD_FILE, RANGES_FILE)
-    found.write(*(folder / name for name in files))
-    record = str(found.optimizations.document["digest"])
-    digests = (found.optimizations.digest, record, found.calibration.digest)
-    return dict(zip(files, digests, strict=True))
+def write_improved(folder: Path, file: str, found: Improved) -> dict[str, str]:
+    """Write optimizations to a file, and their record and ranges; return the digest of each by path."""
+    name = Path(file).stem
+    files = (file, f"optimizations/{name}.json", f"calibrations/{name}.json")
+    found.write(*(folder / one for one in files))
+    changes = found.optimizations
+    digests = (changes.digest, str(changes.document["digest"]), found.calibration.digest)
+    return dict(zip(files[: 3 if found.plan.ranged else 2], digests, strict=False))

@@ -31,6 +31,7 @@ BATCH = 32
 SEARCH_TIME = 1 / 3  # of the time left, at most: later optimizations mostly gain more
 SEARCH_SAMPLES = 64
 SMOOTHED_RANGES = "percentile"  # smoothed channels have no tails of their own any more
+RANGES, NEAREST = "ranges: ", "nearest weights"  # what is tried first, without optimizations
 SCALE_SEARCH, ROUNDING = "scale search", "adaptive rounding"
 
 

@@ -506,5 +506,9 @@ def record_in(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def provenance(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a record that says where a model came from: method, calibration, plan."""
-    return {key: record[key] for key in ("method", "calibration", "plan") if key in record}
+    """Return the part of a record that says where a model came from: method, calibration, plan.
+
+    Without a calibration, which would name it, also the fingerprint of the model.
+    """
+    keys = ("method", "calibration", "plan", *(["model"] if record.get("method") == NONE else []))
+    return {key: record[key] for key in keys if key in record}
