@@ -46,8 +46,8 @@ NETWORKS = {
     "transformer": (KINDS["custom operator"].save, transformer_by_hand(), (TOKENS, WIDTH)),
 }
 REASONS = {
-    "LSTM": ("cells", "TensorRT has no INT8 kernel for it"),
-    "GRU": ("cells", "TensorRT has no INT8 kernel for it"),
+    "LSTM": ("cells", "TensorRT computes it in float"),
+    "GRU": ("cells", "TensorRT computes it in float"),
     "transformer": ("attention", "its products are within one operator, where no Q/DQ fit"),
 }
 
@@ -122,7 +122,7 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     assert document["comparison"]["rows"][1]["coverage"]["rest"][0]["node"] == "cells"
     assert verdict["word"] == "SHIP WITH CARE", verdict["sentence"]
     assert any(
-        one.startswith("Only ") and "cells: TensorRT has no INT8 kernel for it" in one
+        one.startswith("Only ") and "cells: TensorRT computes it in float" in one
         for one in verdict["reasons"]
     )
 

@@ -89,7 +89,7 @@ def test_less_than_half_of_the_compute_in_int8_is_a_warning(macs, word):
     compared = comparison(row("a", GOOD), limits=SPEED)
     made = build("a", {"conv": "int8"}, coverage=counted(macs, True))
     verdict = judge(compared, [made])
-    said = f"On sm89 (tensorrt-rtx), only {macs} % of 100 MAC run in INT8; l: TensorRT has no INT8"
+    said = f"On sm89 (tensorrt-rtx), only {macs} % of 100 MAC run in INT8; l: TensorRT computes it"
     assert verdict.word == word
     assert [one.startswith(said) for one in verdict.reasons] == [True] * (word == WITH_CARE)
 
@@ -104,7 +104,7 @@ def test_without_an_engine_the_plan_is_warned_of():
     ("made", "words"),
     [
         ([build("a", {"conv": "unknown"})], "The precision of 1 of 1 layer on sm89"),
-        ([build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})], "1 layer could not be"),
+        ([build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})], "1 layer was not quantized"),
         ([], "No engine was built"),
     ],
 )
@@ -126,7 +126,7 @@ def test_slower_than_fp32_is_said_where_no_gpu_is_built_for():
     verdict = judge(compared, [build("a", {"c": "int8"})])
     assert verdict.reasons == ("The speed on sm89 was not measured.",)
     on_cpu = build("a", {"c": "int8"}, target="cpu", backend="onnxruntime")
-    words = "The speed on the target was not measured. On this machine INT8 is slower than FP32."
+    words = "The speed on the target was not measured. On this machine a is slower than FP32."
     assert judge(compared, [on_cpu]).reasons[0] == words
 
 
@@ -143,7 +143,7 @@ def test_an_engine_larger_than_fp32_s_is_a_warning():
     plain = build("fp32", {}, measured={"engine_bytes": 1_000_000})
     larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
     (reason,) = judge(comparison(row("a", GOOD), limits=SPEED), [larger, plain]).reasons
-    assert reason == "The INT8 engine for sm89 is larger than FP32's: 1.5 MB against 1 MB."
+    assert reason == "The engine of a for sm89 is larger than FP32's: 1.5 MB against 1 MB."
     smaller = build("a", {"c": "int8"}, measured={"engine_bytes": 900_000})
     assert judge(comparison(row("a", GOOD), limits=SPEED), [smaller, plain]).reasons == ()
 

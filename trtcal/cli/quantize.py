@@ -313,7 +313,7 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
         show_tries(record)
     show_coverage(coverage)
     for name, reason in quantized.excluded.items():
-        say(f"left out of INT8 by the plan: {name}: {reason}")
+        say(f"left in float by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
     if quantized.fp16_subgraphs.nodes:
