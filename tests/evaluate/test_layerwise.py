@@ -116,6 +116,11 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
     for node in int8.proto.graph.node:
         for names in (node.input, node.output):
             names[:] = [name if name in constants else f"other/{name}" for name in names]
+    weights = tuple(one for one in found.figures if one.is_weight)
+    unknown = len(found.figures) - len(weights)
+    assert compare_layers(net, int8, data) == Layerwise(len(data), weights, unknown)
+    for node in int8.proto.graph.node:
+        node.name = f"other/{node.name}"
     assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
 
 

@@ -319,7 +319,7 @@ def open_inputs(
         for name, plan in config.plans.items()
     }
     for plan in plans.values():
-        check_precisions(plan.asked, config.build.targets)
+        check_precisions(plan.asked, config.build.run_targets)
     both = calibration_data, evaluation_data
     inputs = Inputs(config, model, prepared, *both, wanted, plans)
     checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)

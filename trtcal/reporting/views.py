@@ -265,11 +265,14 @@ def pattern_of(name: str) -> str:
 def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
     """Return what to look at first: the costliest findings, and the tensor that loses most.
 
-    That tensor comes first where the variant fails a limit.
+    They are about the variant of `row`, if it was built. That tensor comes first where it fails a limit.
     """
     fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
         found = [one for one in found if one["kind"] not in FAILING]
+    model = row["model"] if row else None
+    own = {engines.title_of(one) for one in document["builds"] if one["model"] == model}
+    found = [one for one in found if not own or own.intersection(one["builds"])]
     steps = [
         {
             "command": None,
