@@ -104,7 +104,10 @@ def test_without_an_engine_the_plan_is_warned_of():
     ("made", "words"),
     [
         ([build("a", {"conv": "unknown"})], "The precision of 1 of 1 layer on sm89"),
-        ([build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})], "1 layer was not quantized"),
+        (
+            [build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})],
+            "1 layer was not quantized",
+        ),
         ([], "No engine was built"),
     ],
 )
