@@ -12,8 +12,10 @@ from tests.zoo_products import tokens
 from tests.zoo_scene import scene
 from trtcal.backends.base import build
 from trtcal.backends.capabilities import check_precisions, has
+from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
+from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
 from trtcal.config import Config
 from trtcal.errors import BackendError, InputError
@@ -76,6 +78,15 @@ def test_fp8_products_read_fp8_and_the_coverage_says_so(scenes, tmp_path):
 
 def kinds(engine):
     return {one.kind for one in check_build(engine, Config()).findings}
+
+
+def test_onnx_runtime_does_not_round_what_int4_weights_multiply(scenes, tmp_path):
+    model = quantized(scenes["products"], Plan("int4"), tmp_path)[1]
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 12, 128)).astype(np.float32)}
+    names = [one.name for one in model.outputs]
+    (exact,) = run_session(open_session(model.proto, as_it_is=True), names, feeds)
+    (found,) = run_session(open_session(lower(model.proto)), names, feeds)
+    assert np.abs(found - exact).max() < 1e-4 * np.abs(exact).max()
 
 
 @needs_rtx

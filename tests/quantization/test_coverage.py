@@ -246,3 +246,17 @@ def test_what_is_in_another_narrow_precision_is_counted_and_is_not_the_rest(
     assert coverage.proportion == f"98.5 % of 1.04 kMAC {says}"
     assert [one.node for one in coverage.rest] == ["small"]
     assert not coverage.is_low
+
+
+def test_shares_of_all_formats_are_said_and_the_rest_is_named_by_them():
+    got = {"conv": "fp8", "lost": "int4"}
+    found = cover(WORK, got, {}, is_built=True)
+    assert found.share == 0
+    assert found.formats == found.narrow_macs
+    assert found.narrow_share == sum(found.shares.values())
+    assert found.proportion == "60 % of 1 kMAC run in FP8, 10 % have weights in INT4"
+    alone = cover(WORK, {"conv": "fp8"}, {}, is_built=True)
+    assert any(line.startswith("10 % not in FP8: lost (") for line in alone.details())
+    none = cover(WORK, {}, {}, is_built=True)
+    assert none.proportion == "0 % of 1 kMAC run in a narrow format"
+    assert not any("INT8" in line for line in (none.proportion, *none.details()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
+from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.limits import Figure, Judgement, parse_limit
 from trtcal.model.work import NodeWork, Work
 from trtcal.quantization.coverage import cover
@@ -191,3 +192,26 @@ def test_a_limit_on_something_not_measured_is_undecided_with_the_reason():
 def test_on_the_limit_no_number_of_samples_decides():
     judgement = Judgement(parse_limit("top1 >= -1.0"), "", Figure(-1.0, -2.0, 0.0, 500))
     assert (judgement.state, judgement.samples_needed) == ("undecided", None)
+
+
+def narrow(name, precision, got, is_built=True):
+    """Return a row whose products are asked in a format, and its build that got another one."""
+    work = Work((NodeWork("conv", "Conv", 100, 1, "conv"),), {})
+    variant = replace(row(name, GOOD), coverage=cover(work, {"conv": precision}, {}))
+    outcome = Outcome("conv", precision, got, "l")
+    coverage = cover(work, {"conv": got}, {}, is_built)
+    return variant, build(name, {}, outcomes=(outcome,), coverage=coverage)
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [("fp8", "requested in FP8 run in float on"), ("int4", "have weights expanded to float on")],
+)
+def test_no_warning_of_another_format_names_int8(precision, words):
+    variant, made = narrow("a", precision, "fp32")
+    plain = build("fp32", {}, measured={"engine_bytes": 1})
+    verdict = judge(comparison(variant), [made, plain])
+    assert any(f"1 of 1 layer requested in {precision.upper()}" in one for one in verdict.reasons)
+    assert any(words in one for one in verdict.reasons)
+    assert any("The engine of a for sm89 is larger" in one for one in verdict.reasons)
+    assert "INT8" not in " ".join((verdict.sentence, verdict.rule, *verdict.reasons))

@@ -703,6 +703,7 @@ def _onnxruntime(engine: bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.add_session_config_entry("session.x64quantprecision", "1")
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(
         engine,
         sess_options=options,
