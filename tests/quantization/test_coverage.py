@@ -260,3 +260,11 @@ def test_shares_of_all_formats_are_said_and_the_rest_is_named_by_them():
     none = cover(WORK, {}, {}, is_built=True)
     assert none.proportion == "0 % of 1 kMAC run in a narrow format"
     assert not any("INT8" in line for line in (none.proportion, *none.details()))
+
+
+def test_a_limit_on_narrow_formats_holds_where_one_on_int8_is_broken():
+    found = cover(WORK, {"conv": "fp8", "lost": "int4"}, {}, is_built=True)
+    limits = parse_limits(["int8_macs >= 50%", "narrow_macs >= 50%"])
+    assert [one.state for one in judge_coverage(limits, found)] == ["broken", "holds"]
+    assert [one.figure.value for one in judge_coverage(limits, found)] == [0.0, 70.0]
+    assert {one.state for one in judge_coverage(limits, None)} == {"undecided"}

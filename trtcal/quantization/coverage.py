@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import to_fields
-from trtcal.limits import INT8_MACS, Figure, Judgement, Limit, judge_figures
+from trtcal.limits import INT8_MACS, NARROW_MACS, SHARES, Figure, Judgement, Limit, judge_figures
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
 from trtcal.model.ops import MULTIPLIES, NOT_QUANTIZED, QDQ
@@ -95,11 +95,14 @@ class Coverage:
         return self.narrow_share is not None and self.narrow_share < LOW
 
     @property
-    def figure(self) -> Figure | None:
-        """The share as a limit is held against it: exact, unless some nodes' precision is not known."""
-        if self.share is None:
-            return None
-        return Figure(self.share, self.share, self.share + 100 * self.unknown_macs / self.macs)
+    def figures(self) -> dict[str, Figure | None]:
+        """The shares by limit: exact, unless some nodes' precision is not known."""
+        unknown = 100 * self.unknown_macs / self.macs if self.macs else 0.0
+        shares = {INT8_MACS: self.share, NARROW_MACS: self.narrow_share}
+        return {
+            name: None if share is None else Figure(share, share, share + unknown)
+            for name, share in shares.items()
+        }
 
     @property
     def proportion(self) -> str:
@@ -183,12 +186,12 @@ def amount(macs: int) -> str:
 def judge_coverage(
     limits: Iterable[Limit], coverage: Coverage | None, subject: str = ""
 ) -> tuple[Judgement, ...]:
-    """Hold the share of multiply-accumulates in INT8 to its limits; without a count none holds."""
+    """Hold the shares of multiply-accumulates to their limits; without a count none holds."""
     why = "nothing was counted: give the model"
     if coverage is not None:
         why = "no node's multiply-accumulates are known"
-    figure = None if coverage is None else coverage.figure
-    return judge_figures(limits, {INT8_MACS: figure}, subject, why)
+    figures = dict.fromkeys(SHARES) if coverage is None else coverage.figures
+    return judge_figures(limits, figures, subject, why)
 
 
 def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Coverage:

@@ -265,7 +265,7 @@ def pattern_of(name: str) -> str:
 def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
     """Return what to look at first: the costliest findings, and the tensor that loses most.
 
-    They are about the variant of `row`, if it was built. That tensor comes first where it fails a limit.
+    They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
     """
     fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine

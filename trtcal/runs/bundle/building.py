@@ -119,7 +119,7 @@ class Draft:
         return {name for entry, _ in self.engines for name in entry["precision"]["asked"]}
 
     def precision_for(self, server: str) -> str:
-        """Return what a server that builds an engine is told: int8, fp16 or fp32.
+        """Return the precision that a server builds an engine in: int8, fp16 or fp32.
 
         Its builder is weakly typed and has a flag for these alone: `InputError` for other formats.
         """
