@@ -158,7 +158,7 @@ class Quantize(
         "Node to quantize, and no others; may be repeated.", metavar="GLOB"
     )
     rest: Literal["fp16", "fp32"] | None = option(
-        "Precision of what is not INT8.  [default: as the plan says, else trtcal.toml (fp16 if a "
+        "Precision of what stays in float.  [default: as the plan says, else trtcal.toml (fp16 if a "
         "target is a GPU), else fp32]"
     )
     tune_placement: str | None = option(
