@@ -642,7 +642,7 @@ class BuildConfig:
     rest: str | None = key(
         one_of("fp16", "fp32"),
         None,
-        "The precision of what is not INT8.",
+        "The precision of what stays in float.",
         unset="fp16 where a target is a GPU, else fp32",
     )
 
@@ -657,7 +657,7 @@ class BuildConfig:
         return self.fp16 and _has_gpu(self.run_targets)
 
     def rest_for(self, targets: Collection[str]) -> str:
-        """Return the precision of what is not INT8."""
+        """Return the precision of what stays in float."""
         return self.rest or ("fp16" if _has_gpu(targets) else "fp32")
 
 

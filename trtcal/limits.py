@@ -6,6 +6,7 @@
     top1@slices >= -3.0      no slice loses more than 3 points
     silent_fallbacks == 0    no layer falls back without a message
     int8_macs >= 80%         four fifths of the multiply-accumulates run in INT8
+    narrow_macs >= 80%       four fifths run in INT8, FP8, INT4 or NVFP4
 
 A bound with a sign limits the change against the reference (in a history: against the baseline run),
 with % the relative change; one without a sign limits the value. A limit holds if the whole interval
@@ -37,7 +38,7 @@ class Metric:
     rising: bool | None = False
 
 
-INT8_MACS = "int8_macs"
+INT8_MACS, NARROW_MACS = SHARES = ("int8_macs", "narrow_macs")
 COST = "cost_per_million"
 METRICS: Mapping[str, Metric] = {
     "top1": Metric("top-1", "%", True),
@@ -66,9 +67,10 @@ METRICS: Mapping[str, Metric] = {
     "size_bytes": Metric("file size", "bytes"),
     "engine_bytes": Metric("engine size", "bytes"),
     "layers": Metric("engine layers", "", None),
-    "asked": Metric("layers asked in INT8", "", None),
-    "met": Metric("layers that got INT8", "", True),
+    "asked": Metric("layers asked in a narrow format", "", None),
+    "met": Metric("layers that got the narrow format asked for", "", True),
     INT8_MACS: Metric("share of multiply-accumulates in INT8", "%", True),
+    NARROW_MACS: Metric("share of multiply-accumulates in narrow formats", "%", True),
     "log_findings": Metric("findings in the log"),
     "findings": Metric("findings of the diagnosis"),
     "silent_fallbacks": Metric("silent fallbacks"),
@@ -133,8 +135,8 @@ class Limit:
 
     @property
     def is_of_builds(self) -> bool:
-        """Whether a build is known by it: its findings, and its share of INT8."""
-        return self.is_of_findings or self.metric == INT8_MACS
+        """Whether a build is known by it: its findings, and its shares of narrow formats."""
+        return self.is_of_findings or self.metric in SHARES
 
     @property
     def name(self) -> str:

@@ -1,18 +1,26 @@
 """FP8, INT4 and NVFP4 on the compiler: asked against got, and what a target has not."""
 
+from pathlib import Path
+
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto
 
 from tests.zoo_net import Entry, Net
 from tests.zoo_products import tokens
 from tests.zoo_scene import scene
 from trtcal.backends.base import build
 from trtcal.backends.capabilities import check_precisions, has
+from trtcal.backends.lowering import lower
 from trtcal.backends.options import BuildOptions
 from trtcal.backends.registry import BACKENDS
+from trtcal.backends.sessions import open_session, run_session
 from trtcal.cli.main import run_command
 from trtcal.config import Config
 from trtcal.errors import BackendError, InputError
-from trtcal.evidence.diagnosis.build_diagnosis import check_build
+from trtcal.evidence.diagnosis.build_diagnosis import check_build, check_engine
+from trtcal.evidence.layers.reading import Engine
 from trtcal.evidence.log.reader import events_of_file
 from trtcal.model import load_model
 from trtcal.quantization import Plan, Rule, prepare, quantize, write_quantized
@@ -70,6 +78,15 @@ def test_fp8_products_read_fp8_and_the_coverage_says_so(scenes, tmp_path):
 
 def kinds(engine):
     return {one.kind for one in check_build(engine, Config()).findings}
+
+
+def test_onnx_runtime_does_not_round_what_int4_weights_multiply(scenes, tmp_path):
+    model = quantized(scenes["products"], Plan("int4"), tmp_path)[1]
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 12, 128)).astype(np.float32)}
+    names = [one.name for one in model.outputs]
+    (exact,) = run_session(open_session(model.proto, as_it_is=True), names, feeds)
+    (found,) = run_session(open_session(lower(model.proto)), names, feeds)
+    assert np.abs(found - exact).max() < 1e-4 * np.abs(exact).max()
 
 
 @needs_rtx
@@ -151,6 +168,84 @@ def test_what_is_refused_before_the_build_is_what_the_compiler_refuses(
         build(model, RTX, BuildOptions(target), tmp_path / "build")
     events = events_of_file(tmp_path / "build" / "build.log")
     assert "lacks_type" in {one.rule.name for one in events if one.rule}
+
+
+def one_matrix(weight, scale, code, **of_weight):
+    """Return a product in float16 whose weight alone has a DequantizeLinear."""
+    rows, columns = of_weight.pop("shape")
+    half = TensorProto.FLOAT16
+    stored = onnx.helper.make_tensor("w", weight, [rows, columns], code, raw=True)
+    scales = onnx.numpy_helper.from_array(np.full(scale, 0.5, np.float16), "scale")
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["w", "scale"], ["dq"], "weight", **of_weight),
+        onnx.helper.make_node("MatMul", ["x", "dq"], ["y"], "product"),
+    ]
+    sides = [
+        [onnx.helper.make_tensor_value_info(name, half, ["n", size])]
+        for name, size in (("x", rows), ("y", columns))
+    ]
+    graph = onnx.helper.make_graph(nodes, "one", *sides, [stored, scales])
+    opset = onnx.helper.make_opsetid("", 21)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10)
+
+
+@needs_rtx
+def test_a_product_asked_in_fp8_that_gets_fp16_is_found(tmp_path):
+    code = np.arange(256 * 64, dtype=np.uint8).reshape(-1) % 64
+    proto = one_matrix(TensorProto.FLOAT8E4M3FN, (), code.tobytes(), shape=(256, 64))
+    onnx.save(proto, tmp_path / "model.onnx")
+    engine = build(
+        load_model(tmp_path / "model.onnx"), RTX, BuildOptions("sm89"), tmp_path / "build"
+    )
+    (outcome,) = engine.outcomes
+    assert (outcome.asked, outcome.got, outcome.cause) == ("fp8", "fp16", "one_sided")
+    found = {one.kind: one for one in check_build(engine, Config()).findings}
+    assert found["no_fp8"].what == "no layer of this engine runs in FP8"
+    assert "'product' was requested in fp8" in found["silent_fallback"].what
+    assert "no_int8" not in found
+
+
+@needs_rtx
+def test_a_weight_of_one_block_in_total_is_refused_and_the_log_says_why(tmp_path):
+    proto = one_matrix(TensorProto.INT4, (1, 1), bytes(32), shape=(64, 1), axis=0, block_size=64)
+    onnx.save(proto, tmp_path / "model.onnx")
+    model = load_model(tmp_path / "model.onnx")
+    with pytest.raises(BackendError, match="weight: ScaleMode is illegal"):
+        build(model, RTX, BuildOptions("sm120"), tmp_path / "build")
+    events = [one for one in events_of_file(tmp_path / "build" / "build.log") if one.rule]
+    (event, *_) = (one for one in events if one.rule.name == "single_scale")
+    assert event.subject == "weight"
+
+
+@needs_rtx
+def test_an_engine_of_a_plan_that_quantized_nothing_says_so(scenes, tmp_path):
+    plan = Plan("fp32", rules=(Rule("int4", "narrow"),))
+    engine = built(scenes["convolutions"], plan, "sm89", tmp_path)
+    assert engine.coverage.proportion.endswith("run in a narrow format")
+    assert "no_narrow" in kinds(engine)
+    assert "no_int8" not in kinds(engine)
+
+
+@needs_rtx
+def test_layers_in_fp8_alone_are_no_engine_without_int8(scenes, tmp_path):
+    engine = built(scenes["products"], Plan("fp8"), "sm89", tmp_path)
+    found = check_engine(Engine("", engine.layers), Config())
+    assert found.coverage.proportion.endswith("run in FP8")
+    assert not {"no_int8", "no_fp8"} & {one.kind for one in found.findings}
+
+
+def test_a_run_refuses_a_plan_that_a_default_target_lacks(tmp_path, capsys):
+    digits = Path("samples/digits").resolve()
+    (tmp_path / "trtcal.toml").write_text(
+        f'model = "{digits}/digits.onnx"\noutput = "out"\n'
+        f'[calibration]\ndata = "{digits}/calibration.npz"\nmethods = ["minmax"]\n'
+        f'[evaluation]\ndata = "{digits}/test.npz"\n[plans.narrow]\ndefault = "nvfp4"\n'
+    )
+    assert run_command(["run", str(tmp_path / "trtcal.toml")]) == 2
+    message = capsys.readouterr().err
+    assert "sm89 (l4, l40) has no nvfp4; sm100" in message
+    assert "name targets that have it" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_target_of_several_has_what_all_of_them_have():

@@ -135,9 +135,9 @@ def test_quantize_takes_globs_and_says_what_became_of_them(place, capsys):
     base = ("quantize", "net.onnx", "-o", "q.onnx")
     out = succeed(capsys, *base, "--keep-float", "fir*")
     assert (
-        "72.7 % of 50.7 kMAC can run in INT8; first: kept out of INT8 by the plan" in out
+        "72.7 % of 50.7 kMAC can run in INT8; first: left in float by the plan" in out
     )  # 36,904 of 50,728
-    assert "left out of INT8 by the plan: first: rule 1 (glob 'fir*'): --keep-float" in out
+    assert "left in float by the plan: first: rule 1 (glob 'fir*'): --keep-float" in out
     out = json.loads(succeed(capsys, *base, "--only", "sec*", "--json"))
     assert out["asked"] == {"first": "fp32", "second": "int8", "gemm": "fp32"}
     half = plan(place / "half.json", default="fp16")

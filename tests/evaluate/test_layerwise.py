@@ -3,9 +3,13 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.networks import conv_net, samples
 from tests.quantization.test_quantize import calibrated
+from tests.zoo_net import Entry
+from tests.zoo_products import tokens
+from tests.zoo_scene import scene as zoo_scene
 from trtcal.backends.sessions import open_session, run_session
 from trtcal.calibration import calibrate, observe
 from trtcal.data import open_dataset
@@ -15,7 +19,7 @@ from trtcal.evaluate.layerwise import Layerwise, compare_layers
 from trtcal.model import load_model
 from trtcal.model.model import Overrides
 from trtcal.ptq.equalization import equalize
-from trtcal.quantization import quantize, write_quantized
+from trtcal.quantization import Plan, prepare, quantize, write_quantized
 
 
 @pytest.fixture
@@ -116,6 +120,11 @@ def test_tensors_of_another_model_are_counted_and_a_document_read_again(scene, t
     for node in int8.proto.graph.node:
         for names in (node.input, node.output):
             names[:] = [name if name in constants else f"other/{name}" for name in names]
+    weights = tuple(one for one in found.figures if one.is_weight)
+    unknown = len(found.figures) - len(weights)
+    assert compare_layers(net, int8, data) == Layerwise(len(data), weights, unknown)
+    for node in int8.proto.graph.node:
+        node.name = f"other/{node.name}"
     assert compare_layers(net, int8, data) == Layerwise(len(data), (), len(found.figures))
 
 
@@ -159,3 +168,45 @@ def test_uint8_with_a_zero_point_by_another_tool_is_understood(tmp_path):
     assert {"x", "b"} <= set(named(found))
     assert all(one.leaves_db > 20 for one in found.figures if not one.is_weight)
     assert any(one.is_weight and one.own_db > 30 for one in found.figures)
+
+
+def products():
+    net = tokens(size=128)
+    return net.done(net.linear("one", "x", 128, 128))
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp8", "int4", "nvfp4"])
+def test_weights_in_fp8_and_four_bits_have_the_error_that_onnx_gives_them(
+    precision, rest, tmp_path
+):
+    made = zoo_scene(Entry("products", products, ()), tmp_path, 16)
+    plan = Plan(precision, rest=rest)
+    write_quantized(tmp_path / "q.onnx", quantize(prepare(made.given), made.calibration, plan))
+    net, narrow = made.given, load_model(tmp_path / "q.onnx")
+    found = compare_layers(net, narrow, open_dataset(tmp_path / "samples.npz", net))
+    one = next(figure for figure in found.figures if figure.is_weight)
+    stored = dequantized_by_onnx(narrow.proto, "one")
+    (weight,) = (
+        onnx.numpy_helper.to_array(item)
+        for item in net.proto.graph.initializer
+        if tuple(item.dims) == stored.shape
+    )
+    assert one.own_db == pytest.approx(decibels(weight, stored - weight), abs=0.02)
+    assert 15 < one.own_db < 40
+
+
+def dequantized_by_onnx(proto, node):
+    """Return the weight of a node as ONNX's reference evaluator dequantizes it."""
+    makers = {name: each for each in proto.graph.node for name in each.output}
+    (reader,) = (each for each in proto.graph.node if each.name == node)
+    value = onnx.ValueInfoProto(name=reader.input[1])
+    nodes, wanted = [], [reader.input[1]]
+    while wanted:
+        if (made := makers.get(wanted.pop())) is not None:
+            nodes.insert(0, made)
+            wanted += made.input
+    graph = onnx.GraphProto(name="w", node=nodes, initializer=proto.graph.initializer)
+    graph.output.append(value)
+    model = onnx.helper.make_model(graph, opset_imports=proto.opset_import)
+    return ReferenceEvaluator(model).run(None, {})[0].astype(np.float32)

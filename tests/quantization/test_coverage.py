@@ -46,8 +46,8 @@ NETWORKS = {
     "transformer": (KINDS["custom operator"].save, transformer_by_hand(), (TOKENS, WIDTH)),
 }
 REASONS = {
-    "LSTM": ("cells", "TensorRT has no INT8 kernel for it"),
-    "GRU": ("cells", "TensorRT has no INT8 kernel for it"),
+    "LSTM": ("cells", "TensorRT computes it in float"),
+    "GRU": ("cells", "TensorRT computes it in float"),
     "transformer": ("attention", "its products are within one operator, where no Q/DQ fit"),
 }
 
@@ -122,7 +122,7 @@ def test_compare_and_report_hold_the_share_to_a_limit_and_warn_under_half(tmp_pa
     assert document["comparison"]["rows"][1]["coverage"]["rest"][0]["node"] == "cells"
     assert verdict["word"] == "SHIP WITH CARE", verdict["sentence"]
     assert any(
-        one.startswith("Only ") and "cells: TensorRT has no INT8 kernel for it" in one
+        one.startswith("Only ") and "cells: TensorRT computes it in float" in one
         for one in verdict["reasons"]
     )
 
@@ -246,3 +246,25 @@ def test_what_is_in_another_narrow_precision_is_counted_and_is_not_the_rest(
     assert coverage.proportion == f"98.5 % of 1.04 kMAC {says}"
     assert [one.node for one in coverage.rest] == ["small"]
     assert not coverage.is_low
+
+
+def test_shares_of_all_formats_are_said_and_the_rest_is_named_by_them():
+    got = {"conv": "fp8", "lost": "int4"}
+    found = cover(WORK, got, {}, is_built=True)
+    assert found.share == 0
+    assert found.formats == found.narrow_macs
+    assert found.narrow_share == sum(found.shares.values())
+    assert found.proportion == "60 % of 1 kMAC run in FP8, 10 % have weights in INT4"
+    alone = cover(WORK, {"conv": "fp8"}, {}, is_built=True)
+    assert any(line.startswith("10 % not in FP8: lost (") for line in alone.details())
+    none = cover(WORK, {}, {}, is_built=True)
+    assert none.proportion == "0 % of 1 kMAC run in a narrow format"
+    assert not any("INT8" in line for line in (none.proportion, *none.details()))
+
+
+def test_a_limit_on_narrow_formats_holds_where_one_on_int8_is_broken():
+    found = cover(WORK, {"conv": "fp8", "lost": "int4"}, {}, is_built=True)
+    limits = parse_limits(["int8_macs >= 50%", "narrow_macs >= 50%"])
+    assert [one.state for one in judge_coverage(limits, found)] == ["broken", "holds"]
+    assert [one.figure.value for one in judge_coverage(limits, found)] == [0.0, 70.0]
+    assert {one.state for one in judge_coverage(limits, None)} == {"undecided"}

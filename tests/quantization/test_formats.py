@@ -240,19 +240,3 @@ def test_huge_and_tiny_values_keep_the_range_finite():
     for values in ([3e38, 1e-38], [1e-40], [3e38]):
         amax = fp8_amax(histogram(values))
         assert 0 < amax < np.inf
-
-
-@pytest.mark.parametrize("size", [64, 128])
-def test_products_with_int4_weights_are_computed_in_float_on_the_cpu(size):
-    draw = np.random.default_rng(2)
-    weight = draw.standard_normal((256, 64)).astype(np.float32)
-    found = quantize_blocks(weight, FORMATS["int4"], 0, size)
-    model = blocked(found, "int4", 0, size, np.float32)
-    model.graph.node[-1].CopyFrom(helper.make_node("MatMul", ["x", "weights"], ["y"], "product"))
-    x = draw.standard_normal((32, 256)).astype(np.float32)
-    for value, shape in zip(
-        (*model.graph.input, *model.graph.output), ([32, 256], [32, 64]), strict=True
-    ):
-        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shape))
-    (given,) = run_session(open_session(lower(model)), ["y"], {"x": x})
-    np.testing.assert_allclose(given, x @ found.floats(None), rtol=0, atol=1e-4)

@@ -50,5 +50,5 @@ def test_fp16_is_no_candidate():
 def test_int8_that_is_no_faster_than_fp16_is_said(values, pays):
     verdict = judge(*compared(values))
     assert [one.against for one in verdict.estimates] == ["digits", "fp16"]
-    said = [one for one in verdict.reasons if one.startswith("INT8 is not worth it on sm89")]
+    said = [one for one in verdict.reasons if one.startswith("int8 is not worth it on sm89")]
     assert bool(said) != pays

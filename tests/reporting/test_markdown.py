@@ -145,7 +145,7 @@ def test_the_verdict_stands_first_and_all_parts_are_there(tmp_path):
         "Limits",
         "Variants",
         "Findings",
-        "What runs in INT8",
+        "Precision of the layers",
         "a on sm89",
         "Provenance",
     ]

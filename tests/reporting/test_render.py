@@ -31,8 +31,13 @@ from trtcal.errors import InputError
 from trtcal.evidence.diagnosis.build_diagnosis import Diagnosis, write_diagnosis
 from trtcal.evidence.findings import Evidence, Finding
 from trtcal.evidence.layers.outcomes import Outcome
+from trtcal.model.work import NodeWork, Work
+from trtcal.quantization import Plan
+from trtcal.quantization.coverage import cover
 from trtcal.reporting.document import VERSION, assemble
+from trtcal.reporting.markdown import to_markdown
 from trtcal.reporting.render import render
+from trtcal.reporting.views import commands, made_by
 
 GOOD = accuracy(5, 1)
 HOSTILE = [
@@ -285,3 +290,55 @@ def test_a_run_without_diagnoses_says_so(tmp_path):
         build("int8", {"conv1": "int8"}),
     )
     assert "No build was diagnosed" in render(assemble(folder))
+
+
+def in_fp8(folder):
+    """Return the report of a run that chooses a variant in FP8 beside one in INT8."""
+    work = Work((NodeWork("conv", "Conv", 100, 1, "conv"),), {})
+    rows = [
+        replace(row(name, figures), coverage=cover(work, {"conv": precision}, {}))
+        for name, figures, precision in (("a", GOOD, "fp8"), ("b", accuracy(130, 10), "int8"))
+    ]
+    built = [
+        build(name, {}, outcomes=(Outcome("conv", precision, precision, "l"),))
+        for name, precision in (("a", "fp8"), ("b", "int8"))
+    ]
+    return assemble(write_run(folder, comparison(*rows), *built))
+
+
+def test_a_report_is_named_after_the_format_of_its_variant(tmp_path):
+    document = in_fp8(tmp_path)
+    assert document["measured"]["verdict"]["variant"] == "a"
+    source = render(document)
+    page = Page(source)
+    assert "digits in FP8" in page.texts
+    assert "<title>SHIP WITH CARE: digits in FP8 (trtcal report)</title>" in source
+    assert to_markdown(document).startswith("## FP8: SHIP WITH CARE")
+    shown = source.split('id="verdict"')[1].split('id="glossary"')[0]
+    assert "INT8" not in shown.replace("in INT8, FP8, INT4 or NVFP4", "").replace(
+        "<small>INT8</small>", ""
+    )
+
+
+def test_the_commands_take_the_plan_of_the_variant(tmp_path):
+    document = in_fp8(tmp_path)
+    stages = [{"stage": "plan", "output": "plans/a.json", "digest": "sha256:p"}]
+    files = {"model": "m.onnx", "config": "trtcal.toml", "folder": "out"}
+    document["measured"]["run"] = {"stages": stages, "measured": {"files": files}}
+    wanted = "trtcal quantize m.onnx --plan out/plans/a.json --calibration"
+    made = list(commands(document))
+    assert any(one.startswith(wanted) and one.endswith("-o quantized.onnx") for one in made)
+    assert not any("int8.onnx" in one for one in made)
+
+
+def test_what_made_a_variant_in_int8_names_the_precision_of_the_rest(tmp_path):
+    document = in_fp8(tmp_path)
+    digest = Plan(rest="fp16").to_document()["digest"]
+    variant = {
+        "quantization": {"calibration": "sha256:c", "plan": digest},
+        "name": "b",
+        "model": "sha256:b",
+        "number": 2,
+    }
+    (made,) = made_by(document, [variant])
+    assert made["command"].endswith("--calibration CALIBRATION.json --rest fp16 -o b.onnx")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.samples import accuracy, build, comparison, latency, row, unlabelled
+from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.limits import Figure, Judgement, parse_limit
 from trtcal.model.work import NodeWork, Work
 from trtcal.quantization.coverage import cover
@@ -89,7 +90,7 @@ def test_less_than_half_of_the_compute_in_int8_is_a_warning(macs, word):
     compared = comparison(row("a", GOOD), limits=SPEED)
     made = build("a", {"conv": "int8"}, coverage=counted(macs, True))
     verdict = judge(compared, [made])
-    said = f"On sm89 (tensorrt-rtx), only {macs} % of 100 MAC run in INT8; l: TensorRT has no INT8"
+    said = f"On sm89 (tensorrt-rtx), only {macs} % of 100 MAC run in INT8; l: TensorRT computes it"
     assert verdict.word == word
     assert [one.startswith(said) for one in verdict.reasons] == [True] * (word == WITH_CARE)
 
@@ -104,7 +105,10 @@ def test_without_an_engine_the_plan_is_warned_of():
     ("made", "words"),
     [
         ([build("a", {"conv": "unknown"})], "The precision of 1 of 1 layer on sm89"),
-        ([build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})], "1 layer could not be"),
+        (
+            [build("a", {"conv": "int8"}, skipped={"up": "no rule for it"})],
+            "1 layer was not quantized",
+        ),
         ([], "No engine was built"),
     ],
 )
@@ -126,7 +130,7 @@ def test_slower_than_fp32_is_said_where_no_gpu_is_built_for():
     verdict = judge(compared, [build("a", {"c": "int8"})])
     assert verdict.reasons == ("The speed on sm89 was not measured.",)
     on_cpu = build("a", {"c": "int8"}, target="cpu", backend="onnxruntime")
-    words = "The speed on the target was not measured. On this machine INT8 is slower than FP32."
+    words = "The speed on the target was not measured. On this machine a is slower than FP32."
     assert judge(compared, [on_cpu]).reasons[0] == words
 
 
@@ -143,7 +147,7 @@ def test_an_engine_larger_than_fp32_s_is_a_warning():
     plain = build("fp32", {}, measured={"engine_bytes": 1_000_000})
     larger = build("a", {"c": "int8"}, measured={"engine_bytes": 1_500_000})
     (reason,) = judge(comparison(row("a", GOOD), limits=SPEED), [larger, plain]).reasons
-    assert reason == "The INT8 engine for sm89 is larger than FP32's: 1.5 MB against 1 MB."
+    assert reason == "The engine of a for sm89 is larger than FP32's: 1.5 MB against 1 MB."
     smaller = build("a", {"c": "int8"}, measured={"engine_bytes": 900_000})
     assert judge(comparison(row("a", GOOD), limits=SPEED), [smaller, plain]).reasons == ()
 
@@ -188,3 +192,26 @@ def test_a_limit_on_something_not_measured_is_undecided_with_the_reason():
 def test_on_the_limit_no_number_of_samples_decides():
     judgement = Judgement(parse_limit("top1 >= -1.0"), "", Figure(-1.0, -2.0, 0.0, 500))
     assert (judgement.state, judgement.samples_needed) == ("undecided", None)
+
+
+def narrow(name, precision, got, is_built=True):
+    """Return a row whose products are asked in a format, and its build that got another one."""
+    work = Work((NodeWork("conv", "Conv", 100, 1, "conv"),), {})
+    variant = replace(row(name, GOOD), coverage=cover(work, {"conv": precision}, {}))
+    outcome = Outcome("conv", precision, got, "l")
+    coverage = cover(work, {"conv": got}, {}, is_built)
+    return variant, build(name, {}, outcomes=(outcome,), coverage=coverage)
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [("fp8", "requested in FP8 run in float on"), ("int4", "have weights expanded to float on")],
+)
+def test_no_warning_of_another_format_names_int8(precision, words):
+    variant, made = narrow("a", precision, "fp32")
+    plain = build("fp32", {}, measured={"engine_bytes": 1})
+    verdict = judge(comparison(variant), [made, plain])
+    assert any(f"1 of 1 layer requested in {precision.upper()}" in one for one in verdict.reasons)
+    assert any(words in one for one in verdict.reasons)
+    assert any("The engine of a for sm89 is larger" in one for one in verdict.reasons)
+    assert "INT8" not in " ".join((verdict.sentence, verdict.rule, *verdict.reasons))

@@ -9,17 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.conftest import SAMPLES
 from tests.killing import tree
 from tests.networks import conv_net, samples
 from tests.runs.conftest import TARGETS, VARIANT, write_keys
+from tests.zoo_net import Entry
+from tests.zoo_products import tokens
+from tests.zoo_scene import scene
 from trtcal.cli.main import run_command
 from trtcal.data import open_dataset
 from trtcal.documents import digest_file, read_npz, seal
 from trtcal.errors import InputError
 from trtcal.model import load_model
+from trtcal.quantization import Plan, prepare, quantize, write_quantized
 from trtcal.runs.bundle.building import make_bundle, read_bundle
+from trtcal.runs.bundle.golden import make_golden
 from trtcal.runs.bundle.labels import read_names
 from trtcal.runs.bundle.manifest import smallest_driver
 from trtcal.runs.bundle.signing import PASSPHRASE, read_signer
@@ -344,3 +350,24 @@ def test_the_matrix_says_where_a_bundle_loads(made_bundle, capsys, tmp_path):
         assert (status, "580" in err or "525" in err) == (1, True)
     mine.write_text(mine.read_text().replace("sm89", "turing"))
     assert run(capsys, "bundle", "matrix", made_bundle, "--for", mine)[0] == 2
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int4", "nvfp4"])
+def test_golden_outputs_of_other_formats_are_those_of_their_definition(precision, tmp_path):
+    made = scene(Entry("products", products, ()), tmp_path, 16)
+    plan = Plan(precision)
+    write_quantized(tmp_path / "q.onnx", quantize(prepare(made.given), made.calibration, plan))
+    model = load_model(tmp_path / "q.onnx")
+    golden = make_golden(model, open_dataset(tmp_path / "samples.npz", model))
+    largest = max(np.abs(golden.arrays[f"output.0.{n}"]).max() for n in range(16))
+    (tolerance,) = golden.tolerances.values()
+    assert tolerance == pytest.approx(largest / 127)
+    evaluator = ReferenceEvaluator(model.proto)
+    for number in range(16):
+        (wanted,) = evaluator.run(None, {"x": golden.arrays[f"input.0.{number}"]})
+        assert np.abs(wanted - golden.arrays[f"output.0.{number}"]).max() < tolerance
+
+
+def products():
+    net = tokens(size=128)
+    return net.done(net.linear("two", net.relu(net.linear("one", "x", 128, 128)), 128, 128))

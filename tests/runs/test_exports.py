@@ -400,3 +400,32 @@ def test_the_command_adds_what_is_asked_for(made_run, tmp_path, capsys):
     assert (bundle / "docker").is_dir()
     assert run_command([str(one) for one in [*arguments, "--deepstream"]]) == 2
     assert "declare [images]" in capsys.readouterr().err
+
+
+def asked_in(draft, product, *precisions):
+    """Return a draft whose engine was asked in these precisions."""
+    (entry, _), *_ = draft().engines
+    precision = {**entry["precision"], "asked": dict.fromkeys(precisions, 1)}
+    return draft(engines=({**entry, "product": product, "precision": precision},))
+
+
+@pytest.mark.parametrize("export", [export_triton, export_deepstream])
+@pytest.mark.parametrize(
+    ("precisions", "words"),
+    [(("fp8", "fp16"), "layers in FP8"), (("int4", "int8", "nvfp4"), "layers in INT4 and NVFP4")],
+)
+def test_a_server_that_builds_has_no_mode_for_fp8_and_four_bits(draft, export, precisions, words):
+    with pytest.raises(InputError, match=words) as error:
+        export(asked_in(draft, "tensorrt-rtx", *precisions))
+    assert "target gpu" in error.value.hint
+
+
+def test_nvinfer_only_loads_an_engine_in_fp8(draft):
+    made = asked_in(draft, "tensorrt", "fp8", "int8")
+    export_deepstream(made)
+    found = properties(made.folder)
+    assert (made.folder / "deepstream" / found["model-engine-file"]).is_file()
+    assert not {"onnx-file", "network-mode", "int8-calib-file"} & found.keys()
+    about = (made.folder / "deepstream" / "config_infer.txt").read_text()
+    assert "nvinfer cannot build this engine" in about
+    export_triton(made)

@@ -61,7 +61,7 @@ def check_precisions(asked: Collection[str], targets: Collection[str]) -> None:
             for part in _lacking(target, precision):
                 raise InputError(
                     f"{_shown(part)} has no {precision}; {', '.join(_having(precision))} have",
-                    f"ask for one of {_offer(target)}, or leave this target out",
+                    f"ask for one of {_offer(target)}, or name targets that have it",
                 )
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from trtcal.model import unique
-from trtcal.model.graph import all_names, expanded
+from trtcal.model.graph import all_names, expanded, export_model, import_graph
 from trtcal.quantization.formats import format_of, is_narrow
 
 
 def adapt(graph: gs.Graph) -> bool:
     """Write a graph so that ONNX Runtime's CPU runs it and gets it right; return whether it changed."""
     return any([_fold_fp4(graph), _keep_relus(graph)])
+
+
+def adapted(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with its Q/DQ as they are, but for what `adapt` changes."""
+    graph = import_graph(proto)
+    return export_model(graph, proto) if adapt(graph) else proto
 
 
 def _keep_relus(graph: gs.Graph) -> bool:

@@ -29,8 +29,8 @@ CPU = "CPUExecutionProvider"
 # Without VNNI instructions the uint8 x int8 kernels add in 16 bits and saturate. This makes ONNX
 # Runtime use uint8 x uint8 kernels there, which are exact and slower.
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
-# By default it quantizes the float inputs of products with INT4 weights to INT8, to be faster.
-FLOAT_PRODUCTS = ("session.qdq_matmulnbits_accuracy_level", "1")
+# Products with INT4 weights would round what they multiply with to INT8: 4, the default, allows it.
+EXACT_INPUTS = ("session.qdq_matmulnbits_accuracy_level", "1")
 # It would quantize float weights and biases by itself, and let a large bias overflow.
 QUANTIZES_UNASKED = "WeightBiasQuantization"
 # The weights of an optimized graph are saved in a file of their own: a message ends at 2 GiB.
@@ -132,7 +132,7 @@ def open_session(
     options.log_severity_level = severity
     options.enable_cpu_mem_arena = arena
     options.add_session_config_entry(*EXACT_PRODUCTS)
-    options.add_session_config_entry(*FLOAT_PRODUCTS)
+    options.add_session_config_entry(*EXACT_INPUTS)
     options.add_session_config_entry(*NO_SPINNING)
     if as_it_is:
         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -56,7 +56,7 @@ def command() -> None:
 class Make(DataOptions, example="trtcal bundle reports/digits --variant int8-percentile -o bundle"):
     """Make a bundle of one variant of RUN, sign it, and verify it.
 
-    A bundle has the engines, the quantized model, golden inputs with their INT8 outputs, and the
+    A bundle has the engines, the quantized model, golden inputs with their outputs, and the
     report. The golden inputs come from the data that the run was judged on: --data, else the data
     that trtcal.toml names.
     """
@@ -180,8 +180,8 @@ def _show_made(made: Bundle) -> None:
         "engine for": "{target}",
         "product": "{product}",
         "version": "{version}",
-        "INT8 %": lambda one: _percent(one["precision"]["int8_macs_percent"]),
-        "nodes not INT8": lambda one: str(len(one["precision"]["lost"])),
+        "MACs": lambda one: _shares(one["precision"]["narrow_macs_percent"]),
+        "nodes lost": lambda one: str(len(one["precision"]["lost"])),
         "smallest driver": lambda one: (one["smallest_driver"] or {}).get("linux", "-"),
     }
     about = made.manifest["predicate"]
@@ -193,8 +193,11 @@ def _show_made(made: Bundle) -> None:
     say_written(made.folder, made.digest)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0f}"
+def _shares(shares: dict[str, float] | None) -> str:
+    """Return which part of the compute is in which narrow format."""
+    if shares is None:
+        return "-"
+    return ", ".join(f"{share:.0f} % {name.upper()}" for name, share in shares.items()) or "0 %"
 
 
 class Verify(JsonOptions, example="trtcal bundle verify bundle --public-key public.pem --device"):

@@ -158,7 +158,7 @@ class Quantize(
         "Node to quantize, and no others; may be repeated.", metavar="GLOB"
     )
     rest: Literal["fp16", "fp32"] | None = option(
-        "Precision of what is not INT8.  [default: as the plan says, else trtcal.toml (fp16 if a "
+        "Precision of what stays in float.  [default: as the plan says, else trtcal.toml (fp16 if a "
         "target is a GPU), else fp32]"
     )
     tune_placement: str | None = option(
@@ -319,7 +319,7 @@ def _show(quantized: QuantizedModel, coverage: Coverage, record: dict[str, Any] 
         show_tries(record)
     show_coverage(coverage)
     for name, reason in quantized.excluded.items():
-        say(f"left out of INT8 by the plan: {name}: {reason}")
+        say(f"left in float by the plan: {name}: {reason}")
     for name, reason in quantized.skipped.items():
         say(f"left in float: {name}: {reason}")
     for name, reason in quantized.unused.items():

@@ -1,6 +1,6 @@
 """Tensor by tensor: where quantization's error enters a network, and where it grows.
 
-The INT8 model, its Q/DQ executed in float, and its reference run on the same samples with every
+The quantized model, its Q/DQ executed in float, and its reference run on the same samples with every
 quantized tensor as an output. Sums are kept, never values: memory does not grow with samples.
 """
 
@@ -25,6 +25,7 @@ from trtcal.model.files import array_of
 from trtcal.model.model import along
 from trtcal.model.passes import prepare
 from trtcal.model.tensors import constants_of, readers_of
+from trtcal.quantization.formats import BY_DTYPE, Format
 from trtcal.quantization.qdq import quantization_record
 
 INTEGERS = {np.dtype(one) for one in ("int8", "uint8", "int16", "uint16")}
@@ -53,7 +54,11 @@ class Site:
 
     def requantized(self, values: Array) -> tuple[Array, int]:
         """Return values after Q and DQ, and how many of them were clipped."""
-        steps = np.rint(values / self._along(self.scale, values.ndim))
+        steps = values / self._along(self.scale, values.ndim)
+        if (narrow := self._format) is not None:
+            clipped = np.count_nonzero(np.abs(steps) > narrow.most)
+            return self.dequantized(narrow.floats(steps)), int(clipped)
+        steps = np.rint(steps)
         zero = self._along(self.zero, values.ndim).astype(steps.dtype)
         limits = np.iinfo(self.zero.dtype)
         kept = np.clip(steps, limits.min - zero, limits.max - zero)
@@ -62,12 +67,25 @@ class Site:
     def dequantized(self, stored: Array) -> Array:
         """Return what quantized values stand for."""
         zero, scale = (self._along(one, stored.ndim) for one in (self.zero, self.scale))
+        if self._format is not None:
+            return np.asarray(stored.astype(np.float32) * scale)
         result: Array = (stored - zero.astype(scale.dtype)) * scale
         return result
 
+    @property
+    def top(self) -> float:
+        """The largest magnitude that a scale of one stands for."""
+        return 127.0 if self._format is None else self._format.top
+
+    @property
+    def _format(self) -> Format | None:
+        """The format of FP8 and four bits, which have no zero point; None for integers of 8 and 16."""
+        return BY_DTYPE.get(self.zero.dtype) if self.zero.dtype not in INTEGERS else None
+
     def _along(self, parameter: Array, rank: int) -> Array:
-        one = parameter.size == 1
-        return parameter.reshape(()) if one else along(parameter, rank, self.axis)
+        if parameter.size == 1:
+            return parameter.reshape(())
+        return parameter if parameter.ndim == rank > 1 else along(parameter, rank, self.axis)
 
 
 def find_sites(proto: onnx.ModelProto) -> tuple[list[Site], int]:
@@ -88,6 +106,7 @@ class _Finder:
         self.known: dict[tuple[str, bytes, bytes], int] = {}
         self.upstream: dict[str, frozenset[int]] = {}
         self.unknown = 0
+        self.scales: dict[str, Array] = {}  # those that are quantized themselves, by tensor
 
     def visit(self, node: onnx.NodeProto) -> None:
         """Note what a node quantizes, and whose errors its outputs carry."""
@@ -119,8 +138,12 @@ class _Finder:
         stored = array_of(self.constants[node.input[0]])
         if stored.dtype == np.int32:
             return  # a bias
-        parameters = self._parameters(node, stored.dtype)
+        parameters = self._parameters(node, stored.dtype, stored.shape)
         readers = self.readers.get(node.output[0], [])
+        if parameters is not None and any(one.op_type == node.op_type for one in readers):
+            site = Site(node.input[0], *parameters, _axis(node))
+            self.scales[node.output[0]] = site.dequantized(stored)
+            return
         if parameters is None or not readers:
             self.unknown += 1
             return
@@ -138,18 +161,27 @@ class _Finder:
         self.sites.append(site)
 
     def _parameters(
-        self, node: onnx.NodeProto, default: np.dtype[Any]
+        self, node: onnx.NodeProto, default: np.dtype[Any], shape: tuple[int, ...] = ()
     ) -> tuple[Array, Array] | None:
+        """Return scale and zero point of a Q or DQ, None if unknown; one a weight's value for blocks.
+
+        `shape` is the weight's.
+        """
         scale, zero = _value(self.constants, node.input[1]), np.zeros((), default)
+        scale = self.scales.get(node.input[1], scale)
         if len(node.input) > 2 and node.input[2]:
             given = _value(self.constants, node.input[2])
             if given is None:
                 return None
             zero = given
-        blocks = any(item.name == "block_size" and item.i for item in node.attribute)
-        if scale is None or zero.dtype not in INTEGERS or scale.dtype.kind != "f" or blocks:
+        block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
+        known = zero.dtype in INTEGERS or zero.dtype in BY_DTYPE
+        if scale is None or not known or scale.dtype.kind != "f":
             return None
-        return (scale, zero) if scale.ndim <= 1 else None
+        if not block:
+            return (scale, zero) if scale.ndim <= 1 else None
+        scale = np.repeat(scale, block, _axis(node))
+        return (scale, zero) if scale.shape == shape and zero.dtype not in INTEGERS else None
 
     def _through(self, quantized: str) -> list[onnx.NodeProto]:
         """Return the nodes that read a quantized tensor, behind its DequantizeLinear."""
@@ -169,12 +201,16 @@ def _value(constants: Mapping[str, onnx.TensorProto], name: str) -> Array | None
 
 
 def weight_of(proto: onnx.ModelProto, site: Site) -> Array | None:
-    """Return a weight's float values: its own, or the reference's for the same reader."""
+    """Return a weight's float values: its own, or the reference's for the same reader.
+
+    The output of a reader in float16 has another name than in the reference; the reader has not.
+    """
     constants = constants_of(proto.graph)
     if site.stored is None:
         return _value(constants, site.tensor)
     for node in proto.graph.node:
-        if site.reader in node.output and site.index < len(node.input):
+        is_reader = site.reader in node.output or node.name in (*filter(None, site.nodes[:1]),)
+        if is_reader and site.index < len(node.input):
             return _value(constants, node.input[site.index])
     return None
 

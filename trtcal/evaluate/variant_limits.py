@@ -13,8 +13,8 @@ from trtcal.evaluate.tasks import LEAST, SUGGESTED, default_limits, no_usual_lim
 from trtcal.limits import (
     BROKEN,
     HOLDS,
-    INT8_MACS,
     METRICS,
+    SHARES,
     Figure,
     Judgement,
     Limit,
@@ -31,7 +31,7 @@ OF_ERRORS = ("cosine", "relative_error", "score_error", "kl", "l0", "l1", "l2", 
 BY_LABELS = ("jaccard", "map", "map50", "miou", "mae")
 ACCURACY = ("top1", "top5", *BY_LABELS, "agreement", "sqnr_db", *OF_ERRORS)
 PERCENTILES = {"latency_p50": "p50_ms", "latency_p90": "p90_ms", "latency_p99": "p99_ms"}
-COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes", INT8_MACS)
+COMPARED = (*ACCURACY, "top1_drop", "speedup", *PERCENTILES, "size_bytes", *SHARES)
 """The metrics that a comparison measures, beside the user's own."""
 Judged = dict[str, tuple[Judgement, ...]]
 """Variant -> its limits."""
@@ -130,7 +130,7 @@ def judge_row(
     return tuple(found)
 
 
-NOT_OF_OUTPUTS = ("speedup", *PERCENTILES, "size_bytes", INT8_MACS)
+NOT_OF_OUTPUTS = ("speedup", *PERCENTILES, "size_bytes", *SHARES)
 """Metrics that say nothing of what the outputs are."""
 
 
@@ -156,7 +156,7 @@ def _reason(limit: Limit, row: Row) -> str:
     if limit.metric in ("top1", "top5", "top1_drop"):
         has_classes = any(one.kind == "classes" for one in row.outputs)
         return "the data have no labels" if has_classes else "no output has class scores"
-    if limit.metric == INT8_MACS:
+    if limit.metric in SHARES:
         return "the multiply-accumulates of this variant are not known"
     if limit.metric in BY_LABELS:
         return "the data have no labels that fit an output"
@@ -177,7 +177,7 @@ def _ends(limit: Limit, row: Row, reference: Row, level: float) -> Interval | No
         return _sqnr(limit, row, level)
     if limit.metric in row.means:
         return _of_mean(limit, row.means[limit.metric], level)
-    if limit.metric == INT8_MACS and (row.coverage is None or row.coverage.share is None):
+    if limit.metric in SHARES and (row.coverage is None or row.coverage.share is None):
         return None
     if limit.metric in NOT_OF_OUTPUTS:
         return _plain(limit, _value(limit.metric, row), _value(limit.metric, reference))
@@ -235,8 +235,9 @@ def _change_of_pairs(limit: Limit, row: Row, reference: Row, level: float) -> In
 def _value(metric: str, row: Row) -> float:
     if metric == "size_bytes":
         return float(row.size_bytes)
-    if metric == INT8_MACS:
-        return (row.coverage.share if row.coverage else None) or 0.0
+    if metric in SHARES:
+        figure = row.coverage.figures[metric] if row.coverage else None
+        return figure.value if figure else 0.0
     return float(getattr(row.latency, PERCENTILES[metric]))
 
 

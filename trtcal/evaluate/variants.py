@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from trtcal.backends.lowering import lower
-from trtcal.backends.narrow import adapt
+from trtcal.backends.narrow import adapted
 from trtcal.backends.registry import check_engine
 from trtcal.backends.sessions import Session, open_session
 from trtcal.backends.targets import PROVIDERS
@@ -20,7 +20,7 @@ from trtcal.evaluate.replay import Run, carried_tail, runner
 from trtcal.model import Model, TensorSpec, load_model, uniquely_named
 from trtcal.model.cut import whole_outputs
 from trtcal.model.frameworks.formats import format_of
-from trtcal.model.graph import export_model, import_graph, sigmoid_outputs
+from trtcal.model.graph import import_graph, sigmoid_outputs
 from trtcal.model.ops import QDQ
 from trtcal.model.shapes import Shape
 from trtcal.model.work import weightless
@@ -155,11 +155,8 @@ def _literal(proto: onnx.ModelProto) -> onnx.ModelProto | None:
 
     FP8 and weights in four bits are executed so in any case.
     """
-    graph = import_graph(proto)
-    quantizers = [node for node in graph.nodes if node.op == "QuantizeLinear"]
-    if all(map(is_narrow, quantizers)):
-        return None
-    return export_model(graph, proto) if adapt(graph) else proto
+    quantizers = [node for node in import_graph(proto).nodes if node.op == "QuantizeLinear"]
+    return None if all(map(is_narrow, quantizers)) else adapted(proto)
 
 
 def literal_model(variant: Variant) -> Model | None:

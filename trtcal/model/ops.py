@@ -280,13 +280,13 @@ LACKED: Mapping[str, Operators] = {
     "tensorrt": UNPARSED,
 }
 """What a backend has nothing for; of `no_rtx` RTX 1.7 has a parser, and no kernel or plug-in."""
-NO_INT8 = {
-    **dict.fromkeys(RECURRENT, "TensorRT has no INT8 kernel for it"),
+NOT_QUANTIZED = {
+    **dict.fromkeys(RECURRENT, "TensorRT computes it in float"),
     **dict.fromkeys(ATTENDS, "its products are within one operator, where no Q/DQ fit"),
     **dict.fromkeys(INTEGER, "TensorRT takes Q/DQ, but no integer operators"),
     **dict.fromkeys(_with("plugs"), "TensorRT runs it as a plug-in, in float"),
 }
-"""Why an operator that multiplies gets no INT8 whatever a plan asks (seen in TensorRT-RTX's layer
+"""Why an operator that multiplies stays in float whatever a plan asks (seen in TensorRT-RTX's layer
 lists: an LSTM's kernels read INT8 and compute in float)."""
 
 

@@ -68,7 +68,7 @@ from trtcal.evidence.chain import Checkpoint, digest_options
 from trtcal.evidence.diagnosis.build_diagnosis import check_build, write_diagnosis
 from trtcal.evidence.log.summary import log_document
 from trtcal.evidence.manifest import DIAGNOSIS
-from trtcal.limits import INT8_MACS, Judgement, Limit, judge_counts
+from trtcal.limits import SHARES, Judgement, Limit, judge_counts
 from trtcal.model import Model, load_model
 from trtcal.model.frameworks.source import source_of
 from trtcal.model.passes import Pass, Prepared, prepare_with_record
@@ -320,7 +320,7 @@ def open_inputs(
     }
     _check_names(config)
     for plan in plans.values():
-        check_precisions(plan.asked, config.build.targets)
+        check_precisions(plan.asked, config.build.run_targets)
     both = calibration_data, evaluation_data
     inputs = Inputs(config, model, prepared, *both, wanted, plans)
     checked_task(open_variant(model.path), evaluation_data, *inputs.comparing)
@@ -567,10 +567,10 @@ def tuned_plan(
 def build_all(models: Sequence[Model], config: Config, journal: Journal, sizes: SizeRanges) -> None:
     """Build every model for every target; what could not be built is recorded with the reason.
 
-    No limit on INT8 is about the first, which is the reference, and FP16.
+    No limit on narrow formats is about the first, which is the reference, and FP16.
     """
     jobs = [(model, target) for model in models for target in config.build.run_targets]
-    of_floats = tuple(one for one in config.limits if one.metric != INT8_MACS)
+    of_floats = tuple(one for one in config.limits if one.metric not in SHARES)
     plain = replace(config, limits=of_floats)
     with journal.progress("building engines", len(jobs)) as advance:
         for model, target in jobs:

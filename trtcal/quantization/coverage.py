@@ -1,7 +1,8 @@
-"""How much of a network's compute is in INT8, and what the rest is and why: by multiply-accumulates.
+"""How much of a network's compute is in narrow formats, and what the rest is and why, by MACs.
 
-A count of layers says little: one convolution in INT8 beside an LSTM is all layers that a plan decides,
-and hardly any of the work. What is known only at run time is said beside the figures.
+MACs are multiply-accumulates. A count of layers says little: one convolution in INT8 beside an LSTM is
+all layers that a plan decides, and hardly any of the work. What is known only at run time is said
+beside the figures.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtcal.documents import to_fields
-from trtcal.limits import INT8_MACS, Figure, Judgement, Limit, judge_figures
+from trtcal.limits import INT8_MACS, NARROW_MACS, SHARES, Figure, Judgement, Limit, judge_figures
 from trtcal.model import Model, uniquely_named
 from trtcal.model.macs import FORMULAS
-from trtcal.model.ops import MULTIPLIES, NO_INT8, QDQ
+from trtcal.model.ops import MULTIPLIES, NOT_QUANTIZED, QDQ
 from trtcal.model.shapes import CONTRIB, Shape
 from trtcal.model.work import NodeWork, Work, count_work
-from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 INT8, UNKNOWN = "int8", "unknown"
@@ -30,7 +31,7 @@ UNITS = ((1e12, "TMAC"), (1e9, "GMAC"), (1e6, "MMAC"), (1e3, "kMAC"), (1.0, "MAC
 
 @dataclass(frozen=True)
 class Uncovered:
-    """A node that multiplies and is not in INT8, or is not known to be, with the reason.
+    """A node that multiplies and is in float, or whose precision is not known, with the reason.
 
     `macs` is None where what it multiplies is not known; `share` is its percent of all that is.
     """
@@ -45,11 +46,11 @@ class Uncovered:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The multiply-accumulates and bytes of a network, and those of its nodes in INT8.
+    """The multiply-accumulates and bytes of a network, and those of its nodes in narrow formats.
 
     `is_built` is what an engine was built with; else it is what Q/DQ ask for, if kernels are there.
     Bytes are those of float tensors, without Q/DQ. `unknown_macs` are those of nodes whose precision
-    is not known. `rest` has the nodes that are not in INT8, the largest first, at most 50, `uncounted`
+    is not known. `rest` has the nodes in no narrow format, the largest first, at most 50, `uncounted`
     those that nothing is known of, as plug-ins. `inputs` gives the shapes that it was counted for,
     `assumed` what nothing decided.
     """
@@ -74,17 +75,34 @@ class Coverage:
         return 100 * self.int8_macs / self.macs if self.macs else None
 
     @property
-    def is_low(self) -> bool:
-        """Whether less than half of what is known runs in INT8 or another narrow precision."""
-        narrow = self.int8_macs + sum(self.narrow_macs.values())
-        return self.share is not None and 100 * narrow / self.macs < LOW
+    def formats(self) -> dict[str, int]:
+        """The multiply-accumulates of each narrow format that has any, INT8 first."""
+        return ({INT8: self.int8_macs} if self.int8_macs else {}) | self.narrow_macs
 
     @property
-    def figure(self) -> Figure | None:
-        """The share as a limit is held against it: exact, unless some nodes' precision is not known."""
-        if self.share is None:
-            return None
-        return Figure(self.share, self.share, self.share + 100 * self.unknown_macs / self.macs)
+    def narrow_share(self) -> float | None:
+        """The percent of multiply-accumulates in narrow formats; None where none are known."""
+        return 100 * sum(self.formats.values()) / self.macs if self.macs else None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The percent of multiply-accumulates in each narrow format that has any."""
+        return {name: 100 * macs / self.macs for name, macs in self.formats.items()}
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less than half of what is known runs in INT8 or another narrow precision."""
+        return self.narrow_share is not None and self.narrow_share < LOW
+
+    @property
+    def figures(self) -> dict[str, Figure | None]:
+        """The shares by limit: exact, unless some nodes' precision is not known."""
+        unknown = 100 * self.unknown_macs / self.macs if self.macs else 0.0
+        shares = {INT8_MACS: self.share, NARROW_MACS: self.narrow_share}
+        return {
+            name: None if share is None else Figure(share, share, share + unknown)
+            for name, share in shares.items()
+        }
 
     @property
     def proportion(self) -> str:
@@ -92,41 +110,40 @@ class Coverage:
         if self.share is None:
             return "the multiply-accumulates of this network are not known"
         verb = "run" if self.is_built else "can run"
-        own = {INT8: self.int8_macs} if self.int8_macs or not self.narrow_macs else {}
         parts = [
             (
-                percent(100 * macs / self.macs),
-                "have weights" if name in WEIGHTS_ONLY else verb,
-                name,
+                percent(share),
+                f"{'have weights' if name in WEIGHTS_ONLY else verb} in {name.upper()}",
             )
-            for name, macs in {**own, **self.narrow_macs}.items()
+            for name, share in self.shares.items()
         ]
-        (first, does, name), *others = parts
-        said = f"{first} of {amount(self.macs)} {does} in {name.upper()}"
-        said += "".join(f", {share} {does} in {name.upper()}" for share, does, name in others)
+        (first, does), *others = parts or [("0 %", f"{verb} in {spelled(())}")]
+        said = f"{first} of {amount(self.macs)} {does}"
+        said += "".join(f", {share} {does}" for share, does in others)
         if self.unknown_macs:
             said += f", of {percent(100 * self.unknown_macs / self.macs)} it is not known"
         return said
 
     @property
     def headline(self) -> str:
-        """The share and the largest node that is not in INT8, with the reason."""
+        """The share and the largest node that is in no narrow format, with the reason."""
         first = (self.rest or self.uncounted)[:1]
         return self.proportion + "".join(f"; {one.node}: {one.reason}" for one in first)
 
     def details(self) -> Iterator[str]:
         """Yield further sentences: nodes and bytes, the next nodes, what was not counted, sizes."""
-        if self.int8_nodes or (self.nodes and not self.narrow_macs):
+        formats = spelled(self.formats, "or")
+        if self.nodes and not self.narrow_macs:  # the nodes and bytes of INT8 alone are counted
             bytes_share = percent(100 * self.int8_bytes / max(self.moved_bytes, 1))
             moved = (
                 f"{bytes_share} of the {self.moved_bytes / 1e6:.3g} MB that all nodes move in float"
             )
             yield f"that is {self.int8_nodes} of {self.nodes} nodes that multiply, and {moved}"
         for one in self.rest[1 : SHOWN + 1]:
-            yield f"{percent(one.share or 0.0)} not in INT8: {one.node} ({one.op}): {one.reason}"
+            yield f"{percent(one.share or 0.0)} not in {formats}: {one.node} ({one.op}): {one.reason}"
         if more := self.rest[SHOWN + 1 :]:
             share = percent(math.fsum(one.share or 0.0 for one in more))
-            yield f"{share} not in INT8: {len(more)} further nodes"
+            yield f"{share} not in {formats}: {len(more)} further nodes"
         for one in self.uncounted[:SHOWN]:
             moved = f"{one.moved_bytes / 1e6:.3g} MB moved"
             yield f"not counted: {one.node} ({one.op}, {moved}): {one.reason}"
@@ -169,16 +186,16 @@ def amount(macs: int) -> str:
 def judge_coverage(
     limits: Iterable[Limit], coverage: Coverage | None, subject: str = ""
 ) -> tuple[Judgement, ...]:
-    """Hold the share of multiply-accumulates in INT8 to its limits; without a count none holds."""
+    """Hold the shares of multiply-accumulates to their limits; without a count none holds."""
     why = "nothing was counted: give the model"
     if coverage is not None:
         why = "no node's multiply-accumulates are known"
-    figure = None if coverage is None else coverage.figure
-    return judge_figures(limits, {INT8_MACS: figure}, subject, why)
+    figures = dict.fromkeys(SHARES) if coverage is None else coverage.figures
+    return judge_figures(limits, figures, subject, why)
 
 
 def asked_coverage(model: Model, sizes: Mapping[str, Shape] | None = None) -> Coverage:
-    """Return what of a model can run in INT8, by its Q/DQ: those of `quantize` or of another tool.
+    """Return what of a model can run in narrow formats, by its Q/DQ: of `quantize` or another tool.
 
     `sizes` are the shapes of inputs; see `trtcal.model.work.count_work`. Where they are not given,
     those count that `quantize` recorded of the data.
@@ -207,7 +224,7 @@ def kept_out(record: Mapping[str, Any]) -> dict[str, str]:
     """Return why nodes have no Q/DQ, as `quantize` recorded it."""
     excluded, skipped = record.get("excluded", {}), record.get("skipped", {})
     reasons = {
-        node: f"kept out of INT8 by the plan, {'which names it' if why == BY_NAME else why}"
+        node: f"left in float by the plan, {'which names it' if why == BY_NAME else why}"
         for node, why in excluded.items()
     }
     return {**reasons, **skipped}
@@ -259,8 +276,8 @@ def _uncovered(one: NodeWork, total: int, reason: str) -> Uncovered:
 
 def _reason(one: NodeWork, reasons: Mapping[str, str]) -> str:
     domain, _, op = one.op.rpartition("::")
-    if op in NO_INT8:
-        return NO_INT8[op]
+    if op in NOT_QUANTIZED:
+        return NOT_QUANTIZED[op]
     if one.body:
         return f"it is in {one.body}, and trtcal places Q/DQ in the main graph only"
     if one.node in reasons:

@@ -6,6 +6,7 @@ Types", which gives the block sizes that TensorRT takes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,16 @@ FORMATS = {
 NARROW = tuple(FORMATS)
 WEIGHTS_ONLY = tuple(name for name, one in FORMATS.items() if one.weights_only)
 BY_DTYPE: dict[np.dtype[Any] | None, Format] = {one.dtype: one for one in FORMATS.values()}
+
+
+def spelled(names: Collection[str], last: str = "and") -> str:
+    """Return those of some precisions that are narrow as words, in the order of `NARROW`.
+
+    >>> spelled(["int4", "fp8", "fp16"]), spelled([])
+    ('FP8 and INT4', 'a narrow format')
+    """
+    *others, final = [one.upper() for one in NARROW if one in names] or ["a narrow format"]
+    return f"{', '.join(others)} {last} {final}" if others else final
 
 
 def format_of(node: gs.Node) -> Format | None:

@@ -28,7 +28,7 @@ from trtcal.documents import Document, read_document, read_json, seal, write_doc
 from trtcal.errors import InputError
 from trtcal.model import Model
 from trtcal.model.graph import FP16_OPSET, MIN_OPSET, import_graph
-from trtcal.model.ops import HEAVY, MULTIPLIES, NO_INT8, SENSITIVE
+from trtcal.model.ops import HEAVY, MULTIPLIES, NOT_QUANTIZED, SENSITIVE
 from trtcal.model.work import count_work
 from trtcal.quantization.formats import FORMATS, NARROW, WEIGHTS_ONLY
 from trtcal.quantization.placement import Placement, find_layers
@@ -349,7 +349,7 @@ def resolve(plan: Plan, model: Model) -> tuple[Planned, ...]:
             node,
             decisions[node.name],
             node.name in layers | named,
-            placement.refused.get(node.name, NO_INT8.get(node.op, "nothing to quantize")),
+            placement.refused.get(node.name, NOT_QUANTIZED.get(node.op, "nothing to quantize")),
             macs.get(node.name),
         )
         for node in graph.nodes

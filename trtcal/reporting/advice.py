@@ -11,7 +11,7 @@ from trtcal.documents import Document
 from trtcal.evaluate.search.limits import FIGURES as SEARCHED
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS
 from trtcal.limits import BROKEN, parse_limit
-from trtcal.reporting.engines import CPU
+from trtcal.reporting.engines import CPU, formats_of
 from trtcal.reporting.verdict import COMMAND, DO_NOT, INCONCLUSIVE
 
 CUT = "trtcal prepare "
@@ -63,8 +63,8 @@ def next_step(document: Document) -> NextStep | None:
 
 
 def measuring_layers(document: Document) -> str | None:
-    """Return the command that measures what each layer costs the outputs."""
-    files = run_files(document)
+    """Return the command that measures what each layer costs the outputs, in INT8 alone."""
+    files = run_files(document) if formats_of(document) <= {"int8"} else None
     ranges = _ranges(document, files) if files else None
     if files is None or ranges is None:
         return None
@@ -100,13 +100,14 @@ def _ranges(document: Document, files: Files) -> tuple[str, ...] | None:
 
 
 def _after_a_loss(document: Document, files: Files) -> NextStep | None:
-    """Return what makes INT8 more accurate, if that is what a limit misses."""
+    """Return what makes a variant more accurate, if that is what a limit misses."""
     judged = document["measured"]["verdict"]["limits"]
     broken = {parse_limit(one["limit"]): one for one in judged if one["state"] == BROKEN}
     ranges = _ranges(document, files)
     if ranges is None or all(limit.metric in NOT_OF_OUTPUTS for limit in broken):
         return None
-    if not document["optimizations"]:
+    formats = formats_of(document)
+    if not document["optimizations"] and formats <= {"int8"}:
         made = f"{Path(files['model']).stem}-improved.onnx"
         words = ("quantize", files["model"], *config_of(files), "--improve", "fast", "-o", made)
         return NextStep(
@@ -118,7 +119,8 @@ def _after_a_loss(document: Document, files: Files) -> NextStep | None:
         if any(limit.metric == form.split()[0] for form in SEARCHED)
         for word in ("--limit", str(limit).removesuffix(f" {limit.unit}"))
     ]
-    words = ("search", *ranges, *config_of(files), *limits, "-o", "search")
+    choice = () if formats <= {"int8"} else ("--precisions", ",".join(sorted({"int8", *formats})))
+    words = ("search", *ranges, *config_of(files), *choice, *limits, "-o", "search")
     return NextStep("Find the few layers to leave in float", words)
 
 

@@ -12,7 +12,7 @@ from trtcal.evidence.findings import RISKS
 from trtcal.evidence.log.recognition import CATEGORIES
 from trtcal.limits import BROKEN
 from trtcal.quantization.coverage import Coverage
-from trtcal.quantization.formats import NARROW
+from trtcal.quantization.formats import NARROW, spelled
 from trtcal.reporting import text
 
 View = dict[str, Any]
@@ -23,7 +23,7 @@ ROOM = 190_000  # bytes of the one full table, so that the page stays light
 ROW = 190  # bytes of a row without its names
 LOST_SHOWN = 40  # reasons why layers of one build got something else
 NODE, NODES = "convolution or matrix product", "convolutions and matrix products"
-NONE_ASKED = "no convolution or matrix product was requested in INT8"
+NONE_ASKED = "no convolution or matrix product was requested in a narrow format"
 NAME_SHOWN = 60  # of an engine layer's name, which may list hundreds of fused parts
 
 
@@ -58,13 +58,13 @@ def _build(build: View) -> View:
     ]
     heavy = Counter(layer["precision"] for layer in build["layers"] if layer["heavy"])
     coverage = coverage_of(build)
-    share = coverage.share if coverage else None
     return {
         **build,
         "title": title_of(build),
         "asked": asked,
         "met": met,
-        "share": share,
+        "share": coverage and coverage.narrow_share,
+        "formats": list(coverage.formats) if coverage else [],
         "summary": summary_of(build),
         "rest": list(coverage.details()) if coverage else [],
         "is_explained": bool(unmet) or (coverage is not None and coverage.is_low),
@@ -74,6 +74,19 @@ def _build(build: View) -> View:
         "groups": len(unmet),
         "heavy": ", ".join(f"{many} {name}" for name, many in sorted(heavy.items())),
     }
+
+
+def formats_of(document: Document) -> set[str]:
+    """Return the narrow formats of the variant of the verdict, else of all variants or builds."""
+    comparison, chosen = document["comparison"], document["measured"]["verdict"]["variant"]
+    rows = [] if comparison is None else comparison["rows"]
+    rows = [row for row in rows if row["name"] == chosen] or rows
+    if not rows:
+        return {one["asked"] for build in document["builds"] for one in build["outcomes"]} & {
+            *NARROW
+        }
+    counted = (from_fields(Coverage, row["coverage"]) for row in rows if row["coverage"])
+    return {name for coverage in counted for name in coverage.formats}
 
 
 def title_of(build: Mapping[str, Any]) -> str:
@@ -87,24 +100,19 @@ def _counts(build: View) -> tuple[int, int]:
     return len(got), sum(got)
 
 
-def _formats(build: View) -> str:
-    """Return the narrow formats asked for, as a list in capitals."""
-    asked = {one["asked"] for one in build["outcomes"]}
-    return ", ".join(one.upper() for one in NARROW if one in asked)
-
-
 def coverage_of(build: View) -> Coverage | None:
-    """Return how much of a build's compute is in INT8, None where it was not counted."""
+    """Return how much of a build's compute is in narrow formats, None where it was not counted."""
     counted = build.get("coverage")
     return from_fields(Coverage, counted) if counted else None
 
 
 def summary_of(build: View) -> str:
-    """Return how much of a build's compute is in INT8, the largest of the rest, and what was asked."""
+    """Return how much of a build's compute is in narrow formats, the largest rest, what was asked."""
     (asked, met), coverage = _counts(build), coverage_of(build)
-    formats, nodes = _formats(build), text.count(asked, NODE, NODES)
-    given = "them" if ", " in formats else formats
-    plan = f"{met} of {nodes} requested in {formats} run in {given}" if asked else NONE_ASKED
+    formats = {one["asked"] for one in build["outcomes"]}.intersection(NARROW)
+    nodes, named = text.count(asked, NODE, NODES), spelled(formats)
+    run = f"run in {named}" if formats in ({"int8"}, {"fp8"}) else "run as requested"
+    plan = f"{met} of {nodes} requested in {named} {run}" if asked else NONE_ASKED
     shown = plan if coverage is None else f"{coverage.headline} ({plan})"
     return f"On {build['target']}: {shown}."
 
@@ -339,7 +347,7 @@ def fusions(builds: Sequence[View]) -> list[View]:
 
 
 def skipped(document: Document) -> list[View]:
-    """Return each layer that could not be quantized, with the reason and its models."""
+    """Return each layer that was not quantized, with the reason and its models."""
     every = [
         {"node": node, "reason": reason, "model": build["model_name"]}
         for build in document["builds"]

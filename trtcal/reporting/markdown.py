@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from markupsafe import Markup
 
 from trtcal.documents import Document
+from trtcal.quantization.formats import spelled
 from trtcal.reporting import text, views
+from trtcal.reporting.engines import formats_of
 from trtcal.reporting.sections import SECTIONS, body_of, environment
 
 # The second and third would begin a list, a heading or a block of code at the start of a line.
@@ -55,7 +57,8 @@ def to_markdown(document: Document) -> str:
 
 
 def _title(document: Document) -> str:
-    return f"## INT8: {escaped(document['measured']['verdict']['word'], NAME_SHOWN)}"
+    formats = spelled(formats_of(document) or {"int8"})
+    return f"## {formats}: {escaped(document['measured']['verdict']['word'], NAME_SHOWN)}"
 
 
 def escaped(value: object, shown: int = TEXT_SHOWN) -> str:

@@ -33,7 +33,7 @@ def wire(proto: onnx.ModelProto, nodes: Collection[str]) -> Document:
     makers = producers_of(proto.graph)
     constants = constants_of(proto.graph)
     limits = {
-        site.tensor: float(site.scale.reshape(-1)[0]) * 127
+        site.tensor: float(site.scale.reshape(-1)[0]) * site.top
         for site in find_sites(proto)[0]
         if site.scale.size == 1 and not site.is_weight
     }

@@ -20,9 +20,10 @@ from trtcal.evaluate.comparison import Comparison, Row, unjudged
 from trtcal.evaluate.tasks import OF_LABELS
 from trtcal.evaluate.variant_limits import NOT_OF_OUTPUTS, PERCENTILES, judge_variants
 from trtcal.evidence.diagnosis.log_findings import FAILING
+from trtcal.evidence.layers.outcomes import Outcome
 from trtcal.evidence.manifest import Build
 from trtcal.limits import BROKEN, HOLDS, UNDECIDED, Judgement, metric_of, overall
-from trtcal.quantization.formats import NARROW
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.reporting import text
 from trtcal.reporting.engines import CPU
 from trtcal.reporting.estimates import PAYS, Estimate, estimates
@@ -133,22 +134,22 @@ def judge(
     reasons = warnings(best.row, best.judges_speed, *known)
     if holding or undecided:
         reasons = (*unjudged(comparison), *reasons)
-    reasons += tuple(_not_paid(comparison, found))
+    reasons += tuple(_not_paid(comparison, best.row, found))
     reasons += tuple(
         f"The calibration data look wrong: {text.shorten(one, LONGEST)}." for one in issues
     )
     return replace(give(comparison, best, reasons), estimates=found)
 
 
-def _not_paid(comparison: Comparison, found: Iterable[Estimate]) -> Iterator[str]:
-    """Yield for which targets INT8 is no faster than FP16, as far as datasheets say."""
+def _not_paid(comparison: Comparison, row: Row, found: Iterable[Estimate]) -> Iterator[str]:
+    """Yield for which targets a variant is no faster than FP16, as far as datasheets say."""
     other = comparison.alternative
     for one in found:
         if other is not None and one.against == other.name and one.ratio < PAYS:
             yield (
-                f"INT8 is not worth it on {one.target}: it runs at {text.number(one.ratio)} times "
-                "the speed "
-                f"of FP16, estimated from its layers and the datasheet of the {one.gpu.upper()}."
+                f"{row.name} is not worth it on {one.target}: it runs at {text.number(one.ratio)} "
+                "times the speed of FP16, estimated from its layers and the datasheet of the "
+                f"{one.gpu.upper()}."
             )
 
 
@@ -267,18 +268,18 @@ def warnings(
     reasons += _of_evaluation(row)
     if not own:
         reasons.append(
-            f"No engine was built from {row.name}: the layers that run in INT8 are not known."
+            f"No engine was built from {row.name}: the precision of its layers is not known."
         )
         if row.coverage and row.coverage.is_low:
             reasons.append(f"Only {row.coverage.headline}.")
     for build in own:
         if build.target != CPU or not targets:  # a CPU's kernels say nothing of a GPU's
             reasons += _build_warnings(build)
-    reasons += _larger_engines(own, builds, reference)
+    reasons += _larger_engines(row.name, own, builds, reference)
     skipped = {node for build in own for node in build.skipped}
     if skipped:
-        layers = text.count(len(skipped), "layer")
-        reasons.append(f"{layers} could not be quantized: {some(sorted(skipped))}.")
+        layers = text.count(len(skipped), "layer was", "layers were")
+        reasons.append(f"{layers} not quantized: {some(sorted(skipped))}.")
     return (*reasons, *_not_built(failed_builds or {}))
 
 
@@ -309,7 +310,7 @@ def _of_evaluation(row: Row) -> list[str]:
 
 
 def _larger_engines(
-    own: Sequence[Build], builds: Sequence[Build], reference: str | None
+    name: str, own: Sequence[Build], builds: Sequence[Build], reference: str | None
 ) -> list[str]:
     """Return for which targets the engine is larger than that of the FP32 reference."""
     plain = {
@@ -322,37 +323,41 @@ def _larger_engines(
         size, other = build.measured.get("engine_bytes"), plain.get(build.target)
         if build.target != CPU and size and other and size > other:
             sizes = f"{text.size(size)} against {text.size(other)}"
-            found.append(f"The INT8 engine for {build.target} is larger than FP32's: {sizes}.")
+            found.append(f"The engine of {name} for {build.target} is larger than FP32's: {sizes}.")
     return found
 
 
 def _speed_warning(row: Row, targets: Sequence[str]) -> str:
     sentence = f"The speed on {', '.join(targets) or 'the target'} was not measured"
     if not targets and row.latency.speedup_interval[1] < 1.0:
-        return f"{sentence}. On this machine INT8 is slower than FP32."
+        return f"{sentence}. On this machine {row.name} is slower than FP32."
     return f"{sentence}."
 
 
 def _build_warnings(build: Build) -> list[str]:
     asked = [outcome for outcome in build.outcomes if outcome.asked in NARROW]
-    lost = [outcome.node for outcome in asked if outcome.got in FLOATS]
     unknown = [outcome.node for outcome in asked if outcome.got not in (*FLOATS, *NARROW)]
-    formats = ", ".join(one.upper() for one in NARROW if one in {node.asked for node in asked})
     total, where = text.count(len(asked), "layer"), f"{build.target} ({build.backend})"
     reasons = []
     if build.coverage and build.coverage.is_low:
         reasons.append(f"On {where}, only {build.coverage.headline}.")
-    if lost:
-        names = some(lost)
-        reasons.append(
-            f"{len(lost)} of {total} requested in {formats} run in float on {where}: {names}."
-        )
+    reasons += _lost(asked, where)
     if unknown:
         names = some(unknown)
         reasons.append(
             f"The precision of {len(unknown)} of {total} on {where} is not known: {names}."
         )
     return reasons
+
+
+def _lost(asked: Sequence[Outcome], where: str) -> Iterator[str]:
+    """Yield which of the layers asked in narrow formats got float: to multiply in, or as weights."""
+    for is_weights, what in ((False, "run in float"), (True, "have weights expanded to float")):
+        own = [one for one in asked if (one.asked in WEIGHTS_ONLY) == is_weights]
+        lost = [one.node for one in own if one.got in FLOATS]
+        total, formats = text.count(len(own), "layer"), spelled({one.asked for one in own})
+        if lost:
+            yield f"{len(lost)} of {total} requested in {formats} {what} on {where}: {some(lost)}."
 
 
 def _inconclusive(comparison: Comparison, best: _Judged, reasons: tuple[str, ...]) -> Verdict:

@@ -18,6 +18,7 @@ from trtcal.evidence.diagnosis.log_findings import FAILING
 from trtcal.evidence.findings import sentence
 from trtcal.limits import BROKEN, COST, metric_of
 from trtcal.ptq.optimizations import NEAREST, OPTIMIZATIONS, RANGES
+from trtcal.quantization.formats import spelled
 from trtcal.quantization.plan import Plan
 from trtcal.quantization.qdq import NONE
 from trtcal.reporting import engines, text
@@ -41,7 +42,11 @@ TENSORS_SHOWN, CHARTS_SHOWN = 40, 6
 GROWS_DB = 1.0
 RAW_TIMES = ("latency_p50", "latency_p90", "latency_p99", COST)  # the machine may have been slower
 FIRST = ("top1", "agreement", "speedup")
-PLAIN = Plan().to_document()["digest"]  # of all in INT8, which needs no file
+PLAIN = {
+    Plan(rest=rest).to_document()["digest"]: f"--rest {rest}" if rest else ""
+    for rest in (None, "fp16", "fp32")
+}
+"""By the digest of a plan of all in INT8, which needs no file: the option that gives its rest."""
 WORDS = {NEAREST: "no optimization", **{one.name: one.what for one in OPTIMIZATIONS}}
 
 
@@ -59,6 +64,7 @@ def shown(document: Document) -> View:
         "measured": document["measured"],
         "data_check": document["data_check"],
         "subject": _subject(document, rows),
+        "formats": spelled(engines.formats_of(document) or {"int8"}),
         "rows": rows,
         "the_task": _task(document),
         "agreement_name": agreement_name(document),
@@ -259,11 +265,14 @@ def pattern_of(name: str) -> str:
 def first_steps(document: Document, found: Sequence[View], row: View | None) -> list[View]:
     """Return what to look at first: the costliest findings, and the tensor that loses most.
 
-    That tensor comes first where the variant fails a limit.
+    They are about the variant of `row`, if it was built. The tensor comes first if a limit is broken.
     """
     fails = any(one["state"] == BROKEN for one in document["measured"]["verdict"]["limits"])
     if document["measured"]["failed_builds"]:  # the verdict says why there is no engine
         found = [one for one in found if one["kind"] not in FAILING]
+    model = row["model"] if row else None
+    own = {engines.title_of(one) for one in document["builds"] if one["model"] == model}
+    found = [one for one in found if not own or own.intersection(one["builds"])]
     steps = [
         {
             "command": None,
@@ -567,19 +576,29 @@ def commands(document: Document) -> Iterator[str]:
         ranges = shlex.quote(f"calibration-{method}.json")
         chosen = f"--method {shlex.quote(method)} -o {ranges}"
         yield _line("trtcal calibrate", model, calibration, chosen)
-    plan = calibration if files else "[--plan PLAN.json]"
-    yield _line("trtcal quantize", model, plan, f"--calibration {ranges} -o int8.onnx")
+    plan = _line(calibration, _plan_file(document, folder)) if files else "[--plan PLAN.json]"
+    is_int8 = engines.formats_of(document) <= {"int8"}
+    output = "int8.onnx" if is_int8 else "quantized.onnx"
+    yield _line("trtcal quantize", model, plan, f"--calibration {ranges} -o {output}")
     for one in document["optimizations"]:
-        improve = f"--improve {shlex.quote(one['effort'])} -o int8.onnx"
+        improve = f"--improve {shlex.quote(one['effort'])} -o {output}"
         yield _line("trtcal quantize", model, calibration, improve)
     targets = {(one["backend"], one["target"]) for one in document["builds"]}
     for backend, target in sorted(targets) or [("onnxruntime", "cpu")]:
         where = f"--backend {shlex.quote(backend)} --target {shlex.quote(target)}"
         built = shlex.quote(f"builds/{target}")
-        yield f"trtcal build int8.onnx {where} -o {built}"
+        yield f"trtcal build {output} {where} -o {built}"
         yield f"trtcal log {shlex.quote(f'builds/{target}/build.log')}"
-    yield _line("trtcal compare", model, "int8.onnx", test)
+    yield _line("trtcal compare", model, output, test)
     yield f"trtcal report {shlex.quote(folder)} -o report.html"
+
+
+def _plan_file(document: Document, folder: str) -> str:
+    """Return the option that names the plan of the verdict's variant, none for all in INT8."""
+    plan = f"plans/{document['measured']['verdict']['variant']}.json"
+    stages = (document["measured"]["run"] or {}).get("stages", ())
+    is_written = any(stage["output"] == plan for stage in stages)
+    return f"--plan {shlex.quote(f'{folder}/{plan}')}" if is_written else ""
 
 
 def _line(*parts: str) -> str:
@@ -604,10 +623,12 @@ def made_by(document: Document, rows: Sequence[View]) -> list[View]:
             if name in optimized:
                 parts += ["--optimizations", outputs.get(optimized[name], "OPTIMIZATIONS.npz")]
             plan = made.get("plan")
-            if plan in outputs or plan not in (None, PLAIN):
+            if plan in outputs or plan not in (None, *PLAIN):
                 parts += ["--plan", outputs.get(plan, "PLAN.json")]
+            elif plan in PLAIN:
+                parts.append(PLAIN[plan])
             output = outputs.get(row["model"], shlex.quote(f"{name}.onnx"))
-            command = " ".join([*parts, "-o", output])
+            command = _line(*parts, "-o", output)
             found.append({"name": name, "command": command, "point": row["number"]})
     return found
 

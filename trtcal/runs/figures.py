@@ -8,7 +8,8 @@ from typing import Any
 
 from trtcal.config import CostConfig
 from trtcal.documents import Document, from_fields
-from trtcal.limits import COST, INT8_MACS
+from trtcal.limits import COST
+from trtcal.quantization.coverage import Coverage
 from trtcal.quantization.formats import NARROW
 from trtcal.reporting.prices import Price
 
@@ -66,8 +67,10 @@ def _of_builds(report: Document) -> Iterator[tuple[tuple[str, str], float]]:
         yield (name, "layers"), float(len(build["layers"]))
         yield (name, "asked"), float(len(asked))
         yield (name, "met"), float(sum(one["got"] == one["asked"] for one in asked))
-        if (share := (build.get("coverage") or {}).get("share")) is not None:
-            yield (name, INT8_MACS), share
+        coverage = from_fields(Coverage, build["coverage"]) if build.get("coverage") else None
+        for metric, share in coverage.figures.items() if coverage else ():
+            if share is not None:
+                yield (name, metric), share.value
         measured = report["measured"]["builds"][build["digest"]]
         yield (name, "engine_bytes"), float(measured["engine_bytes"])
         if measured.get("log"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -36,8 +36,8 @@ from trtcal.evidence.layers.outcomes import (
     Outcome,
     built_coverage,
     check,
-    has_int8,
     layer_coverage,
+    narrow_formats,
 )
 from trtcal.evidence.layers.reading import Engine, read_engine
 from trtcal.evidence.log.reader import events_of_file, parse_file
@@ -49,7 +49,7 @@ from trtcal.model.files import stand_in
 from trtcal.model.shapes import stated_types
 from trtcal.model.tensors import producers_of, readers_of
 from trtcal.quantization.coverage import Coverage, asked_coverage, judge_coverage
-from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY
+from trtcal.quantization.formats import NARROW, WEIGHTS_ONLY, spelled
 from trtcal.quantization.qdq import asked_precisions, quantization_record
 
 KIND = "diagnosis"
@@ -62,8 +62,8 @@ class Case:
     """What one build left: outcomes by node, nodes that never got Q/DQ with why, layers, events.
 
     `tensors` gives the tensors that each node reads and writes, if the model is given; each
-    event comes with the name of its log. `coverage` says how much of the compute is in INT8,
-    `asks_int8` whether any was asked for.
+    event comes with the name of its log. `coverage` says how much of the compute is in narrow formats,
+    `expected` in which of them, by the names of plans, at least one layer was to run: `narrow` is any.
     """
 
     outcomes: Sequence[Outcome] = ()
@@ -72,7 +72,7 @@ class Case:
     events: Iterable[Placed] = ()
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     coverage: Coverage | None = None
-    asks_int8: bool = False
+    expected: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def diagnose(
     log = LogFindings()
     mentions = Mentions(log.read(case.events))
     of_log = log.findings()
-    own = [*_without_int8(case), *_lost(case, mentions), *_left(case)]
+    own = [*_absent(case), *_lost(case, mentions), *_left(case)]
     everything = rank(_merged([*own, *of_log], case) + list(further))
     findings, accepted = suppress(everything, suppressions)
     used = {why for _, why in accepted}
@@ -194,16 +194,23 @@ def _counts(case: Case, log: LogFindings) -> dict[str, int]:
     }
 
 
-def _without_int8(case: Case) -> Iterator[Finding]:
-    """Yield a finding about an engine that was to have INT8 layers and has none."""
-    if case.asks_int8 and case.layers and not has_int8(case.layers):
+ANY = "narrow"
+
+
+def _absent(case: Case) -> Iterator[Finding]:
+    """Yield a finding about each format in which an engine was to have layers and has none."""
+    found = narrow_formats(case.layers)
+    for name in case.expected if case.layers else ():
+        if name in found or (name == ANY and found):
+            continue
         largest = case.coverage.rest[:3] if case.coverage else ()
+        kind = f"no_{name}"
         yield Finding(
-            kind="no_int8",
+            kind=kind,
             subject=None,
-            what="no layer of this engine runs in INT8",
-            why=KINDS["no_int8"].why,
-            fix=KINDS["no_int8"].fix,
+            what=f"no layer of this engine runs in {spelled([name])}",
+            why=KINDS[kind].why,
+            fix=KINDS[kind].fix,
             evidence=tuple(Evidence("node", one.node, one.reason) for one in largest),
             cost=Cost(moved_bytes=bytes_of(case.layers)),
         )
@@ -330,7 +337,7 @@ def check_build(
         build.layers,
         tensors=tensors_of(model.proto) if model else {},
         coverage=coverage,
-        asks_int8=_asks_int8(build),
+        expected=_expected({one.asked for one in build.outcomes}, bool(build.skipped)),
     )
     timed = (build.folder / LAYER_TIMES).exists()
     layers = read_engine(build.folder).layers if timed else build.layers
@@ -392,7 +399,8 @@ def check_engine(
     """
     if model is None:
         coverage = layer_coverage(engine.layers) if engine.layers else None
-        case = Case(layers=engine.layers, coverage=coverage, asks_int8=True)
+        expected = () if narrow_formats(engine.layers) else ("int8",)
+        case = Case(layers=engine.layers, coverage=coverage, expected=expected)
         return check_case(case, config, logs, _of_layers(engine.layers, None))
     return with_nodes(_check_of_model(engine, config, logs, uniquely_named(model)), model)
 
@@ -415,7 +423,7 @@ def _check_of_model(
         engine.layers,
         tensors=tensors_of(model.proto),
         coverage=built_coverage(model, built),
-        asks_int8="int8" in asked.values() or bool(record and not asked),
+        expected=_expected({*asked.values()}, bool(record)),
     )
     return check_case(case, config, logs, _of_layers(engine.layers, model))
 
@@ -462,10 +470,11 @@ def _faults(model: Model) -> Iterator[Finding]:
         )
 
 
-def _asks_int8(build: Build) -> bool:
-    """Whether any node was to be in INT8, even one that was skipped."""
-    asked = {one.asked for one in build.outcomes}
-    return "int8" in asked or bool(build.skipped and asked.isdisjoint(NARROW))
+def _expected(asked: Collection[str], was_quantized: bool) -> tuple[str, ...]:
+    """Return in which formats a layer is to run: any, if nodes were to have one and none is asked."""
+    if was_quantized and not {*asked}.intersection(NARROW):
+        return (ANY,)
+    return tuple(name for name in NARROW if name in asked and name not in WEIGHTS_ONLY)
 
 
 def check_case(

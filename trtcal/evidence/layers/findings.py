@@ -161,8 +161,8 @@ LONG = 3
 MOST_EVIDENCE = 100
 
 FIXES = {
-    "border": "no other layer can absorb it: use INT8 for the input or output of the network, or "
-    "leave it",
+    "border": "no other layer can absorb it: use the narrow type for the input or output of the "
+    "network, or leave it",
     "constant": "quantize the other input of the layer that reads it too, or leave its weights in "
     "float",
     "other_reader": "put Q/DQ before every node that reads the tensor, also before the residual "
@@ -170,8 +170,8 @@ FIXES = {
     "residual": "put Q/DQ on the residual input of the Add before it too",
     "float_reader": "put Q/DQ before every input of the node that reads it, and after that node if "
     "it has no weights",
-    "float_writer": "put Q/DQ before the node in front too: a node without weights runs in INT8 "
-    "only with both",
+    "float_writer": "put Q/DQ before the node in front too: a node without weights runs in a narrow "
+    "type only with both",
     "unknown": "look at the layers around it: `trtcal layers show --json`",
 }
 

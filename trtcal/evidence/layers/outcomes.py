@@ -153,7 +153,7 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome:
 def built_coverage(
     model: Model, outcomes: Sequence[Outcome], sizes: Mapping[str, Shape] | None = None
 ) -> Coverage:
-    """Return how much of a model's compute an engine runs in INT8, by what its nodes got.
+    """Return how much of a model's compute an engine runs in narrow formats, by what its nodes got.
 
     `sizes` are the shapes of inputs that the model leaves open.
     """
@@ -169,7 +169,7 @@ LISTED = (
 
 
 def layer_coverage(layers: Sequence[Layer]) -> Coverage:
-    """Return how much of an engine's compute is in INT8, by its layer list alone.
+    """Return how much of an engine's compute is in narrow formats, by its layer list alone.
 
     Layers that multiply and whose operands are not all listed are not counted, and named.
     """
@@ -179,14 +179,14 @@ def layer_coverage(layers: Sequence[Layer]) -> Coverage:
         )
         for one in layers
     )
-    got = {one.name: one.precision for one in layers}
+    got = {one.name: _answer(one) for one in layers}
     reasons = {one.name: f"its {one.kind} layer runs in {one.precision}" for one in layers}
     return cover(Work(nodes, {}, (LISTED,)), got, reasons, is_built=True)
 
 
-def has_int8(layers: Sequence[Layer]) -> bool:
-    """Tell whether any layer computes in INT8, besides those that only copy, quantize or wait."""
-    return any(
-        one.precision == "int8" and not (one.is_reformat or one.is_idle or is_quantize_step(one))
-        for one in layers
+def narrow_formats(layers: Sequence[Layer]) -> set[str]:
+    """Return the narrow formats that layers compute in which do more than copy, quantize or wait."""
+    computing = (
+        one for one in layers if not (one.is_reformat or one.is_idle or is_quantize_step(one))
     )
+    return {_answer(one) for one in computing}.intersection(NARROW)

@@ -2,7 +2,7 @@
 
 What is in its folder, besides `manifest.json` (an in-toto Statement: every file by digest) and
 `signature.json` (the DSSE envelope of it): `engines/TARGET/` with an engine and the manifest of its
-build, `model/` with the quantized model to build again, `golden.npz` with inputs and the INT8 outputs
+build, `model/` with the quantized model to build again, `golden.npz` with inputs and the outputs
 that a device has to give, what the engines were made by, the report, and what exporters add.
 """
 
@@ -36,6 +36,7 @@ from trtcal.errors import BackendError, InputError
 from trtcal.evidence.manifest import MANIFEST as BUILD
 from trtcal.evidence.manifest import Build
 from trtcal.model import Model
+from trtcal.quantization.formats import NARROW, spelled
 from trtcal.runs.bundle.golden import MOST, make_golden
 from trtcal.runs.bundle.manifest import Contents, describe_engine, manifest_of, specs_of
 from trtcal.runs.bundle.signing import Signer, envelope
@@ -113,10 +114,24 @@ class Draft:
         return self.request.class_names
 
     @property
-    def precision(self) -> str:
-        """The narrowest precision that a node was asked in: int8, fp16 or fp32."""
-        asked = {name for entry, _ in self.engines for name in entry["precision"]["asked"]}
-        return next((one for one in ("int8", "fp16") if one in asked), "fp32")
+    def asked(self) -> set[str]:
+        """The precisions that nodes were asked in."""
+        return {name for entry, _ in self.engines for name in entry["precision"]["asked"]}
+
+    def precision_for(self, server: str) -> str:
+        """Return the precision that a server builds an engine in: int8, fp16 or fp32.
+
+        Its builder is weakly typed and has a flag for these alone: `InputError` for other formats.
+        """
+        others = self.asked.intersection(NARROW) - {"int8"}
+        if others:
+            raise InputError(
+                f"{server} builds engines in FP32, FP16 or INT8, and {self.request.variant} has "
+                f"layers in {spelled(others)}",
+                "bundle a variant without them, or run with TensorRT on the GPU (target gpu), whose "
+                "engine is served as it is",
+            )
+        return next((one for one in ("int8", "fp16") if one in self.asked), "fp32")
 
 
 @dataclass(frozen=True)

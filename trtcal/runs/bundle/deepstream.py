@@ -3,7 +3,8 @@
 nvinfer computes y = net-scale-factor * (x - offset) of each pixel; `[images]` in trtcal.toml declares
 y = (x * scale - mean) / std. So net-scale-factor is scale / std, for which all channels need one std,
 and an offset is mean / scale. The model has its ranges as Q/DQ; yet nvinfer turns INT8 on only if there
-is a calibration cache, which TensorRT then leaves alone. So one is written, of the same ranges.
+is a calibration cache, which TensorRT then leaves alone. So one is written, of the same ranges. Its
+builder has no mode for FP8 and four bits: such models need an engine of TensorRT in the bundle.
 
 Source: DeepStream's developer guide, Gst-nvinfer, "Gst-nvinfer File Configuration Specifications"; for
 the cache, `nvdsinfer_model_builder.cpp` in DeepStream's sources.
@@ -17,6 +18,7 @@ from trtcal.calibration.formats.tensorrt_cache import cache_of
 from trtcal.config import ImagesConfig
 from trtcal.documents import write_bytes, write_text
 from trtcal.errors import InputError
+from trtcal.quantization.formats import NARROW
 from trtcal.ranges import Calibration
 from trtcal.runs.bundle.building import DEEPSTREAM, LABELS, Draft
 from trtcal.runs.bundle.triton import max_batch
@@ -93,12 +95,13 @@ def _size(draft: Draft, images: ImagesConfig) -> tuple[int, int]:
 def _network(draft: Draft) -> Iterator[tuple[str, object]]:
     plans = [entry for entry, _ in draft.engines if entry["product"] == "tensorrt"]
     yield "gie-unique-id", 1
-    yield "onnx-file", _listed([f"../{draft.onnx}"])
     if plans:
         yield "model-engine-file", f"../{plans[0]['file']}"
+    if not (plans and _is_only_loaded(draft)):
+        yield "onnx-file", _listed([f"../{draft.onnx}"])
+        yield "network-mode", MODES[draft.precision_for("nvinfer")]
     batch = max_batch(draft, [shapes for entry in plans for shapes in entry["shapes"]])
     yield "batch-size", batch or draft.model.inputs[0].shape[0]
-    yield "network-mode", MODES[draft.precision]
     if (draft.folder / DEEPSTREAM / CACHE).exists():
         yield "int8-calib-file", CACHE
     is_classifier = (draft.task or {}).get("name") == "classification"
@@ -108,6 +111,11 @@ def _network(draft: Draft) -> Iterator[tuple[str, object]]:
         yield "output-tensor-meta", 1
     elif draft.names:
         yield "labelfile-path", LABELS
+
+
+def _is_only_loaded(draft: Draft) -> bool:
+    """Whether nvinfer can load the engine, and cannot build it: then it gets no model to build of."""
+    return not draft.asked.isdisjoint({*NARROW} - {"int8"})
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -123,7 +131,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _write_cache(draft: Draft) -> list[str]:
     """Write the cache that makes nvinfer build in INT8; return what to say where there is none."""
-    if draft.precision != "int8":
+    if "int8" not in draft.asked or _is_only_loaded(draft):
         return []
     ranges = draft.folder / "calibration.json"
     built = [
@@ -148,5 +156,7 @@ def _inexact(images: ImagesConfig) -> Iterator[str]:
 
 
 def _of_engine(draft: Draft) -> Iterator[str]:
-    if not any(entry["product"] == "tensorrt" for entry, _ in draft.engines):
+    if _is_only_loaded(draft):
+        yield "nvinfer cannot build this engine: for another GPU or TensorRT, build it with trtcal."
+    elif not any(entry["product"] == "tensorrt" for entry, _ in draft.engines):
         yield "The bundle has no engine of TensorRT: nvinfer builds one from onnx-file when it starts."

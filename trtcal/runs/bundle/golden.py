@@ -1,10 +1,10 @@
-"""Golden inputs of a bundle, and the INT8 outputs that a device has to give for them.
+"""Golden inputs of a bundle, and the outputs of the variant that a device has to give for them.
 
-The outputs are those of the variant's integer kernels in ONNX Runtime. The tolerance of an output is
-the larger of two: its step in INT8, which is the largest magnitude among its golden values over 127;
-and twice the largest difference between the integer kernels and the same Q/DQ executed in float. The
-second is what other kernels, which round elsewhere, can be expected to differ by; the first keeps it
-from being nothing where both agree. Integer outputs have no step.
+The outputs are those of ONNX Runtime: integer kernels for INT8, Q/DQ in float for FP8 and four bits.
+The tolerance of an output is the larger of two: its step in INT8, which is the largest magnitude among
+its golden values over 127; and twice the largest difference between the integer kernels and the same
+Q/DQ executed in float. The second is what other kernels, which round elsewhere, can be expected to
+differ by; the first keeps it from being nothing where both agree. Integer outputs have no step.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtcal.backends.lowering import lower
+from trtcal.backends.narrow import adapted
 from trtcal.backends.sessions import Session, open_session, run_once
 from trtcal.data import Dataset
 from trtcal.data.dataset import Feeds, batch_for
@@ -102,7 +103,7 @@ def _spaced(available: int, wanted: int, name: str) -> tuple[int, ...]:
 
 def _sessions(model: Model) -> tuple[Session, Session]:
     """Return a session of the integer kernels, where they take the model, and one in float."""
-    literal = open_session(model.proto, threads=1, as_it_is=True)
+    literal = open_session(adapted(model.proto), threads=1, as_it_is=True)
     try:
         return open_session(lower(model.proto), threads=1), literal
     except BackendError:

@@ -129,13 +129,14 @@ def smallest_driver(product: str, version: str) -> Document | None:
 
 
 def _precision(made: Build) -> Document:
-    """Return how many nodes were asked and got each precision, and the share of compute in INT8."""
+    """Return how many nodes were asked and got each precision, and the shares of compute."""
     coverage = made.coverage
     return {
         "asked": _counts(outcome.asked for outcome in made.outcomes),
         "got": _counts(outcome.got or "unknown" for outcome in made.outcomes),
         "lost": [outcome.node for outcome in made.outcomes if outcome.is_lost],
         "int8_macs_percent": coverage and coverage.share,
+        "narrow_macs_percent": coverage and coverage.shares,
         "is_built": bool(coverage and coverage.is_built),
     }
 

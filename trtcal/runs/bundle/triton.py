@@ -48,7 +48,8 @@ def export_triton(draft: Draft) -> Sequence[str]:
     if "tensorrt" in products:
         _write_plans(draft, name)
     elif "tensorrt-rtx" in products:
-        _write_onnx(draft, name, ON_SERVER % draft.precision.upper(), draft.folder / draft.onnx)
+        accelerator = ON_SERVER % draft.precision_for("Triton").upper()
+        _write_onnx(draft, name, accelerator, draft.folder / draft.onnx)
         notes.append(
             "Triton cannot load engines of TensorRT-RTX; it builds its own engine from the "
             "quantized model"
