@@ -65,9 +65,13 @@ class Files:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
-        self.model, self.data = options.model.resolve(), options.calibration.resolve()
+        self.model, self.data = options.model.resolve(), folder / "calibration.npz"
         self.ranges = folder / "calibration.json"
-        self._trtcal("calibrate", self.model, "--data", self.data, "-o", self.ranges)
+        arrays = np.load(options.calibration)
+        kept = {one: arrays[one] for one in arrays if one != "labels" or arrays[one].ndim == 1}
+        np.savez(self.data, **kept)  # trtcal takes no labels of tokens
+        how = "--method", options.method, "-o", self.ranges
+        self._trtcal("calibrate", self.model, "--data", self.data, *how)
 
     def rows(self) -> Iterator[tuple[str, Callable[[], Path]]]:
         """Yield the name of each row of the table, and what makes its file."""
@@ -183,6 +187,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=1024, help="of the test, at most")
+    parser.add_argument("--method", default="auto", help="of the calibration")
     parser.add_argument("--search", metavar="GPU")
     parser.add_argument("--limit", action="append", default=[])
     parser.add_argument("--improve", choices=("fast", "best"))
@@ -196,7 +201,9 @@ def main() -> None:
     print(f"# {options.model.stem}, {describe_machine()}, trtcal {version('trtcal')}, {tested}")
     print(f"{'':24}{'SQNR dB':>9}{'top-1 %':>9}{'perplexity':>12}{'layers':>8}{'kB':>9}")
     with tempfile.TemporaryDirectory() as name:
-        for label, make in Files(options, Path(name)).rows():
+        files = Files(options, Path(name))
+        print(f"# ranges by {json.loads(files.ranges.read_text())['method']}")
+        for label, make in files.rows():
             try:
                 proto = onnx.load(make())
                 correct_axes(proto)
