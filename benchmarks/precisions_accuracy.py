@@ -1,7 +1,8 @@
 """What a model loses in every precision, in a mixture of them, and by ModelOpt's ONNX quantizer.
 
     python -m benchmarks.precisions_accuracy MODEL --calibration NPZ --test NPZ [--samples N]
-        [--search GPU [--limit LIMIT ...]] [--improve fast|best] [--modelopt PYTHON]
+        [--precisions A,B,...] [--improve fast|best] [--search GPU [--limit LIMIT ...]]
+        [--modelopt PYTHON]
 
 A line each: SQNR of the first output against FP32 (dB), top-1 (%), perplexity, how many MatMul,
 Gemm and Conv read quantized values, and the file's size (kB). Labels are classes, or tokens if the
@@ -76,7 +77,7 @@ class Files:
     def rows(self) -> Iterator[tuple[str, Callable[[], Path]]]:
         """Yield the name of each row of the table, and what makes its file."""
         yield "FP32", lambda: self.model
-        for one in NARROW:
+        for one in self.options.precisions.split(","):
             yield one, partial(self.quantized, one, "--precision", one)
             if level := self.options.improve:
                 yield f"{one}, improved", partial(self.improved, one, level)
@@ -188,6 +189,7 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=1024, help="of the test, at most")
     parser.add_argument("--method", default="auto", help="of the calibration")
+    parser.add_argument("--precisions", default=",".join(NARROW), metavar="A,B,...")
     parser.add_argument("--search", metavar="GPU")
     parser.add_argument("--limit", action="append", default=[])
     parser.add_argument("--improve", choices=("fast", "best"))
